@@ -1,0 +1,39 @@
+# Everything a developer or a machine runs. Needs python3.11 or newer, pip and make; the rest is set up in .venv.
+PYTHON ?= python3
+PY := .venv/bin/python
+
+.PHONY: demo test lint check test-slow clean help
+
+help:
+	@echo "make demo       set up and run lowcal on built-in data"
+	@echo "make test       set up, then lint, type-check and test (this is CI)"
+	@echo "make lint       format check, lint, types and the import contract only"
+	@echo "make test-slow  the long checks"
+	@echo "make clean      remove .venv and all caches"
+
+.venv/.base: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[plot]"
+	@touch .venv/.base
+
+.venv/.dev: .venv/.base
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch .venv/.dev
+
+demo: .venv/.base
+	$(PY) -m lowcal demo
+
+lint: .venv/.dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -c "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+
+test: lint
+	$(PY) -m pytest -n 2 --cov --cov-report=term --cov-fail-under=95 -m "not slow"
+
+test-slow: .venv/.dev
+	$(PY) -m pytest -n 2 -m slow
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

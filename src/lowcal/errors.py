@@ -1,0 +1,48 @@
+"""Errors that say what is wrong, what was given and what to do.
+
+Every error raised on purpose by lowcal is a `LowcalError`. Those about values are also `ValueError`,
+which is what scikit-learn and its users catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LowcalError(Exception):
+    """The base of all errors of lowcal."""
+
+
+class InvalidInput(LowcalError, ValueError):
+    """A value given by the user can't be used; the message names it and the remedy."""
+
+
+class MissingColumn(InvalidInput, KeyError):
+    """A column was asked for that the data does not have."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class MissingExtra(LowcalError, ImportError):
+    """An optional library is needed that is not installed."""
+
+
+class FitInterrupted(LowcalError, KeyboardInterrupt):
+    """The fit was interrupted; what was reached so far is in `.fit`."""
+
+    def __init__(self, message: str, fit: object) -> None:
+        super().__init__(message)
+        self.fit = fit
+
+
+def suggest(given: str, valid: Iterable[str]) -> str:
+    """Name the nearest valid word, for the end of a message.
+
+    >>> suggest("degre-2", ["degree-2", "smooth"])
+    " Did you mean 'degree-2'?"
+    >>> suggest("banana", ["degree-2", "smooth"])
+    ''
+    """
+    near = get_close_matches(given, list(valid), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
