@@ -1,0 +1,339 @@
+"""The reference engine: the n x m matrix C of memberships, stored so that two products are cheap.
+
+Every finite family of subpopulations is, on given rows, a matrix C. Auditing needs C'R (the moments), updating
+needs C theta. `Codes` holds small integer code columns with a decode table each: one histogram, then a small
+product; no n x m array is built. `Dense` and `Sparse` hold fractional memberships; `Stacked` puts matrices side by side.
+This file is the definition that faster engines must agree with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.simplex import FloatArray, IntArray
+
+#: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
+CHUNK = 1 << 21
+
+
+class Design(Protocol):
+    """The matrix C on some rows."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and subpopulations."""
+        ...
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C'R for R of shape (n, q)."""
+        ...
+
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
+        ...
+
+    def combine(self, theta: FloatArray) -> FloatArray:
+        """Return C theta for theta of shape (m, q)."""
+        ...
+
+    def rows(self, part: slice | IntArray) -> Design:
+        """Return the same matrix on some rows."""
+        ...
+
+    def dense(self) -> FloatArray:
+        """Return C itself; only for pieces."""
+        ...
+
+    def column(self, j: int) -> FloatArray:
+        """Return the membership of every row in subpopulation j."""
+        ...
+
+
+class Decode(Protocol):
+    """The L x m table that says which groups a code belongs to."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Levels and groups."""
+        ...
+
+    def gather(self, histogram: FloatArray) -> FloatArray:
+        """Return decode' histogram."""
+        ...
+
+    def spread(self, theta: FloatArray) -> FloatArray:
+        """Return decode theta."""
+        ...
+
+    def take(self, groups: IntArray) -> Table:
+        """Return the columns of some groups."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A sparse decode table."""
+
+    matrix: sparse.csr_array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Levels and groups."""
+        levels, groups = self.matrix.shape
+        return int(levels), int(groups)
+
+    def gather(self, histogram: FloatArray) -> FloatArray:
+        """Return decode' histogram."""
+        return np.asarray(self.matrix.T @ histogram)
+
+    def spread(self, theta: FloatArray) -> FloatArray:
+        """Return decode theta."""
+        return np.asarray(self.matrix @ theta)
+
+    def take(self, groups: IntArray) -> Table:
+        """Return the columns of some groups."""
+        return Table(sparse.csr_array(self.matrix.tocsc()[:, groups]))
+
+
+@dataclass(frozen=True, eq=False)
+class Cumulative:
+    """All one-sided thresholds of ordered codes: group t is code in 1..t+1, group T + t the codes above; 0 is missing."""
+
+    levels: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Levels and groups."""
+        return self.levels, 2 * (self.levels - 2)
+
+    def gather(self, histogram: FloatArray) -> FloatArray:
+        """Return decode' histogram by one cumulative sum."""
+        below = np.cumsum(histogram[1:], axis=0)
+        return np.concatenate([below[:-1], below[-1] - below[:-1]])
+
+    def spread(self, theta: FloatArray) -> FloatArray:
+        """Return decode theta by two cumulative sums."""
+        below, above = np.split(theta, 2)
+        out = np.zeros((self.levels, theta.shape[1]))
+        out[1:-1] += np.cumsum(below[::-1], axis=0)[::-1]
+        out[2:] += np.cumsum(above, axis=0)
+        return out
+
+    def take(self, groups: IntArray) -> Table:
+        """Return the columns of some groups as an explicit table."""
+        half = self.levels - 2
+        code = np.arange(self.levels)[:, None]
+        cut = groups % half + 1
+        member = np.where(groups < half, (code >= 1) & (code <= cut), code > cut)
+        return Table(sparse.csr_array(member.astype(np.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """C as code columns: C[i, :] = concatenation over columns k of decode_k[codes_k[i], :]."""
+
+    codes: tuple[IntArray, ...]
+    decode: tuple[Decode, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and subpopulations."""
+        return len(self.codes[0]), sum(t.shape[1] for t in self.decode)
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C'R: a histogram for each code column, then its decode table."""
+        parts = [t.gather(_histogram(c, R, t.shape[0])) for c, t in zip(self.codes, self.decode, strict=True)]
+        return np.concatenate(parts)
+
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        """Return the moments inside each cell: the histogram runs over pairs (code, cell)."""
+        parts = []
+        for c, t in zip(self.codes, self.decode, strict=True):
+            pairs = c.astype(np.intp) * (n_cells + 1) + ids
+            both = _histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
+            parts.append(t.gather(both).reshape(t.shape[1], n_cells + 1, R.shape[1])[:, :n_cells])
+        return np.concatenate(parts)
+
+    def combine(self, theta: FloatArray) -> FloatArray:
+        """Return C theta: one table look-up for each code column."""
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        tables = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        total = tables[0][self.codes[0]]
+        for c, table in zip(self.codes[1:], tables[1:], strict=True):
+            total += table[c]
+        return np.asarray(total)
+
+    def rows(self, part: slice | IntArray) -> Codes:
+        """Return the same code columns on some rows."""
+        return Codes(tuple(c[part] for c in self.codes), self.decode)
+
+    def dense(self) -> FloatArray:
+        """Return C itself."""
+        blocks = [
+            t.take(np.arange(t.shape[1])).matrix.toarray()[c]
+            for c, t in zip(self.codes, self.decode, strict=True)
+        ]
+        return np.concatenate(blocks, axis=1)
+
+    def column(self, j: int) -> FloatArray:
+        """Return one membership by look-up."""
+        for c, t in zip(self.codes, self.decode, strict=True):
+            if j < t.shape[1]:
+                return np.asarray(t.take(np.array([j])).matrix.toarray().ravel()[c])
+            j -= t.shape[1]
+        raise IndexError(j)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """C as an array of fractional memberships."""
+
+    matrix: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and subpopulations."""
+        return self.matrix.shape[0], self.matrix.shape[1]
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C'R."""
+        return np.asarray(self.matrix.T @ R)
+
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        """Return the moments inside each cell, a column of R at a time."""
+        return _cells_by_product(self.matrix.T, ids, n_cells, R)
+
+    def combine(self, theta: FloatArray) -> FloatArray:
+        """Return C theta."""
+        return np.asarray(self.matrix @ theta)
+
+    def rows(self, part: slice | IntArray) -> Dense:
+        """Return the same memberships on some rows."""
+        return Dense(self.matrix[part])
+
+    def dense(self) -> FloatArray:
+        """Return C itself."""
+        return self.matrix
+
+    def column(self, j: int) -> FloatArray:
+        """Return one membership."""
+        return np.asarray(self.matrix[:, j])
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """C as a sparse matrix of memberships."""
+
+    matrix: sparse.csr_array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and subpopulations."""
+        n, m = self.matrix.shape
+        return int(n), int(m)
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C'R."""
+        return np.asarray(self.matrix.T @ R)
+
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        """Return the moments inside each cell, a column of R at a time."""
+        return _cells_by_product(self.matrix.T, ids, n_cells, R)
+
+    def combine(self, theta: FloatArray) -> FloatArray:
+        """Return C theta."""
+        return np.asarray(self.matrix @ theta)
+
+    def rows(self, part: slice | IntArray) -> Sparse:
+        """Return the same memberships on some rows."""
+        return Sparse(self.matrix[part])
+
+    def dense(self) -> FloatArray:
+        """Return C itself."""
+        return np.asarray(self.matrix.toarray())
+
+    def column(self, j: int) -> FloatArray:
+        """Return one membership."""
+        return np.asarray(self.matrix[:, [j]].toarray().ravel())
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """C = [C_1, C_2, ...] side by side."""
+
+    parts: tuple[Design, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and subpopulations."""
+        return self.parts[0].shape[0], sum(part.shape[1] for part in self.parts)
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C'R, part by part."""
+        return np.concatenate([part.moments(R) for part in self.parts])
+
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        """Return the moments inside each cell, part by part."""
+        return np.concatenate([part.cell_moments(ids, n_cells, R) for part in self.parts])
+
+    def combine(self, theta: FloatArray) -> FloatArray:
+        """Return C theta, the sum of the parts' contributions."""
+        stops = np.cumsum([part.shape[1] for part in self.parts])[:-1]
+        pieces = np.split(theta, stops)
+        return np.asarray(sum(part.combine(t) for part, t in zip(self.parts, pieces, strict=True)))
+
+    def rows(self, part: slice | IntArray) -> Stacked:
+        """Return the same parts on some rows."""
+        return Stacked(tuple(design.rows(part) for design in self.parts))
+
+    def dense(self) -> FloatArray:
+        """Return C itself."""
+        return np.concatenate([part.dense() for part in self.parts], axis=1)
+
+    def column(self, j: int) -> FloatArray:
+        """Return one membership of the part that holds it."""
+        for part in self.parts:
+            if j < part.shape[1]:
+                return part.column(j)
+            j -= part.shape[1]
+        raise IndexError(j)
+
+
+def stack(parts: Sequence[Design]) -> Design:
+    """Put designs side by side; a single one stays itself."""
+    return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+
+
+def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
+    """Cut n rows into slices of at most CHUNK numbers each.
+
+    >>> list(pieces(5, CHUNK // 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    size = max(1, CHUNK // max(1, numbers_per_row))
+    return (slice(start, start + size) for start in range(0, n, size))
+
+
+def _histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
+    """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
+    if R.shape[1] <= 4:
+        return np.column_stack([np.bincount(codes, R[:, a], levels) for a in range(R.shape[1])])
+    n = len(codes)
+    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, levels))
+    return np.asarray(one_hot.T @ R)
+
+
+def _cells_by_product(C_T: object, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    """Return C' [R_a placed in column ids_i] for every a, as (m, n_cells, q)."""
+    n, q = R.shape
+    out = []
+    for a in range(q):
+        placed = sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1))
+        product = (placed.T @ C_T.T).T  # type: ignore[attr-defined]
+        out.append((product.toarray() if sparse.issparse(product) else product)[:, :n_cells])
+    return np.stack(out, axis=2)

@@ -1,0 +1,373 @@
+"""`multicalibrate`: consume a solver's updates until the notion holds, and say what was reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from lowcal.errors import FitInterrupted, InvalidInput, suggest
+from lowcal.frames import Table as Frame
+from lowcal.inputs import Layout, Outcomes, read_outcomes
+from lowcal.notions import Notion, Suprema, parse_notion
+from lowcal.progress import Progress
+from lowcal.simplex import FloatArray, Geometry, brier, log_loss
+from lowcal.solvers import SOLVERS, Problem, Step, bound
+from lowcal.stopping import Monitor, Patience, Status, noise_floor
+from lowcal.subpopulations import Subpopulations, WeakLearner, default_subpopulations
+from lowcal.subpopulations.base import Rows
+from lowcal.updates import Predictor, Update, read_features
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+SolverName = Literal["first", "worst", "block"]
+#: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
+PATIENCE = {"first": 100, "worst": 20, "block": 3}
+
+
+@dataclass(frozen=True)
+class Record:
+    """The state after one update.
+
+    `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that Algorithm 1 found
+    next, and the supremum in the last record). The held-out figures are None without held-out rows.
+    """
+
+    n_updates: int
+    violation: float
+    brier: float
+    log_loss: float
+    held_out_violation: float | None = None
+    held_out_brier: float | None = None
+    held_out_log_loss: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What `multicalibrate` returns."""
+
+    predictor: Predictor
+    status: Status
+    history: tuple[Record, ...] = field(repr=False)
+    violation: float
+    upper: float
+    bound: int
+    n_oracle_calls: int
+    is_exact: bool
+    notion: Notion
+    alpha: float
+    noise_floor: float | None = None
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates the predictor makes."""
+        return len(self.predictor)
+
+    def __str__(self) -> str:
+        whose = "" if self.is_exact else " Subpopulations were found by a learner: others may exist."
+        return (
+            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {self.n_updates} updates "
+            f"(bound {self.bound}), violation {self.violation:.3g} on the fitted rows: {self.status.sentence}.{whose}"
+        )
+
+
+def multicalibrate(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object = None,
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    alpha: float = 0.01,
+    solver: SolverName = "block",
+    geometry: Geometry = "euclidean",
+    step: float | Literal["newton"] | None = None,
+    sample_weight: ArrayLike | None = None,
+    validation_fraction: float = 0.0,
+    max_updates: int | None = None,
+    callback: Callable[[Record], bool | None] | None = None,
+    progress: bool = False,
+    random_state: int | np.random.Generator | None = None,
+    classes: Sequence[Any] | None = None,
+    monitor: Monitor = "brier",
+    patience: int | None = None,
+    stop_at_noise: bool = False,
+) -> Fit:
+    """Mend the probabilities p of any classifier until the notion holds at alpha on every subpopulation.
+
+    max over c in C and w in W of |E[c(x) <w(f(x)), y - f(x)>]| <= alpha, the supremum over the WHOLE class W.
+    Paper: Algorithm 1 and Lemma 5.3; the solvers "worst" and "block" keep its bound (spec 4.4).
+
+    Parameters
+    ----------
+    y : labels (n,), or numbers in [0, 1] for bounded outcomes.
+    p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
+    X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
+    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array.
+    notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
+    solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
+    geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
+    step : for "first" the step size (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton step (shrinkage),
+        "newton" for the Newton step, None for a line search.
+    sample_weight : weights of the rows, not negative.
+    validation_fraction : share of the rows that is held out to stop early; 0 fits on all rows.
+    max_updates : stop after so many updates; None: the a-priori bound.
+    callback : called with a `Record` after every update; return True to stop.
+    progress : show a progress bar (needs tqdm, else plain lines on standard error).
+    random_state : seed of the held-out split and of subsamples.
+    classes : names of the columns of p, where the values of y do not tell.
+    monitor : what is watched on held-out rows: "brier" or "violation".
+    patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
+    stop_at_noise : stop at violations that chance would show in a perfect predictor.
+
+    Examples
+    --------
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(5000, random_state=0)
+    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.005)
+    >>> fit.status.value, fit.n_updates <= 5
+    ('reached', True)
+    >>> mended = fit.predictor(data.p, data.X)
+    """
+    _check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience)
+    notion = parse_notion(notion)
+    outcomes = read_outcomes(y, p, sample_weight, classes)
+    table = read_features(X, len(outcomes.p))
+    rng = np.random.default_rng(random_state)
+    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
+    chosen = _choose(subpopulations, X, table)
+    fitted = _subset(outcomes, ~held_out)
+    fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
+    learner = chosen.prepare(fitted_table, fitted.weight)
+    problem = Problem(
+        fitted.y,
+        fitted.weight,
+        notion,
+        learner,
+        alpha,
+        geometry,
+        None if step == "newton" else step,
+        step == "newton",
+        int(rng.integers(2**31)),
+    )
+    watch = None
+    if held_out.any():
+        rest = _subset(outcomes, held_out)
+        watch = _HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), monitor, patience or PATIENCE[solver])
+    floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
+    run = _Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
+    return run(fitted.p, progress)
+
+
+def _check_options(
+    alpha: float,
+    solver: str,
+    geometry: str,
+    step: float | str | None,
+    validation_fraction: float,
+    max_updates: int | None,
+    monitor: str,
+    patience: int | None,
+) -> None:
+    if not (np.isscalar(alpha) and np.isfinite(alpha) and alpha > 0):
+        raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
+    for name, given, valid in (
+        ("solver", solver, tuple(SOLVERS)),
+        ("geometry", geometry, ("euclidean", "mirror")),
+        ("monitor", monitor, ("brier", "violation")),
+    ):
+        if given not in valid:
+            raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(valid)}.{suggest(str(given), valid)}")
+    if solver == "first" and geometry == "mirror":
+        raise InvalidInput('The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".')
+    _check_step(step, solver)
+    if not 0 <= validation_fraction < 1:
+        raise InvalidInput(f"validation_fraction must be in [0, 1), but {validation_fraction!r} was given.")
+    for name, value in (("max_updates", max_updates), ("patience", patience)):
+        if value is not None and value < 1:
+            raise InvalidInput(f"{name} must be at least 1, but {value!r} was given.")
+
+
+def _check_step(step: float | str | None, solver: str) -> None:
+    if step is None or (step == "newton" and solver != "first"):
+        return
+    if isinstance(step, str) or not 0 < step <= 1:
+        more = "" if solver == "first" else ' or "newton"'
+        raise InvalidInput(f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given.")
+
+
+def _choose(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+    if subpopulations is None:
+        return default_subpopulations(table)
+    if not isinstance(subpopulations, Subpopulations):
+        raise InvalidInput(
+            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
+        )
+    if X is None:
+        raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
+    return subpopulations
+
+
+def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator) -> np.typing.NDArray[np.bool_]:
+    """Return which rows are held out: a random share, with weight on both sides."""
+    n = len(weight)
+    held_out = np.zeros(n, dtype=bool)
+    if fraction == 0.0:
+        return held_out
+    held_out[rng.permutation(n)[: int(np.ceil(fraction * n))]] = True
+    if weight[held_out].sum() <= 0 or weight[~held_out].sum() <= 0:
+        raise InvalidInput(
+            f"validation_fraction={fraction:g} of {n} rows leaves a part without weighted rows; use 0 or give more rows."
+        )
+    return held_out
+
+
+def _subset(outcomes: Outcomes, rows: np.typing.NDArray[np.bool_]) -> Outcomes:
+    weight = outcomes.weight[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+
+
+class _HeldOut:
+    """The held-out rows: follows every update, measures, and runs out of patience."""
+
+    def __init__(self, outcomes: Outcomes, rows: Rows, monitor: Monitor, rounds: int) -> None:
+        self.outcomes, self.rows, self.monitor = outcomes, rows, monitor
+        self.p = outcomes.p
+        self.patience = Patience(rounds)
+
+    def scores(self, problem: Problem, with_violation: bool) -> dict[str, float | None]:
+        o = self.outcomes
+        violation = None
+        if with_violation or self.monitor == "violation":
+            rho = o.weight[:, None] * (o.y - self.p)
+            design = problem.learner.design(self.rows)
+            violation = float(problem.notion.suprema(self.p, rho, design, problem.alpha).value.max())
+        return {
+            "held_out_violation": violation,
+            "held_out_brier": brier(self.p, o.y, o.weight),
+            "held_out_log_loss": log_loss(self.p, o.y, o.weight),
+        }
+
+    def is_over(self, scores: dict[str, float | None], n_updates: int) -> bool:
+        score = scores[f"held_out_{self.monitor}"]
+        assert score is not None
+        return self.patience.is_over(score, n_updates)
+
+
+class _Run:
+    """One fit: the loop that consumes the solver's stream."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        solver: str,
+        layout: Layout,
+        held_out: _HeldOut | None,
+        max_updates: int | None,
+        callback: Callable[[Record], bool | None] | None,
+        floor: float | None,
+    ) -> None:
+        self.target = problem.alpha
+        self.problem = problem if floor is None else replace(problem, alpha=max(floor, problem.alpha))
+        self.solver, self.layout, self.held_out = solver, layout, held_out
+        self.max_updates, self.callback, self.floor = max_updates, callback, floor
+        self.updates: list[Update] = []
+        self.history: list[Record] = []
+
+    def __call__(self, p: FloatArray, progress: bool) -> Fit:
+        """Consume updates until the stream ends or a stop rule speaks."""
+        self.bound = bound(self.solver, self.problem, p)
+        self.start = p
+        status = None
+        if self.held_out is not None:
+            self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
+        with Progress(progress, self.problem.alpha) as bar:
+            try:
+                for step in SOLVERS[self.solver](self.problem, p):
+                    p = step.p
+                    status = self._take(step)
+                    bar.show(len(self.updates), step.violation)
+                    if status is not None:
+                        break
+            except KeyboardInterrupt:
+                fit = self._finish(p, Status.STOPPED)
+                raise FitInterrupted(f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit) from None
+        return self._finish(p, status)
+
+    def _take(self, step: Step) -> Status | None:
+        """Record an update; return a status if it is time to stop."""
+        if self.history:
+            self.history[-1] = replace(self.history[-1], violation=step.violation)
+        self.updates.append(step.update)
+        problem, n = self.problem, len(self.updates)
+        scores: dict[str, float | None] = {}
+        if self.held_out is not None:
+            self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
+            scores = self.held_out.scores(problem, self.solver != "first")
+        fitted = brier(step.p, problem.y, problem.weight), log_loss(step.p, problem.y, problem.weight)
+        self.history.append(Record(n, np.nan, *fitted, **scores))
+        if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
+            return Status.STOPPED
+        if self.held_out is not None and self.held_out.is_over(scores, n):
+            return Status.PATIENCE
+        if n >= (self.bound if self.max_updates is None else self.max_updates):
+            return Status.LIMIT
+        return None
+
+    def _finish(self, p: FloatArray, status: Status | None) -> Fit:
+        """Measure once more, keep the best held-out predictor, and say what holds."""
+        updates = self.updates
+        if self.held_out is not None and status is not Status.STOPPED:
+            best = self.held_out.patience.best_updates
+            if best < len(updates):
+                status, updates = Status.PATIENCE, updates[:best]
+                p = self._replay(updates)
+        found = self.problem.suprema(p)
+        if self.history and len(updates) == len(self.history):
+            self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
+        if self.history and len(updates) < len(self.history) and np.isnan(self.history[-1].violation):
+            last = self.problem.suprema(self._replay(self.updates))
+            self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
+        learner = self.problem.learner
+        return Fit(
+            Predictor(learner.encoder, tuple(updates), self.layout),
+            self._status(found, status),
+            tuple(self.history),
+            float(found.value.max()),
+            float(found.upper.max()),
+            self.bound,
+            learner.n_calls,
+            learner.is_exact,
+            self.problem.notion,
+            self.target,
+            self.floor,
+        )
+
+    def _replay(self, updates: Sequence[Update]) -> FloatArray:
+        p = self.start
+        for update in updates:
+            p = update(p, self.problem.learner.rows)
+        return p
+
+    def _status(self, found: Suprema, status: Status | None) -> Status:
+        """Return what is true of the final predictor."""
+        if status in (Status.PATIENCE, Status.STOPPED):
+            return status
+        if found.upper.max() <= self.target:
+            return Status.REACHED
+        if self.floor is not None and found.upper.max() <= self.problem.alpha:
+            return Status.NOISE
+        if status is not None:
+            return status
+        return Status.UNDECIDED if found.value.max() <= self.problem.alpha else Status.STALLED
+
+
+def updates_of(fit: Fit) -> Iterator[Update]:
+    """Yield the updates of a fit."""
+    yield from fit.predictor.updates
+
+
+__all__ = ["Fit", "Record", "WeakLearner", "multicalibrate"]

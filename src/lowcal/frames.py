@@ -1,0 +1,552 @@
+"""The one door for data: any kind of table comes in, arrays and integer codes come out.
+
+Above this file nothing knows about data frames. A column is read when it is first asked for, and is one
+of two things:
+
+- numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept;
+- categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
+
+Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Dates, times, lists and
+other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lowcal.errors import InvalidInput, MissingColumn, suggest
+
+if TYPE_CHECKING:
+    import narwhals.stable.v2 as nw
+
+FloatArray = NDArray[np.float64]
+Categories = tuple[Hashable, ...]
+
+MISSING = -1
+UNSEEN = -2
+
+_BOOLEANS = (False, True)
+_REFUSED = (date, time, timedelta, np.datetime64, np.timedelta64, bytes, complex, np.complexfloating)
+_ACCEPTED = (
+    "a data frame (pandas, polars, Arrow or another that narwhals reads), a NumPy array with one or two "
+    "dimensions, a SciPy sparse matrix, a dict of columns or a list of rows"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column of X: either categories with codes, or numbers.
+
+    `categories` are the distinct values that occur, as Python scalars sorted by type name and then value;
+    `codes` index into them, with -1 for missing. A boolean column always has (False, True). `values` are
+    the numbers of a numeric column, whose `categories` and `codes` are None. A column without a single
+    value is numeric, all NaN: it then suits a reader of numbers and a reader of categories.
+
+    Objects other than numbers and text (intervals, enums) count as their str(). An object column is
+    numeric if all its values are numbers. 1, 1.0 and True are one category, named as the first one seen.
+    The arrays may share memory with X: don't write to them.
+
+    >>> column = Table.of({"city": ["Rome", None, "Oslo"]}).column("city")
+    >>> column.categories, column.codes.tolist()
+    (('Oslo', 'Rome'), [1, -1, 0])
+    """
+
+    name: str
+    categories: Categories | None
+    codes: NDArray[np.int32] | None
+    values: FloatArray | None
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the column holds numbers rather than categories."""
+        return self.values is not None
+
+    def encode(self, categories: Categories) -> NDArray[np.int32]:
+        """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
+
+        Values are compared as Python compares them: 1, 1.0 and True are the same, 1 and "1" are not. So
+        a numeric column can be coded in categories that were fitted on booleans or integers.
+
+        Cost: one look-up for each distinct value, and one indexing of the rows.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").encode(("Oslo", "Rome")).tolist()
+        [0, -2, -1]
+        >>> Table.of({"member": [1.0, 0.0, 0.5]}).column("member").encode((False, True)).tolist()
+        [1, 0, -2]
+        """
+        code = {category: i for i, category in enumerate(categories)}
+        own, codes = self._distinct()
+        return _recode(codes, [code.get(value, UNSEEN) for value in own])
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows, and only the categories that occur in them.
+
+        >>> Table.of({"city": ["Rome", "Oslo"]}).column("city").take(np.array([0, 0])).categories
+        ('Rome',)
+        """
+        if self.values is not None:
+            return Column(self.name, None, None, self.values[rows])
+        categories, codes = self._distinct()
+        return _categorical(self.name, categories, codes[rows])
+
+    def _distinct(self) -> tuple[Sequence[Hashable], NDArray[Any]]:
+        """Give the distinct values and the position of each row's; missing is the place after the last."""
+        if self.categories is not None and self.codes is not None:
+            return self.categories, self.codes
+        assert self.values is not None
+        distinct, codes = np.unique(self.values, return_inverse=True)
+        return distinct[~np.isnan(distinct)].tolist(), codes
+
+
+class Table:
+    """The columns of X, by name, each converted when first asked for and then kept.
+
+    `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
+    `is_named` is False for them; a list or an array with one dimension is one column.
+
+    >>> table = Table.of({"age": [31, 54, None], "member": [True, False, True]})
+    >>> table
+    Table(3 rows: 'age', 'member')
+    >>> table.column("age").values
+    array([31., 54., nan])
+    >>> table.column(1).categories
+    (False, True)
+    >>> Table.of(np.eye(2)).names
+    ('x0', 'x1')
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        n_rows: int,
+        read: Callable[[int], Column],
+        *,
+        is_named: bool,
+        matrix: Any = None,
+    ) -> None:
+        self.names = tuple(names)
+        self.n_rows = n_rows
+        self.is_named = is_named
+        self._read = read
+        self._matrix = matrix
+        self._cache: dict[int, Column] = {}
+        self._position = {name: i for i, name in enumerate(self.names)}
+        if len(self._position) < len(self.names):
+            raise _duplicates(self.names)
+
+    @classmethod
+    def of(cls, X: object) -> Table:
+        """Read X: a data frame, an array, a sparse matrix, a dict of columns, a list of rows or a Table.
+
+        Lazy frames are collected, once. Nothing else is converted before it is asked for.
+        """
+        if isinstance(X, Table):
+            return X
+        if isinstance(X, np.ndarray):
+            return _of_array(X)
+        if sparse.issparse(X):
+            return _of_sparse(X)
+        if isinstance(X, Mapping):
+            return _of_mapping(X)
+        if isinstance(X, (list, tuple)):
+            return _of_array(_of_rows(X))
+        return _of_frame(X)
+
+    def column(self, name: str | int) -> Column:
+        """Give one column by its name or, for an integer that names no column, by its position.
+
+        >>> Table.of({"age": [31]}).column("agee")
+        Traceback (most recent call last):
+        lowcal.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
+        """
+        position = self._find(name)
+        if position not in self._cache:
+            self._cache[position] = self._read(position)
+        return self._cache[position]
+
+    def numeric(self, names: Sequence[str | int]) -> FloatArray:
+        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing.
+
+        >>> Table.of({"age": [31, 54], "pay": [2.5, None]}).numeric(["pay", "age"])
+        array([[ 2.5, 31. ],
+               [ nan, 54. ]])
+        """
+        if self._matrix is not None:
+            return _dense(self._matrix, [self._find(name) for name in names])
+        matrix = np.empty((self.n_rows, len(names)))
+        for j, name in enumerate(names):
+            matrix[:, j] = _numbers(self.column(name))
+        return matrix
+
+    def take(self, rows: NDArray[np.intp]) -> Table:
+        """Give the same columns on some rows, in that order, repeats allowed.
+
+        A column keeps its kind but loses the categories that do not occur in these rows. The conversion
+        is done once for all the tables taken from this one.
+
+        >>> Table.of({"age": [31, 54, 27]}).take(np.array([2, 0])).column("age").values
+        array([27., 31.])
+        """
+        rows = np.arange(self.n_rows)[rows]
+        if self._matrix is not None:
+            return _of_sparse(self._matrix[rows])
+        return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether X is a SciPy sparse matrix."""
+        return self._matrix is not None
+
+    def sparse(self) -> Any:
+        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense.
+
+        >>> Table.of(sparse.eye_array(3)).sparse().nnz
+        3
+        """
+        if self._matrix is None:
+            raise InvalidInput("X is not a SciPy sparse matrix; use numeric() for its columns.")
+        return self._matrix
+
+    def _find(self, name: str | int) -> int:
+        """Find the position of a column."""
+        position = self._position.get(str(name))
+        if position is None and isinstance(name, (int, np.integer)):
+            position = int(name)
+        if position is None or not 0 <= position < len(self.names):
+            raise _missing_column(name, self.names)
+        return position
+
+    def __repr__(self) -> str:
+        return f"Table({self.n_rows} rows: {_some(self.names)})"
+
+
+# Kinds of tables: each names the columns and says how to read one.
+
+
+def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool) -> Table:
+    """Make a table of arrays with one dimension or narwhals series."""
+    return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named)
+
+
+def _of_array(X: NDArray[Any]) -> Table:
+    """Read an array: with one dimension it is one column, unless it is structured."""
+    if X.dtype.names is not None:
+        return _of_mapping({name: X[name] for name in X.dtype.names})
+    if X.ndim not in (1, 2):
+        raise InvalidInput(f"X is an array of shape {X.shape}, but only one or two dimensions make a table.")
+    X = _unmasked(X)
+    columns = [X] if X.ndim == 1 else list(X.T)
+    return _of_columns(_numbered(len(columns)), columns, len(X), is_named=False)
+
+
+def _of_sparse(X: Any) -> Table:
+    """Read a SciPy sparse matrix or array."""
+    if X.ndim != 2 or X.dtype.kind not in "biuf":
+        raise InvalidInput(f"X is sparse with shape {X.shape} and type {X.dtype}; give a matrix of numbers.")
+    matrix = X.tocsr().astype(np.float64, copy=False)
+    n_rows, n_columns = matrix.shape
+    names = _numbered(n_columns)
+    return Table(names, n_rows, partial(_read_sparse, names, matrix), is_named=False, matrix=matrix)
+
+
+def _of_mapping(X: Mapping[Any, Any]) -> Table:
+    """Read a dict of columns: arrays, lists or series of one length."""
+    columns = {str(name): _one_dimension(str(name), values) for name, values in X.items()}
+    if len(columns) < len(X):
+        raise _duplicates([str(name) for name in X])
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        given = _some(list(lengths.items()))
+        raise InvalidInput(f"The columns of X differ in length: {given}; give each a value for every row.")
+    n_rows = next(iter(lengths.values()), 0)
+    return _of_columns(list(columns), list(columns.values()), n_rows, is_named=True)
+
+
+def _of_rows(X: Sequence[Any]) -> NDArray[Any]:
+    """Make an object array of a list of rows, so that each column keeps its own type."""
+    try:
+        array = np.array(X, dtype=object)
+    except ValueError as error:
+        raise _ragged() from error
+    if array.ndim == 1 and any(isinstance(row, (list, tuple, np.ndarray)) for row in X):
+        raise _ragged()
+    return array
+
+
+def _of_frame(X: object) -> Table:
+    """Read what narwhals reads: an eager frame, a lazy one or a series."""
+    import narwhals.stable.v2 as nw
+    from narwhals.exceptions import DuplicateError
+
+    try:
+        frame = _narwhal(X)
+        columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
+    except DuplicateError as error:
+        raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
+    if isinstance(frame, nw.Series) and frame.name in (None, ""):
+        return _of_columns(_numbered(1), columns, len(frame), is_named=False)
+    return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True)
+
+
+def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
+    """Wrap a data frame or series, and collect it if it is lazy."""
+    import narwhals.stable.v2 as nw
+
+    try:
+        frame = nw.from_native(X, allow_series=True)
+    except TypeError as error:
+        raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+    # once: a second run of the query may bring the rows in another order
+    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+
+
+def _numbered(n_columns: int) -> list[str]:
+    """Name the columns of a bare array."""
+    return [f"x{j}" for j in range(n_columns)]
+
+
+def _unmasked(X: NDArray[Any]) -> NDArray[Any]:
+    """Make a plain array of any subclass; what is masked becomes None, thus missing."""
+    if isinstance(X, np.ma.MaskedArray):
+        objects = np.array(X, dtype=object)
+        objects[np.ma.getmaskarray(X)] = None
+        return objects
+    return np.asarray(X)
+
+
+def _one_dimension(name: str, values: Any) -> Any:
+    """Make one entry of a dict an array or a narwhals series."""
+    if isinstance(values, (list, tuple)):
+        values = np.array(values, dtype=object)
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise InvalidInput(f"Column {name!r} of X has shape {values.shape}; give one value for each row.")
+        return _unmasked(values)
+    import narwhals.stable.v2 as nw
+
+    try:
+        return nw.from_native(values, series_only=True)
+    except TypeError as error:
+        given = _type_name(values)
+        raise InvalidInput(f"Column {name!r} of X is {given}; give an array, a list or a series.") from error
+
+
+# Reading one column.
+
+
+def _read_one(names: Sequence[str], columns: Sequence[Any], position: int) -> Column:
+    """Convert one array or series."""
+    name, column = names[position], columns[position]
+    if isinstance(column, np.ndarray):
+        return _from_array(name, column)
+    return _from_series(name, column)
+
+
+def _read_sparse(names: Sequence[str], matrix: Any, position: int) -> Column:
+    """Make one column of a sparse matrix dense."""
+    return Column(names[position], None, None, _dense(matrix, [position])[:, 0])
+
+
+def _read_rows(table: Table, rows: NDArray[np.intp], position: int) -> Column:
+    """Convert one column of the whole table, and keep some of its rows."""
+    return table.column(table.names[position]).take(rows)
+
+
+def _from_array(name: str, values: NDArray[Any]) -> Column:
+    """Convert an array with one dimension by the kind of its type."""
+    kind = values.dtype.kind
+    if kind in "iuf":
+        return Column(name, None, None, np.ascontiguousarray(values, dtype=np.float64))
+    if kind == "b":
+        return _boolean(name, values.astype(np.float64))
+    if kind == "O":
+        return _from_objects(name, values)
+    if kind in "UT":
+        return _categorise(name, *_factorise(name, values.tolist()))
+    return _refuse(name, f"the type {values.dtype}")
+
+
+def _from_objects(name: str, values: NDArray[Any]) -> Column:
+    """Convert Python objects: to numbers if all are, else to categories."""
+    objects = values.tolist()
+    if set(map(type, objects)) <= {int, float, type(None)}:  # only a short cut
+        return Column(name, None, None, values.astype(np.float64))
+    return _categorise(name, *_factorise(name, objects), infer=True)
+
+
+def _from_series(name: str, series: nw.Series[Any]) -> Column:
+    """Convert a narwhals series by its type."""
+    import narwhals.stable.v2 as nw
+
+    dtype = series.dtype
+    if dtype.is_numeric():
+        return Column(name, None, None, _floats(series))
+    if dtype == nw.Boolean:
+        return _boolean(name, _floats(series))
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return _categorise(name, *_factorise_series(series))
+    if dtype in (nw.Object, nw.Unknown):  # Unknown: no type (all null) or one that narwhals lacks
+        return _from_array(name, series.to_numpy())
+    return _refuse(name, f"the type {dtype}")
+
+
+def _floats(series: nw.Series[Any]) -> FloatArray:
+    """Give the numbers of a series, NaN for null."""
+    import narwhals.stable.v2 as nw
+
+    return np.ascontiguousarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+
+
+def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Give the distinct values, in order of appearance, and the position of each row's."""
+    try:
+        place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    except TypeError as error:
+        _refuse(name, f"an {error}")
+    return list(place), np.fromiter(map(place.__getitem__, values), dtype=np.intp, count=len(values))
+
+
+def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
+    """Do the same natively; null is -1."""
+    import narwhals.stable.v2 as nw
+
+    native: Any = series.to_native()
+    if series.implementation.is_pandas_like():
+        codes, distinct = native.factorize()
+        return distinct.tolist(), codes
+    if series.implementation.is_pyarrow():
+        encoded = native.dictionary_encode().combine_chunks()
+        return encoded.dictionary.to_pylist(), encoded.indices.cast("int64").fill_null(MISSING).to_numpy()
+    values = series.drop_nulls().unique().to_list()
+    places = [*range(len(values)), MISSING]
+    return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
+
+
+# Making columns of distinct values and codes.
+
+
+def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
+    """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
+    scalars = [value if type(value) is str else _scalar(name, value) for value in distinct]
+    present = [value for value in scalars if value is not None]
+    if not present or (infer and all(type(value) in (int, float) for value in present)):
+        numbers = [np.nan if value is None else float(value) for value in scalars]
+        return Column(name, None, None, np.array([*numbers, np.nan])[codes])
+    categories = _sorted(set(present))
+    code = {None: MISSING} | {value: i for i, value in enumerate(categories)}
+    return _categorical(name, categories, _recode(codes, [code[value] for value in scalars]))
+
+
+def _sorted(values: set[Any]) -> Categories:
+    """Sort scalars by the name of their type, then by value."""
+    types = sorted({type(value) for value in values}, key=lambda kind: kind.__name__)
+    return tuple(value for kind in types for value in sorted(v for v in values if type(v) is kind))
+
+
+def _categorical(name: str, categories: Sequence[Hashable], codes: NDArray[Any]) -> Column:
+    """Make a column of sorted categories, without those that do not occur; booleans keep both."""
+    if any(type(category) is bool for category in categories) and set(categories) <= set(_BOOLEANS):
+        kept: Categories = _BOOLEANS
+    else:
+        occurs = np.bincount(codes[codes >= 0], minlength=len(categories)) > 0
+        kept = tuple(category for category, used in zip(categories, occurs, strict=True) if used)
+    code = {category: i for i, category in enumerate(kept)}
+    return Column(name, kept, _recode(codes, [code.get(c, MISSING) for c in categories]), None)
+
+
+def _boolean(name: str, values: FloatArray) -> Column:
+    """Make a column of zeros, ones and NaN a boolean one."""
+    missing = np.isnan(values)
+    if missing.all():
+        return Column(name, None, None, values)
+    return Column(name, _BOOLEANS, np.where(missing, MISSING, values).astype(np.int32), None)
+
+
+def _recode(codes: NDArray[Any], new: Sequence[int]) -> NDArray[np.int32]:
+    """Replace each code; -1, and the place after the last, stay missing."""
+    recoded: NDArray[np.int32] = np.array([*new, MISSING], dtype=np.int32)[codes]
+    return recoded
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value of an object column stands for none; pandas' own are known by their type's name."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, Decimal, np.generic)) and bool(value != value)
+
+
+def _scalar(name: str, value: Any) -> bool | int | float | str | None:
+    """Make a value a Python scalar: None if missing; numbers and text as they are; else its str()."""
+    if _is_missing(value):
+        return None
+    if isinstance(value, _REFUSED):
+        _refuse(name, f"a value of the type {type(value).__name__}")
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, (Real, Decimal)):
+        return float(value)
+    # str(value) of an enum that is a str would give its name
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
+def _numbers(column: Column) -> FloatArray:
+    """Give the numbers of a column that must have them."""
+    if column.values is None:
+        given = _some(column.categories or ())
+        raise InvalidInput(f"Column {column.name!r} of X is not numeric: it holds {given}. Encode it first.")
+    return column.values
+
+
+def _dense(matrix: Any, positions: Sequence[int]) -> FloatArray:
+    """Make some columns of a sparse matrix dense."""
+    return np.asarray(matrix[:, positions].toarray(), dtype=np.float64)
+
+
+# What errors say.
+
+
+def _refuse(name: str, given: str) -> NoReturn:
+    """Refuse a column that is neither numbers nor categories."""
+    raise InvalidInput(f"Column {name!r} of X has {given}; convert it to a number or a string first.")
+
+
+def _ragged() -> InvalidInput:
+    """Tell that a list of rows is no table."""
+    return InvalidInput("The rows of X differ in length; give each row a value for every column.")
+
+
+def _duplicates(names: Iterable[str]) -> InvalidInput:
+    """Name the columns that occur twice."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    return InvalidInput(f"X has several columns named {_some(twice)}; rename them.")
+
+
+def _missing_column(name: str | int, names: Sequence[str]) -> MissingColumn:
+    """Name the column that was asked for, and those that there are."""
+    available = f"it has {_some(names)}" if names else "it has none"
+    return MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), names)}")
+
+
+def _some(values: Sequence[object]) -> str:
+    """List at most ten values."""
+    shown = ", ".join(repr(value) for value in values[:10])
+    return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"
+
+
+def _type_name(value: object) -> str:
+    """Name a type with its module, unless it is a builtin."""
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,250 @@
+"""The border: outcomes, probabilities and weights are checked here once, and trusted inside.
+
+Every error says what is wrong, where (row, column), what was given and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.errors import InvalidInput
+from lowcal.simplex import FloatArray
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+#: Rows of multi-class probabilities may miss a sum of 1 by this much (float32 models do); they are then normalised.
+SUM_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The convention of a problem: its classes, and whether it is scalar (binary) or on the simplex.
+
+    `classes` is None for outcomes that are numbers in [0, 1].
+    """
+
+    n_classes: int
+    classes: tuple[Any, ...] | None
+
+    @property
+    def d(self) -> int:
+        """The number of coordinates of a prediction: 1 in the scalar convention, l on the simplex."""
+        return 1 if self.n_classes == 2 else self.n_classes
+
+    def show(self, p: FloatArray, wide: bool) -> FloatArray:
+        """Return predictions as the user gave them: (n,) or (n, 2) for binary, (n, l) on the simplex."""
+        if self.d > 1:
+            return p
+        return np.column_stack([1.0 - p[:, 0], p[:, 0]]) if wide else p[:, 0]
+
+    def __str__(self) -> str:
+        return "scalar convention" if self.d == 1 else f"{self.n_classes} classes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the layout as plain data."""
+        return {"n_classes": self.n_classes, "classes": None if self.classes is None else list(self.classes)}
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Checked data: y and p of shape (n, d), weights that sum to one, and the layout."""
+
+    y: FloatArray
+    p: FloatArray
+    weight: FloatArray
+    layout: Layout
+
+
+def read_outcomes(
+    y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None = None, classes: Sequence[Any] | None = None
+) -> Outcomes:
+    """Check y, p and the weights together and bring them into one convention."""
+    n_classes = 2 if np.ndim(p) <= 1 else np.shape(p)[1]
+    n_classes = 2 if n_classes == 1 else n_classes
+    probabilities = read_probabilities(p, Layout(n_classes, None))
+    n = len(probabilities)
+    if n == 0:
+        raise InvalidInput("The input is empty: p has no rows. Give at least one row.")
+    labels = np.asarray(y)
+    check_length("y", len(labels) if labels.ndim else 0, n)
+    weight = read_weight(sample_weight, n)
+    coded, layout = _read_y(labels, n_classes, classes, weight)
+    return Outcomes(coded, probabilities, weight, layout)
+
+
+def check_length(name: str, given: int, wanted: int) -> None:
+    """Refuse lengths that differ."""
+    if given != wanted:
+        raise InvalidInput(f"{name} has {given} rows, but p has {wanted}. They must describe the same rows.")
+
+
+def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
+    """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one.
+
+    >>> read_probabilities([0.2, 0.9], Layout(2, None)).shape
+    (2, 1)
+    """
+    array = _as_float(p, "p")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise InvalidInput(f"p must have one or two dimensions, but its shape is {array.shape}.")
+    allowed = (1, 2) if layout.n_classes == 2 else (layout.n_classes,)
+    if array.shape[1] not in allowed:
+        wanted = "shape (n,) or (n, 2)" if layout.n_classes == 2 else f"{layout.n_classes} columns"
+        raise InvalidInput(f"p must have {wanted}, but its shape is {np.shape(p)}.")
+    _check_range(array)
+    if array.shape[1] == 1:
+        return array
+    array = _normalise(array)
+    return array[:, [1]] if layout.n_classes == 2 else array
+
+
+def _as_float(values: ArrayLike, name: str) -> FloatArray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} must hold numbers, but could not be read as such: {error}.") from error
+
+
+def _check_range(p: FloatArray) -> None:
+    good = (p >= 0.0) & (p <= 1.0)
+    if good.all():
+        return
+    row, column = np.unravel_index(int((~good).ravel().argmax()), p.shape)
+    value = p[row, column]
+    where = f"row {row}" if p.shape[1] == 1 else f"row {row}, column {column}"
+    if not np.isfinite(value):
+        raise InvalidInput(f"p is {value} in {where}. Drop or impute these rows: probabilities must be finite.")
+    raise InvalidInput(
+        f"p is {value:.6g} in {where}, outside [0, 1]. Give probabilities, not scores or logits; clip rounding errors."
+    )
+
+
+def _normalise(p: FloatArray) -> FloatArray:
+    sums = p.sum(axis=1)
+    off = np.abs(sums - 1.0)
+    if off.max(initial=0.0) > SUM_TOLERANCE:
+        row = int(off.argmax())
+        raise InvalidInput(
+            f"The probabilities of row {row} sum to {sums[row]:.6g}, not to 1 (tolerance {SUM_TOLERANCE:g}). "
+            "Normalise the rows, or pass the columns of all classes."
+        )
+    return np.asarray(p / sums[:, None])
+
+
+def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
+    """Return weights that sum to one; None is uniform."""
+    if sample_weight is None:
+        return np.full(n, 1.0 / n)
+    weight = _as_float(sample_weight, "sample_weight")
+    if weight.ndim != 1:
+        raise InvalidInput(f"sample_weight must have one dimension, but its shape is {weight.shape}.")
+    check_length("sample_weight", len(weight), n)
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InvalidInput(f"sample_weight is {weight[row]} in row {row}; weights must be finite and not negative.")
+    if weight.sum() <= 0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    return np.asarray(weight / weight.sum())
+
+
+def _read_y(
+    y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None, weight: FloatArray
+) -> tuple[FloatArray, Layout]:
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim == 2 and y.shape[1] == n_classes:
+        soft = _as_float(y, "y")
+        _check_range_of_y(soft)
+        return (_normalise(soft) if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
+    if y.ndim != 1:
+        raise InvalidInput(f"y must have one dimension, but its shape is {y.shape}.")
+    _check_missing(y)
+    if n_classes == 2 and classes is None and _is_fraction(y):
+        return y.astype(np.float64)[:, None], Layout(2, None)
+    known = _classes(y, n_classes, classes)
+    codes = _encode(y, known)
+    if len(np.unique(codes[weight > 0])) < 2:
+        raise InvalidInput(
+            f"y holds one class only ({known[codes[0]]!r}) in the rows with weight; calibration needs at least two classes."
+        )
+    coded = np.eye(n_classes)[codes]
+    return (coded[:, [1]] if n_classes == 2 else coded), Layout(n_classes, tuple(known))
+
+
+def _check_range_of_y(y: FloatArray) -> None:
+    bad = ~((y >= 0) & (y <= 1))
+    if bad.any():
+        row, column = np.unravel_index(int(bad.ravel().argmax()), y.shape)
+        raise InvalidInput(f"y is {y[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1].")
+
+
+def _check_missing(y: NDArray[Any]) -> None:
+    if y.dtype.kind in "biu":
+        return
+    missing = np.isnan(y) if y.dtype.kind == "f" else np.array([v is None or v != v for v in y.tolist()])
+    if missing.any():
+        raise InvalidInput(f"y is missing in row {int(missing.argmax())}. Drop the rows without a label.")
+
+
+def _is_fraction(y: NDArray[Any]) -> bool:
+    """Whether y holds outcomes in [0, 1] that are not just the two labels 0 and 1."""
+    if y.dtype.kind != "f":
+        return False
+    return bool(((y >= 0) & (y <= 1)).all()) and not bool(np.isin(y, (0.0, 1.0)).all())
+
+
+def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
+    """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
+    if classes is not None:
+        if len(classes) != n_classes:
+            raise InvalidInput(f"{len(classes)} classes were given, but p has {n_classes} columns.")
+        return [_plain(c) for c in classes]
+    found = sorted({_plain(v) for v in y.tolist()}, key=lambda v: (type(v).__name__, v))
+    if y.dtype.kind in "biuf" and all(v in range(n_classes) for v in found):
+        return list(range(n_classes))
+    if len(found) == n_classes:
+        return found
+    if len(found) < n_classes:
+        raise InvalidInput(
+            f"y holds {len(found)} classes ({_some(found)}), but p has {n_classes} columns. "
+            "Pass classes=[...] to name the columns of p."
+        )
+    raise InvalidInput(
+        f"y holds {len(found)} classes ({_some(found)}), but p has columns for {n_classes}. "
+        "Give p a column for each class, or drop the rows of the others."
+    )
+
+
+def _encode(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
+    position = {c: k for k, c in enumerate(classes)}
+    values, which = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
+    if y.dtype.kind == "O":
+        codes = np.array([position.get(_plain(v), -1) for v in y.tolist()], dtype=np.intp)
+    else:
+        codes = np.array([position.get(_plain(v), -1) for v in values.tolist()], dtype=np.intp)[which]
+    if (codes < 0).any():
+        row = int((codes < 0).argmax())
+        raise InvalidInput(
+            f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. The classes are {_some(classes)}."
+        )
+    return codes
+
+
+def _plain(value: Any) -> Any:
+    """Return a Python scalar; whole floats become integers, so that 1.0 and 1 are one class."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _some(values: Sequence[Any]) -> str:
+    shown = ", ".join(repr(v) for v in values[:8])
+    return shown + (", ..." if len(values) > 8 else "")

@@ -1,0 +1,93 @@
+"""What a notion of calibration is: a weight class W, as a value without data.
+
+A notion knows a finite basis of its class, the tolerance at which the basis implies the class, and how to turn a
+finite sample into the supremum over the WHOLE class, with the weight that attains it. Paper: Section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lowcal.engines.reference import Design
+from lowcal.simplex import FloatArray
+from lowcal.weights import Evaluated, Weight, evaluate
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """A signed weight s * w, as coefficients of scalar weights u_s for each label: (s w)_a = sum_s theta_sa u_s."""
+
+    weights: tuple[Weight, ...]
+    coefficients: FloatArray
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """Return s * w(f) at every row, shape (n, d)."""
+        return combination(evaluate(self.weights, p), self.coefficients)
+
+    def __str__(self) -> str:
+        s, a = np.unravel_index(np.abs(self.coefficients).argmax(), self.coefficients.shape)
+        more = "" if np.count_nonzero(self.coefficients) == 1 else " and others"
+        return f"{self.weights[s]}{'' if self.coefficients.shape[1] == 1 else f' on label {a}'}{more}"
+
+
+@dataclass(frozen=True, eq=False)
+class Suprema:
+    """For each subpopulation c the supremum over the weight class of |E[c <w(f), y - f>]|.
+
+    `value` is attained by `witness(j)`; `upper` is certified. They are equal wherever the supremum is exact.
+    `basis` is the largest violation among the basis elements alone, which the paper's algorithm controls.
+    """
+
+    value: FloatArray
+    upper: FloatArray
+    basis: FloatArray
+    witness: Callable[[int], Witness]
+
+    @property
+    def worst(self) -> int:
+        """The subpopulation with the largest violation."""
+        return int(self.value.argmax())
+
+
+class Notion(Protocol):
+    """A level of the hierarchy."""
+
+    def gain(self, d: int) -> float:
+        """Return a share: a witness has value at least gain * alpha whenever the certified supremum exceeds alpha."""
+        ...
+
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
+        """Return finitely many weights u; with every label they form the basis used by Algorithm 1."""
+        ...
+
+    def tolerance(self, p: FloatArray, alpha: float) -> float:
+        """Return beta such that basis violations of at most beta imply a supremum of at most alpha."""
+        ...
+
+    def probes(self, d: int) -> Sequence[Weight]:
+        """Return a few weights with which a learner is asked for subpopulations."""
+        ...
+
+    def features(self, p: FloatArray) -> Sequence[Weight]:
+        """Return the weights that the block step combines; none: every subpopulation brings its witness."""
+        ...
+
+    def suprema(
+        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
+    ) -> Suprema:
+        """Return the suprema for predictions p and weighted residuals rho_i = p_i (y_i - f_i).
+
+        With `alpha`, work may be saved where it can't change whether the supremum exceeds it.
+        """
+        ...
+
+
+def combination(U: Evaluated, theta: FloatArray) -> FloatArray:
+    """Return sum_s theta_sa u_s(f_i), shape (n, d)."""
+    if isinstance(U, np.ndarray):
+        return U @ theta
+    return np.vstack([theta, np.zeros((1, theta.shape[1]))])[U.ids]

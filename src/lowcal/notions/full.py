@@ -1,0 +1,77 @@
+"""Full multicalibration: weights that are constant on the cells of a grid (Definition 3.5, corrected by spec 9.i and 9.k).
+
+The last interval is closed at 1, the weights are vector valued (e_a 1_P), and only the cells that hold a row are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowcal.engines.reference import Design
+from lowcal.errors import InvalidInput
+from lowcal.moments import moments
+from lowcal.notions.base import Suprema, Witness
+from lowcal.simplex import FloatArray
+from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, occupied_cells
+
+
+@dataclass(frozen=True)
+class Full:
+    """W = all functions from cells of the given width to [0, 1]^d; basis {e_a 1_P}.
+
+    >>> print(Full(0.1))
+    full-0.1
+    """
+
+    width: float = 0.1
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 1:
+            raise InvalidInput(f"The width of the cells must be in (0, 1], but {self.width!r} was given.")
+
+    def __str__(self) -> str:
+        return f"full-{self.width:.12g}"
+
+    def gain(self, d: int) -> float:  # noqa: ARG002
+        """Return 1: the supremum is attained by its witness."""
+        return 1.0
+
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+        """Return the indicators of the cells that hold a row; the others have no violation."""
+        return _cells(occupied_cells(p, self.width)[0].tolist(), self.width)
+
+    def tolerance(self, p: FloatArray, alpha: float) -> float:
+        """Return alpha / N for scalars, alpha / (floor(d/2) N) on the simplex, for N cells (spec 2.5)."""
+        n, d = p.shape
+        cells = min(n_cells(d, self.width), n)
+        return alpha / (cells * max(1, d // 2))
+
+    def probes(self, d: int) -> Sequence[Weight]:
+        """Return constants and coordinates: the learner starts there and then follows the witnesses."""
+        return monomials(d, 1)
+
+    def features(self, p: FloatArray) -> Sequence[Weight]:
+        """Return the basis: within a cell the block step solves for all subpopulations."""
+        return self.basis(p, 1.0)
+
+    def suprema(
+        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
+    ) -> Suprema:  # noqa: ARG002
+        """Return max(sum v+, sum v-) for scalars and ||v||_1 / 2 on the simplex, v over cells (spec 2.5)."""
+        occupied, which = occupied_cells(p, self.width)
+        v = moments(design, CellIds(which, len(occupied)), rho)
+        up = np.maximum(v, 0.0).sum(axis=(1, 2))
+        down = np.maximum(-v, 0.0).sum(axis=(1, 2))
+        value = np.maximum(up, down)
+
+        def witness(j: int) -> Witness:
+            side = v[j] > 0 if up[j] >= down[j] else -(v[j] < 0).astype(np.float64)
+            return Witness(_cells(occupied.tolist(), self.width), np.asarray(side, dtype=np.float64))
+
+        return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+
+
+def _cells(indices: list[list[int]], width: float) -> tuple[Cell, ...]:
+    return tuple(Cell(width, tuple(index)) for index in indices)

@@ -1,0 +1,207 @@
+"""Multiaccuracy and degree-k multicalibration: polynomial weights of degree below k.
+
+Degree-k uses polynomials of degree at most k - 1 with 0 <= q <= 1 on the simplex and sum |coefficients| <= 1
+(Definition 3.4). Monomials are its basis. In the scalar convention the supremum IS the largest monomial; on the simplex
+it is larger by a factor up to d (spec 2.2), and the closed forms below give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowcal.engines.reference import Design
+from lowcal.errors import InvalidInput
+from lowcal.moments import moments
+from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.bracket import bracket
+from lowcal.simplex import FloatArray
+from lowcal.weights import Monomial, Weight, evaluate, monomials
+
+
+@dataclass(frozen=True)
+class Multiaccuracy:
+    """W = {e_a}: |E[c (y_a - f_a)]| <= alpha for every label a (Definition 3.2).
+
+    >>> print(Multiaccuracy())
+    multiaccuracy
+    """
+
+    def __str__(self) -> str:
+        return "multiaccuracy"
+
+    def gain(self, d: int) -> float:  # noqa: ARG002
+        """Return 1: the supremum is attained by its witness."""
+        return 1.0
+
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+        """Return the constant weight."""
+        return (Monomial(),)
+
+    def tolerance(self, p: FloatArray, alpha: float) -> float:  # noqa: ARG002
+        """Return alpha: the class is its basis."""
+        return alpha
+
+    def probes(self, d: int) -> Sequence[Weight]:  # noqa: ARG002
+        """Return the constant weight."""
+        return (Monomial(),)
+
+    def features(self, p: FloatArray) -> Sequence[Weight]:  # noqa: ARG002
+        """Return the constant weight."""
+        return (Monomial(),)
+
+    def suprema(
+        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
+    ) -> Suprema:  # noqa: ARG002
+        """Return max_a |v_a| (spec 2.1)."""
+        v = moments(design, evaluate((Monomial(),), p), rho)
+        return _largest_monomial((Monomial(),), v)
+
+
+@dataclass(frozen=True)
+class LowDegree:
+    """W_k: weights whose coordinates are bounded, sparse polynomials of degree at most k - 1 (Definition 3.4).
+
+    >>> print(LowDegree(3))
+    degree-3
+    """
+
+    degree: int = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.degree, int | np.integer) or self.degree < 1:
+            raise InvalidInput(f"The degree must be a whole number of at least 1, but {self.degree!r} was given.")
+
+    def __str__(self) -> str:
+        return f"degree-{self.degree}"
+
+    def gain(self, d: int) -> float:
+        """Return 1 where the supremum is exact; 1/2 for the bracket: LB+ + LB- >= UB, so the larger is >= UB / 2."""
+        return 1.0 if d == 1 or self.degree <= 2 else 0.5
+
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+        """Return all monomials of degree below k: C(d + k - 1, k - 1) of them, for each label."""
+        return monomials(p.shape[1], self.degree - 1)
+
+    def tolerance(self, p: FloatArray, alpha: float) -> float:
+        """Return alpha for scalars, alpha / floor(d/2) at degree 1, alpha / d above (spec 3.2)."""
+        d = p.shape[1]
+        if d == 1:
+            return alpha
+        return alpha / (d // 2 if self.degree == 1 else d)
+
+    def probes(self, d: int) -> Sequence[Weight]:
+        """Return the monomials up to the degree, or up to degree 1 where these are many."""
+        every = monomials(d, self.degree - 1)
+        return every if len(every) * d <= 16 else monomials(d, 1)
+
+    def features(self, p: FloatArray) -> Sequence[Weight]:
+        """Return the basis: its combinations are all polynomials of the degree."""
+        return monomials(p.shape[1], self.degree - 1)
+
+    def suprema(
+        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
+    ) -> Suprema:  # noqa: ARG002
+        """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
+        weights = monomials(p.shape[1], self.degree - 1)
+        v = moments(design, evaluate(weights, p), rho)
+        if p.shape[1] == 1:
+            return _largest_monomial(weights, v)
+        if self.degree == 1:
+            return _half_l1(weights, v)
+        return _degree_two(weights, v) if self.degree == 2 else _monomial_bracket(weights, v)
+
+    def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
+        """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
+        weights = monomials(p.shape[1], self.degree - 1)
+        v = moments(design, evaluate(weights, p), rho)[j]
+        both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
+        return max(low for low, _ in both), max(high for _, high in both)
+
+
+def _largest_monomial(weights: Sequence[Weight], v: FloatArray) -> Suprema:
+    """Return max |v|: exact whenever single basis elements attain the supremum (l1 / l-infinity duality)."""
+    size = np.abs(v)
+    value = size.max(axis=(1, 2))
+
+    def witness(j: int) -> Witness:
+        s, a = np.unravel_index(size[j].argmax(), size[j].shape)
+        coefficients = np.zeros((1, v.shape[2]))
+        coefficients[0, a] = np.sign(v[j, s, a])
+        return Witness((weights[s],), coefficients)
+
+    return Suprema(value, value, value, witness)
+
+
+def _half_l1(weights: Sequence[Weight], v: FloatArray) -> Suprema:
+    """Return ||v||_1 / 2: constants in [0, 1]^d against a vector that sums to zero (spec 2.1)."""
+    value = np.abs(v).sum(axis=(1, 2)) / 2
+
+    def witness(j: int) -> Witness:
+        return Witness(tuple(weights), (v[j] > 0).astype(np.float64))
+
+    return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+
+
+def best_linear(m: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return S+ of degree 2 for moments m_i = E[c z_i (y_a - f_a)] (last axis) and the size s of the best set.
+
+    S+(m) = max(0, max_s (sum of the s largest m_i) / min(s, d + 1 - s))   (spec 2.2, proved there; O(d log d)).
+
+    >>> [float(best_linear(np.array(m))[0]) for m in ([3., -1, -1], [1., 1, -1], [1., 1, 1], [-1, -2, 0.5])]
+    [3.0, 1.0, 3.0, 0.5]
+    """
+    d = m.shape[-1]
+    top = np.cumsum(-np.sort(-m, axis=-1), axis=-1)
+    s = np.arange(1, d + 1)
+    value = top / np.minimum(s, d + 1 - s)
+    return np.maximum(value.max(axis=-1), 0.0), value.argmax(axis=-1) + 1
+
+
+def _linear_witness(m: FloatArray, size: int) -> FloatArray:
+    """Return the coefficients (q_0, q_1, .., q_d) that attain S+: z_A / s, or (1 - z_{A^c}) / (d + 1 - s)."""
+    d = len(m)
+    order = np.argsort(-m, kind="stable")
+    q = np.zeros(d + 1)
+    if size <= d + 1 - size:
+        q[1 + order[:size]] = 1.0 / size
+    else:
+        q[0] = 1.0 / (d + 1 - size)
+        q[1 + order[size:]] = -q[0]
+    return q
+
+
+def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
+    """Return max(sum_a S+(m^a), sum_a S+(-m^a)): exact over all of W_2 (spec 2.2)."""
+    linear = v[:, 1:, :].transpose(0, 2, 1)  # (m, label a, coordinate i)
+    up, down = best_linear(linear)[0].sum(axis=1), best_linear(-linear)[0].sum(axis=1)
+    value = np.maximum(up, down)
+
+    def witness(j: int) -> Witness:
+        sign = 1.0 if up[j] >= down[j] else -1.0
+        side = sign * linear[j]
+        gains, sizes = best_linear(side)
+        q = [_linear_witness(m, int(s)) if g > 0 else 0 * _linear_witness(m, 1) for m, g, s in zip(side, gains, sizes, strict=True)]
+        return Witness(tuple(weights), sign * np.column_stack(q))
+
+    return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+
+
+def _monomial_bracket(weights: Sequence[Weight], v: FloatArray) -> Suprema:
+    """Return LB = the best monomial of each label on one side, UB = both sides added (spec 2.2)."""
+    up = np.maximum(v, 0.0).max(axis=1)  # (m, d)
+    down = np.maximum(-v, 0.0).max(axis=1)
+    value = np.maximum(up.sum(axis=1), down.sum(axis=1))
+    upper = np.maximum(up, down).sum(axis=1)
+
+    def witness(j: int) -> Witness:
+        sign = 1.0 if up[j].sum() >= down[j].sum() else -1.0
+        best = (sign * v[j]).argmax(axis=0)
+        labels = np.arange(v.shape[2])
+        coefficients = np.zeros(v.shape[1:])
+        coefficients[best, labels] = sign * ((sign * v[j])[best, labels] > 0)
+        return Witness(tuple(weights), coefficients)
+
+    return Suprema(value, upper, np.abs(v).max(axis=(1, 2)), witness)

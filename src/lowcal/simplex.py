@@ -1,0 +1,114 @@
+"""The space of predictions, and the two ways to move in it.
+
+A prediction is a row of an array of shape (n, d). With d = 1 it is the SCALAR convention of binary problems:
+one number in [0, 1], the probability of the second class. With d >= 2 it is the SIMPLEX convention: a point of
+Delta_d. The two conventions give different violations at d = 2 (spec 3.7), so the shape carries the convention
+and nothing converts one into the other behind the user's back.
+
+Paper: Section 2 (predictors) and line 9 of Algorithm 1 (the projection).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, logit, softmax
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+Geometry = Literal["euclidean", "mirror"]
+
+#: Probabilities are lifted to at least this much before a logarithm is taken, in every place that takes one.
+FLOOR = 1e-9
+
+
+def project(v: FloatArray) -> FloatArray:
+    """Return the nearest point of [0, 1] (d = 1) or of the simplex (d >= 2) to each row of v.
+
+    argmin_{z in Delta} ||v - z||_2 = max(v - theta, 0) with theta such that the row sums to one.
+    It is non-expansive, idempotent, and unchanged by adding a constant to a row.
+    Paper: the projection of Algorithm 1. Cost: O(n d log d).
+
+    >>> project(np.array([[0.7, 0.7, -0.4]]))
+    array([[0.5, 0.5, 0. ]])
+    >>> project(np.array([[1.5], [-0.5]])).ravel()
+    array([1., 0.])
+    """
+    if v.shape[1] == 1:
+        return np.clip(v, 0.0, 1.0)
+    descending = -np.sort(-v, axis=1)
+    excess = np.cumsum(descending, axis=1) - 1.0
+    rank = np.arange(1, v.shape[1] + 1)
+    support = np.count_nonzero(descending * rank > excess, axis=1)
+    theta = excess[np.arange(len(v)), support - 1] / support
+    return np.asarray(np.maximum(v - theta[:, None], 0.0))
+
+
+def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
+    """Return sigmoid(logit p + delta) (d = 1) or softmax(log p + delta) (d >= 2).
+
+    The same step in the geometry whose potential is the log loss; it never leaves the simplex.
+
+    >>> mirror(np.array([[0.5]]), np.array([[np.log(3.0)]]))
+    array([[0.75]])
+    """
+    if p.shape[1] == 1:
+        return np.asarray(expit(logit(np.clip(p, FLOOR, 1.0 - FLOOR)) + delta))
+    return np.asarray(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1))
+
+
+def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:
+    """Move the predictions p along delta: add and project, or add in log space and normalise."""
+    return project(p + delta) if geometry == "euclidean" else mirror(p, delta)
+
+
+def brier(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return E||y - f||^2, the potential of the Euclidean geometry (for d = 1: E(y - f)^2).
+
+    >>> brier(np.array([[0.5], [1.0]]), np.array([[1.0], [1.0]]), np.array([0.5, 0.5]))
+    0.125
+    """
+    return float(weight @ np.square(y - p).sum(axis=1))
+
+
+def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return E[-<y, log f>], the potential of the mirror geometry (both outcomes for d = 1).
+
+    >>> round(log_loss(np.array([[0.5]]), np.array([[1.0]]), np.array([1.0])), 6)
+    0.693147
+    """
+    if p.shape[1] == 1:
+        q = np.clip(p, FLOOR, 1.0 - FLOOR)
+        terms = -(y * np.log(q) + (1.0 - y) * np.log1p(-q))
+    else:
+        terms = -y * log_softmax(np.log(np.maximum(p, FLOOR)), axis=1)
+    return float(weight @ terms.sum(axis=1))
+
+
+def potential(p: FloatArray, y: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
+    """Return the loss that every update of this geometry lowers (spec 4.3)."""
+    return (brier if geometry == "euclidean" else log_loss)(p, y, weight)
+
+
+def centred(w: FloatArray) -> FloatArray:
+    """Subtract each row's mean when d >= 2: <w + t 1, y - f> = <w, y - f>, so it costs nothing (spec 0, Z1).
+
+    >>> centred(np.array([[1.0, 0.0]]))
+    array([[ 0.5, -0.5]])
+    >>> centred(np.array([[1.0]]))
+    array([[1.]])
+    """
+    return w if w.shape[1] == 1 else w - w.mean(axis=1, keepdims=True)
+
+
+def width(d: int) -> float:
+    """Return B, the largest E||c (w - mean w)||^2 over |c| <= 1 and w in [0, 1]^d (spec 4.3).
+
+    1 for scalars, floor(d/2) ceil(d/2) / d on the simplex (the paper uses the weaker d).
+
+    >>> width(1), width(4)
+    (1.0, 1.0)
+    """
+    return 1.0 if d == 1 else (d // 2) * (d - d // 2) / d

@@ -1,0 +1,217 @@
+"""Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all constraints at once.
+
+A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does.
+Every update lowers the training potential by a fixed amount, so each stream ends within `bound` updates (spec 4.3).
+Paper: Algorithm 1 and Lemma 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import floor
+
+import numpy as np
+
+from lowcal.blocks import block_terms
+from lowcal.moments import residual
+from lowcal.notions.base import Notion, Suprema
+from lowcal.simplex import FloatArray, Geometry, potential, width
+from lowcal.steps import line_search, newton
+from lowcal.subpopulations.base import WeakLearner
+from lowcal.updates import Term, Update, sum_terms
+from lowcal.weights import Weight
+
+#: The potential may rise by this much through rounding before a step counts as no progress.
+ROUNDING = 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move."""
+
+    y: FloatArray
+    weight: FloatArray
+    notion: Notion
+    learner: WeakLearner
+    alpha: float
+    geometry: Geometry = "euclidean"
+    step: float | None = None
+    newton_only: bool = False
+    seed: int = 0
+
+    def rho(self, p: FloatArray) -> FloatArray:
+        """Return the weighted residuals p_i (y_i - f_i)."""
+        return self.weight[:, None] * (self.y - p)
+
+    def suprema(self, p: FloatArray, alpha: float | None = None) -> Suprema:
+        """Return the suprema over the weight class for every known subpopulation."""
+        self.learner.n_calls += 1
+        return self.notion.suprema(p, self.rho(p), self.learner.design(), self.alpha if alpha is None else alpha)
+
+    def loss(self, p: FloatArray) -> float:
+        """Return the potential of the geometry."""
+        return potential(p, self.y, self.weight, self.geometry)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An update, the predictions after it, and the violation that was seen before it."""
+
+    update: Update
+    p: FloatArray
+    violation: float
+
+
+Solver = Callable[[Problem, FloatArray], Iterator[Step]]
+
+
+def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
+    """Algorithm 1 as printed: the first weight for which the weak learner finds a violation, step beta / (2d).
+
+    The basis runs at the tolerance beta = alpha. Where the basis does not imply the class (spec 9.b, 9.c), beta is
+    halved until the definition holds, at the latest at the tolerance that the theory asks for.
+    """
+    beta, least = problem.alpha, problem.notion.tolerance(p, problem.alpha)
+    while problem.suprema(p).upper.max() > problem.alpha or not problem.learner.is_exact:
+        for step in _algorithm_1(problem, p, beta):
+            yield step
+            p = step.p
+        if problem.suprema(p).upper.max() <= problem.alpha or beta <= least:
+            return
+        beta = max(beta / 2, least)
+
+
+def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]:
+    eta = beta / (2 * p.shape[1]) if problem.step is None else problem.step
+    while True:                                                      # while not mc
+        for u, a in _basis(problem, p):                              #     for w = u e_a in W
+            z = problem.weight * residual(u, a, p, problem.y)        #         <w(f_t), y - f_t>
+            c = problem.learner.search(z, beta)                      #         c <- WAL_{C, beta}
+            if c is None:                                            #         if c is bottom: continue
+                continue
+            theta = np.zeros((1, 1, p.shape[1]))
+            theta[0, 0, a] = c.sign * eta                            #         delta <- w(f_t) * c
+            update = Update((Term(c.family, (u,), theta),))
+            p = update(p, problem.learner.rows)                      #         f <- proj(f + eta * delta)
+            yield Step(update, p, c.violation)                       #         mc <- false
+            break
+        else:
+            return                                                   # mc
+
+
+def worst(problem: Problem, p: FloatArray) -> Iterator[Step]:
+    """The largest violation first: the supremum over all of W and C, its witness, a Newton or line-search step."""
+    while True:
+        found = _largest(problem, p)
+        if found is None:
+            return
+        step = _single(problem, p, found)
+        if step is None:
+            return
+        p = step.p
+        yield step
+
+
+def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
+    """All constraints at once: least squares of the residual on every c(x) u(f), then a line search (spec 4.4).
+
+    Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
+    subsample or the ridge would break that, the single step is taken instead.
+    """
+    while True:
+        _explore(problem, p)
+        found = _largest(problem, p)
+        if found is None:
+            return
+        terms = block_terms(
+            problem.notion, problem.learner, p, problem.rho(p), problem.weight, found, problem.geometry, problem.seed
+        )
+        step = _joint(problem, p, terms, found) or _single(problem, p, found)
+        if step is None:
+            return
+        p = step.p
+        yield step
+
+
+def _basis(problem: Problem, p: FloatArray) -> Iterator[tuple[Weight, int]]:
+    return ((u, a) for u in problem.notion.basis(p, problem.alpha) for a in range(p.shape[1]))
+
+
+def _largest(problem: Problem, p: FloatArray) -> Suprema | None:
+    """Return the suprema while one exceeds alpha; a learner is asked for more before it is believed."""
+    found = problem.suprema(p)
+    if found.upper.max() <= problem.alpha and _explore(problem, p):
+        found = problem.suprema(p)
+    return found if found.upper.max() > problem.alpha else None
+
+
+def _explore(problem: Problem, p: FloatArray) -> bool:
+    """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
+    if problem.learner.is_exact:
+        return False
+    Z = [problem.weight * residual(u, a, p, problem.y) for u in problem.notion.probes(p.shape[1]) for a in range(p.shape[1])]
+    new = problem.learner.learn(np.column_stack(Z))
+    found = problem.suprema(p)
+    z = (found.witness(found.worst)(p) * problem.rho(p)).sum(axis=1)
+    return problem.learner.learn(z[:, None]) or new
+
+
+def _single(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
+    """Return the step along the witness of the worst subpopulation."""
+    j = found.worst
+    witness = found.witness(j)
+    term = Term(problem.learner.member(j), witness.weights, witness.coefficients[None])
+    return _take(problem, p, (term,), found)
+
+
+def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Suprema) -> Step | None:
+    """Return the step along all terms, if it makes the progress that a single one guarantees."""
+    step = _take(problem, p, terms, found)
+    if step is None:
+        return None
+    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    return step if problem.loss(step.p) <= problem.loss(p) - enough + ROUNDING else None
+
+
+def _take(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Suprema) -> Step | None:
+    """Return the step along the terms whose size the step rule chooses; None if nothing moves."""
+    delta = sum_terms(terms, p, problem.learner.rows)
+    eta = _step_size(problem, p, delta)
+    if eta == 0.0:
+        return None
+    update = Update(tuple(term.scaled(eta) for term in terms), problem.geometry)
+    moved = update(p, problem.learner.rows)
+    if np.array_equal(moved, p) or problem.loss(moved) > problem.loss(p) + ROUNDING:
+        return None
+    return Step(update, moved, float(found.value.max()))
+
+
+def _step_size(problem: Problem, p: FloatArray, delta: FloatArray) -> float:
+    """Return the line-search step, or a share of the Newton step (shrinkage, which keeps the bound by 1/(nu(2-nu)))."""
+    share = 1.0 if problem.step is None else problem.step
+    if share < 1.0 or problem.newton_only:
+        return share * newton(p, delta, problem.rho(p), problem.weight, problem.geometry)
+    return line_search(p, problem.y, delta, problem.weight, problem.geometry)
+
+
+def guaranteed_progress(problem: Problem, violation: float, d: int) -> float:
+    """Return the drop of the potential that a violation of this size guarantees (spec 4.3).
+
+    Euclidean: g^2 / B. Mirror: 2 g^2, as the log loss bends by at most 1/4. Shrinkage nu: times nu (2 - nu).
+    """
+    share = 1.0 if problem.step is None else problem.step
+    best = violation**2 / width(d) if problem.geometry == "euclidean" else 2.0 * violation**2
+    return share * (2.0 - share) * best
+
+
+def bound(solver: str, problem: Problem, p: FloatArray) -> int:
+    """Return the a-priori bound on the number of updates from the start p (spec 4.3)."""
+    d = p.shape[1]
+    if solver == "first":
+        return floor(8 * d / problem.notion.tolerance(p, problem.alpha) ** 2)
+    gain = problem.notion.gain(d) * problem.alpha
+    return floor(problem.loss(p) / guaranteed_progress(problem, gain, d))
+
+
+SOLVERS: dict[str, Solver] = {"first": first, "worst": worst, "block": block}

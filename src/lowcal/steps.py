@@ -1,0 +1,110 @@
+"""Step sizes: how far to go along a displacement delta (spec 4.4).
+
+Any step whose loss is at most that of the Newton step eta* = g / B keeps the iteration bound:
+phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of all is found exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import log_softmax, logit
+
+from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, move, potential
+
+
+def slope(delta: FloatArray, rho: FloatArray) -> float:
+    """Return g = sum_i <delta_i, rho_i> for weighted residuals rho: minus half the derivative of the Brier score."""
+    return float(np.sum(delta * rho))
+
+
+def curvature(p: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
+    """Return B with phi(eta) <= phi(0) - 2 eta g + eta^2 B (Euclidean) or phi(0) - eta g + eta^2 B / 2 (mirror).
+
+    Euclidean: E||delta - mean||^2, exactly. Mirror: E[range(delta)^2] / 4, a bound on E[Var_f(delta)].
+    """
+    if geometry == "euclidean":
+        return float(weight @ np.square(centred(delta)).sum(axis=1))
+    spread = np.abs(delta[:, 0]) if p.shape[1] == 1 else np.ptp(delta, axis=1)
+    return float(weight @ np.square(spread)) / 4.0
+
+
+def newton(p: FloatArray, delta: FloatArray, rho: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
+    """Return eta* = g / B, or 0 where delta does not move anything."""
+    bend = curvature(p, delta, weight, geometry)
+    return slope(delta, rho) / bend if bend > 0 else 0.0
+
+
+def line_search(
+    p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry
+) -> float:
+    """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex."""
+    rho = weight[:, None] * (y - p)
+    start = newton(p, delta, rho, weight, geometry)
+    if start == 0.0:
+        return 0.0
+    if geometry == "mirror":
+        return _convex_search(p, y, delta, weight, start)
+    if p.shape[1] == 1:
+        return float(np.sign(start)) * exact_clipped(p[:, 0], y[:, 0], np.sign(start) * delta[:, 0], weight)
+    tries = [start * 2.0**k for k in (0, 1, -1, 2, 3)]
+    losses = [potential(move(p, eta * delta, geometry), y, weight, geometry) for eta in tries]
+    return tries[int(np.argmin(losses))]
+
+
+def exact_clipped(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> float:
+    """Return the global minimiser over eta >= 0 of sum_i p_i (y_i - clip(f_i + eta delta_i, 0, 1))^2.
+
+    The loss is quadratic between the steps at which a row reaches 0 or 1; all pieces are compared, as it is not
+    convex. Cost: O(n log n) (spec 4.4).
+    """
+    moving = (delta != 0.0) & (weight > 0.0)
+    f, y, delta, weight = f[moving], y[moving], delta[moving], weight[moving]
+    end = (delta > 0).astype(np.float64)
+    limit = (end - f) / delta
+    order = np.argsort(limit, kind="stable")
+    limit, f, y, delta, weight, end = (a[order] for a in (limit, f, y, delta, weight, end))
+    gap = y - f
+    quadratic, linear = _suffix(weight * delta * delta), _suffix(weight * delta * gap)
+    constant = _suffix(weight * gap * gap) + np.concatenate([[0.0], np.cumsum(weight * np.square(y - end))])
+    low, high = np.concatenate([[0.0], limit]), np.concatenate([limit, limit[-1:]])
+    eta = np.divide(linear, quadratic, out=low.copy(), where=quadratic > 0)
+    eta = np.clip(eta, low, high)
+    loss = constant - 2.0 * eta * linear + np.square(eta) * quadratic
+    return float(eta[int(loss.argmin())])
+
+
+def _suffix(x: FloatArray) -> FloatArray:
+    """Return the sums over x[j:], for j = 0..len(x)."""
+    return np.concatenate([np.cumsum(x[::-1])[::-1], [0.0]])
+
+
+def _convex_search(
+    p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float
+) -> float:
+    """Return the minimiser of the log loss along delta, which is convex in the step: safeguarded Newton."""
+    score, direction = _log_odds(p), (delta if p.shape[1] > 1 else np.column_stack([0 * delta, delta]))
+    outcome = y if p.shape[1] > 1 else np.column_stack([1.0 - y, y])
+    low, high, eta = 0.0, np.inf, start
+    for _ in range(30):
+        q = np.exp(log_softmax(score + eta * direction, axis=1))
+        mean = (q * direction).sum(axis=1)
+        derivative = float(weight @ (mean - (outcome * direction).sum(axis=1))) * np.sign(start)
+        if derivative > 0:
+            high = abs(eta)
+        else:
+            low = abs(eta)
+        bend = float(weight @ ((q * np.square(direction)).sum(axis=1) - np.square(mean)))
+        step = abs(eta) - derivative / bend if bend > 0 else 2.0 * abs(eta)
+        if not low < step < high:
+            step = 2.0 * low if np.isinf(high) else (low + high) / 2.0
+        if abs(step - abs(eta)) <= 1e-10 * abs(eta):
+            break
+        eta = float(np.sign(start)) * min(step, 64.0 * abs(start))
+    return eta
+
+
+def _log_odds(p: FloatArray) -> FloatArray:
+    if p.shape[1] > 1:
+        return np.log(np.maximum(p, FLOOR))
+    odds = logit(np.clip(p, FLOOR, 1.0 - FLOOR))
+    return np.column_stack([np.zeros(len(p)), odds[:, 0]])

@@ -1,0 +1,77 @@
+"""When to stop, and what is then true: consumers of a stream of updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+
+from lowcal.simplex import FloatArray
+from lowcal.solvers import Problem
+
+
+class Status(StrEnum):
+    """How a fit ended. It speaks of the fitted rows only: certify on fresh rows."""
+
+    REACHED = "reached"
+    LIMIT = "limit"
+    PATIENCE = "patience"
+    NOISE = "noise"
+    UNDECIDED = "undecided"
+    STALLED = "stalled"
+    STOPPED = "stopped"
+
+    @property
+    def sentence(self) -> str:
+        """What this status means."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.REACHED: "on the fitted rows the supremum over the whole weight class is at most alpha for every subpopulation looked at",
+    Status.LIMIT: "max_updates was reached before the notion held; raise max_updates or alpha",
+    Status.PATIENCE: "the held-out rows stopped improving; the predictor is the best one on them",
+    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor",
+    Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
+    Status.STALLED: "a violation above alpha remains, but no step lowers the loss within machine precision; raise alpha",
+    Status.STOPPED: "the callback asked to stop",
+}
+
+Monitor = Literal["brier", "violation"]
+
+
+@dataclass
+class Patience:
+    """Stop after `rounds` updates in which a held-out score did not improve; remember the best."""
+
+    rounds: int
+    best: float = np.inf
+    best_updates: int = 0
+
+    def is_over(self, score: float, n_updates: int) -> bool:
+        """Take the score after so many updates; say whether patience has run out."""
+        if score < self.best - 1e-12:
+            self.best, self.best_updates = score, n_updates
+        return n_updates - self.best_updates >= self.rounds
+
+
+def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int = 40) -> float:
+    """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
+
+    If f were perfect, y would be a draw from f; so redraw y ~ f, measure the whole supremum again, and repeat (spec 10.i.d).
+    """
+    found = [_redraw(problem, p, random_state) for _ in range(draws)]
+    return float(np.quantile(found, 0.95))
+
+
+def _redraw(problem: Problem, p: FloatArray, random_state: np.random.Generator) -> float:
+    u = random_state.random(len(p))
+    if p.shape[1] == 1:
+        y = (u < p[:, 0]).astype(np.float64)[:, None]
+    else:
+        label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
+        y = np.eye(p.shape[1])[label]
+    rho = problem.weight[:, None] * (y - p)
+    return float(problem.notion.suprema(p, rho, problem.learner.design(), None).value.max())

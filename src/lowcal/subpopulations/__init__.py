@@ -1,0 +1,35 @@
+"""Hypothesis classes C: which subpopulations are looked at."""
+
+from __future__ import annotations
+
+from lowcal.frames import Table as Frame
+from lowcal.subpopulations.base import EVERYONE, Family, Found, Subpopulations, WeakLearner
+from lowcal.subpopulations.groups import Groups, Intersections
+from lowcal.subpopulations.linear import Linear
+from lowcal.subpopulations.memberships import Memberships
+from lowcal.subpopulations.regressor import Regressor
+from lowcal.subpopulations.thresholds import Thresholds
+from lowcal.subpopulations.trees import Trees
+from lowcal.subpopulations.union import Union
+
+__all__ = [
+    "EVERYONE",
+    "Family",
+    "Found",
+    "Groups",
+    "Intersections",
+    "Linear",
+    "Memberships",
+    "Regressor",
+    "Subpopulations",
+    "Thresholds",
+    "Trees",
+    "Union",
+    "WeakLearner",
+    "default_subpopulations",
+]
+
+
+def default_subpopulations(X: Frame) -> Subpopulations:
+    """Return what `subpopulations=None` means: the groups of a table's named columns, trees on a bare array."""
+    return Groups() if X.is_named else Trees()

@@ -1,0 +1,257 @@
+"""What a hypothesis class C is, and the weak learner that searches it.
+
+`subpopulations.prepare(X)` does all work on X once and returns a `WeakLearner` bound to those rows. A class that can
+be listed is searched exactly. A class that can only be learned (trees, linear functions, any regressor) keeps the
+members it has found: it first looks among those, then learns a new one, and its "none found" is relative to the learner.
+
+Paper: Definition 5.1, with the signed contract of spec 4.1:
+(1) if a c of C has |E[c z]| > alpha, return a signed c with s E[c z] >= alpha / 2 (ours: > alpha);
+(2) return None only if no c has; (3) whatever is returned has s E[c z] >= alpha / 2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.engines.reference import Codes, Decode, Design, Table, stack
+from lowcal.errors import InvalidInput
+from lowcal.simplex import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from lowcal.frames import Table as Frame
+
+#: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
+Rows = Any
+
+EVERYONE = "everyone"
+
+
+class Encoder(Protocol):
+    """Turns X into the rows that a family understands, with what was learned from the fitted X."""
+
+    def __call__(self, X: Frame) -> Rows:
+        """Encode new rows."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the encoder as plain data."""
+        ...
+
+
+class Family(Protocol):
+    """Finitely many subpopulations, as a value: it can be evaluated on encoded rows."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A readable name for each."""
+        ...
+
+    def design(self, rows: Rows) -> Design:
+        """Return the matrix of memberships on these rows."""
+        ...
+
+    def take(self, members: IntArray) -> Family:
+        """Return some of the members."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CodeFamily:
+    """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows."""
+
+    names: tuple[str, ...]
+    columns: tuple[int, ...]
+    decode: tuple[Decode, ...]
+
+    def design(self, rows: Sequence[IntArray]) -> Design:
+        """Return code columns with their decode tables; nothing of size rows x groups."""
+        return Codes(tuple(rows[k] for k in self.columns), self.decode)
+
+    def take(self, members: IntArray) -> CodeFamily:
+        """Return some of the members, in the given order within each column."""
+        starts = np.concatenate([[0], np.cumsum([t.shape[1] for t in self.decode])])
+        names: list[str] = []
+        kept: list[tuple[int, Table]] = []
+        for k, column in enumerate(self.columns):
+            inside = members[(members >= starts[k]) & (members < starts[k + 1])]
+            if len(inside):
+                kept.append((column, self.decode[k].take(inside - starts[k])))
+                names += [self.names[j] for j in inside]
+        return CodeFamily(tuple(names), tuple(c for c, _ in kept), tuple(t for _, t in kept))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tables as plain lists of (level, member) pairs with their values."""
+        tables = []
+        for column, decode in zip(self.columns, self.decode, strict=True):
+            coo = decode.take(np.arange(decode.shape[1])).matrix.tocoo()
+            entries = [coo.row.tolist(), coo.col.tolist(), coo.data.tolist()]
+            tables.append({"column": column, "shape": list(decode.shape), "entries": entries})
+        return {"kind": "codes", "names": list(self.names), "tables": tables}
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """The whole population, c = 1, on rows that know their shape."""
+
+    names: tuple[str, ...] = (EVERYONE,)
+
+    def design(self, rows: Rows) -> Design:
+        """Return a column of ones."""
+        ones = Table(sparse.csr_array(np.ones((1, 1))))
+        return Codes((np.zeros(rows.shape[0], dtype=np.uint8),), (ones,))
+
+    def take(self, members: IntArray) -> Everyone:  # noqa: ARG002
+        """Return itself: there is one member."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data."""
+        return {"kind": "everyone"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search returns: a member of the class, its sign, and s E[c z] > alpha."""
+
+    family: Family
+    sign: float
+    violation: float
+    design: Design
+
+
+#: Makes new members from weighted residuals Z of shape (n, q).
+Learn = Callable[[FloatArray], Sequence[Family]]
+
+
+class WeakLearner:
+    """A hypothesis class bound to the rows of one sample.
+
+    Parameters
+    ----------
+    encoder, rows : how X became rows, and the rows.
+    known : the whole class if it can be listed, otherwise what the learner starts with.
+    learn : makes new members from weighted residuals Z of shape (n, q); None if `known` is the whole class.
+    """
+
+    def __init__(
+        self, encoder: Encoder, rows: Rows, known: Sequence[Family], learn: Learn | None = None
+    ) -> None:
+        self.encoder = encoder
+        self.rows = rows
+        self.families: list[Family] = []
+        self.n_calls = 0
+        self.learner = learn
+        self._names: set[str] = set()
+        self._designs: dict[int, list[Design]] = {}
+        self._keep(known)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether "none found" speaks of the whole class, not only of what the learner finds."""
+        return self.learner is None
+
+    def design(self, rows: Rows | None = None) -> Design:
+        """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
+        rows = self.rows if rows is None else rows
+        cache = self._designs.setdefault(id(rows), [])
+        cache += [family.design(rows) for family in self.families[len(cache) :]]
+        return stack(cache)
+
+    def learn(self, Z: FloatArray) -> bool:
+        """Ask the learner for members that correlate with the columns of Z; say whether there are new ones."""
+        if self.learner is None:
+            return False
+        self.n_calls += 1
+        return self._keep(self.learner(Z))
+
+    def search(self, z: FloatArray, alpha: float) -> Found | None:
+        """Return a signed member with s sum_i c_i z_i > alpha for weighted residuals z, or None: the paper's bottom."""
+        found = self._best_known(z, alpha)
+        if found is None and self.learn(z[:, None]):
+            found = self._best_known(z, alpha)
+        return found
+
+    def member(self, j: int) -> Family:
+        """Return the family that holds only the member j."""
+        for family in self.families:
+            if j < len(family.names):
+                return family.take(np.array([j]))
+            j -= len(family.names)
+        raise IndexError(j)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all known members, in the order of the design's columns."""
+        return tuple(name for family in self.families for name in family.names)
+
+    def _keep(self, families: Sequence[Family]) -> bool:
+        """Keep the members that are not known yet; say whether there are any."""
+        before = len(self.families)
+        for family in families:
+            new = [j for j, name in enumerate(family.names) if name not in self._names]
+            if new:
+                self._names.update(family.names)
+                self.families.append(family if len(new) == len(family.names) else family.take(np.array(new)))
+        return len(self.families) > before
+
+    def _best_known(self, z: FloatArray, alpha: float) -> Found | None:
+        self.n_calls += 1
+        violations = self.design().moments(z[:, None])[:, 0]
+        j = int(np.abs(violations).argmax())
+        if abs(violations[j]) <= alpha:
+            return None
+        member = self.member(j)
+        return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
+
+
+class Subpopulations(ABC):
+    """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
+
+    @abstractmethod
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Do all work on X once and return the weak learner bound to those rows."""
+
+    def __add__(self, other: Subpopulations) -> Subpopulations:
+        """Return the union of the two classes."""
+        from lowcal.subpopulations.union import Union
+
+        if not isinstance(other, Subpopulations):
+            return NotImplemented
+        parts = [*_parts(self), *_parts(other)]
+        return Union(tuple(parts))
+
+
+def _parts(subpopulations: Subpopulations) -> Sequence[Subpopulations]:
+    from lowcal.subpopulations.union import Union
+
+    return subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+
+
+def effective_rows(C: Design, sample_weight: FloatArray) -> FloatArray:
+    """Return n_eff(c) = (sum w c)^2 / sum (w c)^2 for indicators: the rows a group is worth (spec 0)."""
+    sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
+    return np.square(sums[:, 0]) / np.maximum(sums[:, 1], np.finfo(float).tiny)
+
+
+def check_min_mass(min_mass: float) -> None:
+    """Refuse a negative or undefined minimum size of a group."""
+    if not min_mass >= 0:
+        raise InvalidInput(f"min_mass is a number of rows of at least 0, but {min_mass!r} was given.")
+
+
+def require_members(names: Sequence[str], what: str, min_mass: float) -> None:
+    """Refuse a class without a single member."""
+    if not names:
+        raise InvalidInput(
+            f"{what} has no subpopulation with at least {min_mass:g} rows; lower min_mass or keep everyone=True."
+        )

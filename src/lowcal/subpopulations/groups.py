@@ -1,0 +1,224 @@
+"""Groups and Intersections: one subpopulation for each value of each column, and for each conjunction of values.
+
+The columns are compiled once into few code columns: attributes are merged while their joint levels stay few, every wanted conjunction lies inside one
+merged column, and a small table says which groups each joint level belongs to. No array of rows x groups is ever built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.engines.reference import Table
+from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import (
+    EVERYONE,
+    CodeFamily,
+    Subpopulations,
+    WeakLearner,
+    check_min_mass,
+    require_members,
+)
+from lowcal.subpopulations.levels import UNSEEN, Levels, learn_levels, resolve
+
+#: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
+MERGED_LEVELS = 2048
+
+Plan = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Groups(Subpopulations):
+    """One subpopulation for each value of each column.
+
+    Parameters
+    ----------
+    columns : names or positions; None is every column of X.
+    n_bins : numeric columns with more than this many distinct values are cut at quantiles into so many bins.
+    min_mass : groups worth fewer rows than this are dropped.
+    everyone : whether the whole population is a member.
+
+    Missing values form a group of their own; a value unseen in fitting belongs to no group of its column.
+
+    >>> Groups(["sex", "age"], n_bins=4)
+    Groups(columns=['sex', 'age'], n_bins=4, min_mass=30, everyone=True)
+    """
+
+    columns: str | int | Sequence[str | int] | None = None
+    n_bins: int = 5
+    min_mass: float = 30
+    everyone: bool = True
+
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Compile the columns into merged code columns and list the groups."""
+        return _prepare(self.columns, 1, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
+
+
+@dataclass(frozen=True)
+class Intersections(Subpopulations):
+    """All conjunctions of values of at most `depth` columns: sex=F & race=Black, and each alone.
+
+    The other parameters are those of `Groups`.
+
+    >>> Intersections(["sex", "race"])
+    Intersections(columns=['sex', 'race'], depth=2, n_bins=5, min_mass=30, everyone=True)
+    """
+
+    columns: str | int | Sequence[str | int] | None = None
+    depth: int = 2
+    n_bins: int = 5
+    min_mass: float = 30
+    everyone: bool = True
+
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Compile the columns so that every conjunction lies inside one merged code column."""
+        if self.depth < 1:
+            raise InvalidInput(f"depth must be at least 1, but {self.depth!r} was given.")
+        return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
+
+
+@dataclass(frozen=True)
+class GroupEncoder:
+    """Levels of the columns, and which of them are merged into each code column."""
+
+    levels: tuple[Levels, ...]
+    plan: Plan
+
+    def __call__(self, X: Frame) -> tuple[IntArray, ...]:
+        """Return the merged code columns."""
+        if not self.levels:
+            return (np.zeros(X.n_rows, dtype=np.uint8),)
+        codes = [levels.codes(X) for levels in self.levels]
+        return tuple(self._merge([codes[k] for k in merged], merged) for merged in self.plan)
+
+    def shape(self, merged: Sequence[int]) -> tuple[int, ...]:
+        """Return the level counts of the attributes of one merged column."""
+        return tuple(self.levels[k].count for k in merged)
+
+    def _merge(self, codes: Sequence[IntArray], merged: Sequence[int]) -> IntArray:
+        joint = np.ravel_multi_index(tuple(codes), self.shape(merged))
+        return joint.astype(np.min_scalar_type(prod(self.shape(merged))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the encoder as plain data."""
+        levels = [level.to_dict() for level in self.levels]
+        return {"kind": "groups", "levels": levels, "plan": [list(merged) for merged in self.plan]}
+
+
+@dataclass
+class _Tables:
+    """The decode tables under construction: one list of (level, group) pairs and of names for each merged column."""
+
+    entries: list[list[tuple[IntArray, IntArray]]] = field(default_factory=list)
+    names: list[list[str]] = field(default_factory=list)
+
+    def add(self, k: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
+        """Add groups to the merged column k; `groups` are numbered from 0 among the added ones."""
+        self.entries[k].append((levels, groups + len(self.names[k])))
+        self.names[k] += names
+
+    def family(self, sizes: Sequence[int]) -> CodeFamily:
+        """Return the finished family; merged columns without a group are left out."""
+        used = [k for k in range(len(sizes)) if self.names[k]]
+        tables = []
+        for k in used:
+            levels = np.concatenate([e[0] for e in self.entries[k]])
+            groups = np.concatenate([e[1] for e in self.entries[k]])
+            shape = (sizes[k], len(self.names[k]))
+            tables.append(Table(sparse.csr_array((np.ones(len(levels)), (levels, groups)), shape=shape)))
+        names = tuple(name for k in used for name in self.names[k])
+        return CodeFamily(names, tuple(used), tuple(tables))
+
+
+def _prepare(
+    columns: str | int | Sequence[str | int] | None,
+    depth: int,
+    n_bins: int,
+    min_mass: float,
+    everyone: bool,
+    X: Frame,
+    sample_weight: FloatArray,
+) -> WeakLearner:
+    check_min_mass(min_mass)
+    if n_bins < 2:
+        raise InvalidInput(f"n_bins must be at least 2, but {n_bins!r} was given.")
+    levels = tuple(learn_levels(X.column(c), n_bins, sample_weight) for c in resolve(columns, X))
+    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth))
+    rows = encoder(X)
+    family = _list_groups(encoder, depth, rows, sample_weight, min_mass, everyone)
+    require_members(family.names, "The class of groups", min_mass)
+    return WeakLearner(encoder, rows, [family])
+
+
+def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan:
+    """Return sets of columns such that every `depth` columns lie in one set, each of few joint levels (greedy).
+
+    >>> cover([4, 5, 6], 1), cover([50, 50, 50], 2)
+    (((0, 1, 2),), ((0, 1), (0, 2), (1, 2)))
+    """
+    wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
+    sets: list[tuple[int, ...]] = []
+    while wanted and counts:
+        chosen = list(wanted[0])
+        for k in range(len(counts)):
+            if k not in chosen and prod(counts[j] for j in [*chosen, k]) <= limit:
+                chosen.append(k)
+        wanted = [subset for subset in wanted if not set(subset) <= set(chosen)]
+        sets.append(tuple(sorted(chosen)))
+    return tuple(sets) or ((),)
+
+
+def _list_groups(
+    encoder: GroupEncoder,
+    depth: int,
+    rows: Sequence[IntArray],
+    sample_weight: FloatArray,
+    min_mass: float,
+    everyone: bool,
+) -> CodeFamily:
+    """Return every group that is worth min_mass rows, the whole population first."""
+    sizes = [prod(encoder.shape(merged)) for merged in encoder.plan]
+    tables = _Tables([[] for _ in sizes], [[] for _ in sizes])
+    if everyone:
+        tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
+    mass = [np.bincount(c, sample_weight, s) for c, s in zip(rows, sizes, strict=True)]
+    squares = [np.bincount(c, np.square(sample_weight), s) for c, s in zip(rows, sizes, strict=True)]
+    for size in range(1, min(depth, len(encoder.levels)) + 1):
+        for subset in combinations(range(len(encoder.levels)), size):
+            k = next(k for k, merged in enumerate(encoder.plan) if set(subset) <= set(merged))
+            tables.add(k, *_conjunctions(encoder, encoder.plan[k], subset, mass[k], squares[k], min_mass))
+    return tables.family(sizes)
+
+
+def _conjunctions(
+    encoder: GroupEncoder,
+    merged: tuple[int, ...],
+    subset: tuple[int, ...],
+    mass: FloatArray,
+    squares: FloatArray,
+    min_mass: float,
+) -> tuple[IntArray, IntArray, list[str]]:
+    """Return (joint level, group) pairs and names for the conjunctions of one set of columns."""
+    joint = np.unravel_index(np.arange(len(mass)), encoder.shape(merged))
+    parts = [joint[merged.index(k)] for k in subset]
+    shape = encoder.shape(subset)
+    key = np.ravel_multi_index(tuple(parts), shape)
+    total, square = np.bincount(key, mass, prod(shape)), np.bincount(key, squares, prod(shape))
+    worth = np.square(total) / np.maximum(square, np.finfo(float).tiny)
+    values = np.unravel_index(np.arange(prod(shape)), shape)
+    keep = (worth >= max(min_mass, np.finfo(float).tiny)) & np.all([v != UNSEEN for v in values], axis=0)
+    number = np.where(keep, np.cumsum(keep) - 1, -1)
+    names = [
+        " & ".join(encoder.levels[k].name(int(v[g])) for k, v in zip(subset, values, strict=True))
+        for g in np.flatnonzero(keep)
+    ]
+    group = number[key]
+    return np.flatnonzero(group >= 0), group[group >= 0], names

@@ -1,0 +1,104 @@
+"""Columns as levels: how a column of X becomes small integer codes, the same on every new X.
+
+Level 0 holds values unseen in fitting (they belong to no group of the column), level 1 the missing ones, and the levels from 2 on the
+categories or the bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowcal.frames import Column
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray
+
+UNSEEN, MISSING, FIRST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Levels:
+    """One column's levels: its categories, or the cut points of its bins."""
+
+    column: str
+    categories: tuple[Hashable, ...] | None
+    cuts: tuple[float, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many levels there are, the two special ones included."""
+        return FIRST + (len(self.cuts) + 1 if self.categories is None else len(self.categories))
+
+    def codes(self, X: Frame) -> IntArray:
+        """Return the level of every row."""
+        column = X.column(self.column)
+        if self.categories is not None:
+            return np.array([MISSING, UNSEEN, *range(FIRST, self.count)])[_shifted(column.encode(self.categories))]
+        values = X.numeric([self.column])[:, 0]
+        bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
+        return np.where(np.isnan(values), MISSING, bins)
+
+    def name(self, level: int) -> str:
+        """Return the group's name: 'sex=F', '28<age<=37', 'age is missing'."""
+        if level == MISSING:
+            return f"{self.column} is missing"
+        if self.categories is not None:
+            return f"{self.column}={self.categories[level - FIRST]}"
+        lower, upper = (None, *self.cuts)[level - FIRST], (*self.cuts, None)[level - FIRST]
+        if lower is None and upper is None:
+            return f"{self.column} is present"
+        left = "" if lower is None else f"{lower:.6g}<"
+        right = "" if upper is None else f"<={upper:.6g}"
+        return f"{left}{self.column}{right}" if right else f"{self.column}>{lower:.6g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the levels as plain data."""
+        categories = None if self.categories is None else list(self.categories)
+        return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
+
+
+def _shifted(codes: IntArray) -> IntArray:
+    """Put missing (-1) first and unseen (-2) second, so that codes index a table."""
+    return np.where(codes == -1, 0, np.where(codes == -2, 1, codes + 2))
+
+
+def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
+    """Return the levels of a fitted column: each category, or each of few numbers, or bins cut at quantiles.
+
+    `seen` are the sample weights: rows without weight do not count.
+    """
+    if not column.is_numeric:
+        return Levels(column.name, column.categories)
+    values = column.values
+    assert values is not None
+    present = values[~np.isnan(values) & (seen > 0)]
+    distinct = np.unique(present)
+    if len(distinct) <= n_bins:
+        return Levels(column.name, tuple(_plain(v) for v in distinct))
+    return Levels(column.name, None, quantile_cuts(present, n_bins))
+
+
+def quantile_cuts(present: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return inner cut points at the quantiles, without repeats and never at the maximum (its bin would be empty).
+
+    >>> quantile_cuts(np.array([1.0, 2.0, 3.0, 4.0]), 2)
+    (2.0,)
+    """
+    shares = np.arange(1, n_bins) / n_bins
+    cuts = np.unique(np.quantile(present, shares, method="inverted_cdf"))
+    return tuple(float(c) for c in cuts if c < present.max())
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def resolve(columns: str | int | Sequence[str | int] | None, X: Frame) -> tuple[str, ...]:
+    """Return the names of the wanted columns; None is all of them. An unknown one is an error."""
+    if columns is None:
+        return X.names
+    wanted = [columns] if isinstance(columns, str | int) else list(columns)
+    return tuple(dict.fromkeys(X.column(name).name for name in wanted))

@@ -1,0 +1,162 @@
+"""Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
+
+Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.engines.reference import Codes, Dense, Design, Sparse, Table
+from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import (
+    Everyone,
+    Family,
+    Subpopulations,
+    WeakLearner,
+    check_min_mass,
+    effective_rows,
+    require_members,
+)
+
+
+@dataclass(frozen=True)
+class Memberships(Subpopulations):
+    """X[i, j] in [0, 1] is the membership of row i in subpopulation j.
+
+    Parameters
+    ----------
+    names : names of the subpopulations; None takes the column names of X.
+    min_mass : subpopulations worth fewer effective rows than this are dropped.
+    everyone : whether the whole population is a member.
+
+    >>> Memberships(["young", "old"])
+    Memberships(names=['young', 'old'], min_mass=30, everyone=True)
+    """
+
+    names: Sequence[str] | None = None
+    min_mass: float = 30
+    everyone: bool = True
+
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Check the memberships, store them compactly and drop those too small to judge."""
+        check_min_mass(self.min_mass)
+        names = tuple(X.names if self.names is None else self.names)
+        if len(names) != len(X.names):
+            raise InvalidInput(f"{len(names)} names were given for {len(X.names)} columns of memberships.")
+        encoder = MembershipEncoder(names)
+        rows = encoder(X)
+        worth = effective_rows(Members(names, tuple(range(len(names)))).design(rows), sample_weight)
+        kept = np.flatnonzero(worth >= max(self.min_mass, np.finfo(float).tiny))
+        family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
+        known: list[Family] = [Everyone(), family] if self.everyone else [family]
+        require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
+        return WeakLearner(encoder, rows, [f for f in known if f.names])
+
+
+@dataclass(frozen=True)
+class MembershipEncoder:
+    """Checks that X has the fitted columns and lies in [0, 1]; packs it."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, X: Frame) -> Packed | FloatArray | sparse.csr_array:
+        """Return packed bits, a dense array or a sparse matrix, whichever X allows."""
+        if len(X.names) != len(self.names):
+            raise InvalidInput(
+                f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted ({self.names[0]!r}, ...)."
+            )
+        if X.is_sparse:
+            matrix = X.sparse()
+            _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
+            return matrix
+        C = X.numeric(X.names)
+        _check(C, lambda k: divmod(k, C.shape[1]), X.names)
+        return pack(C) if bool(((C == 0) | (C == 1)).all()) else C
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the encoder as plain data."""
+        return {"kind": "memberships", "names": list(self.names)}
+
+
+def _check(values: FloatArray, place: Any, names: Sequence[str]) -> None:
+    good = (values >= 0) & (values <= 1)
+    if not good.all():
+        k = int((~good).ravel().argmax())
+        row, column = place(k)
+        raise InvalidInput(
+            f"Memberships must lie in [0, 1], but row {row}, column {names[column]!r} holds {values.ravel()[k]!r}. "
+            f"Clip or rescale it; missing memberships are not allowed."
+        )
+
+
+def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
+    """Return row and column of the k-th stored number."""
+    return int(np.searchsorted(matrix.indptr, k, side="right") - 1), int(matrix.indices[k])
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """0/1 memberships, eight columns to a byte."""
+
+    bytes_: tuple[IntArray, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and bits."""
+        return len(self.bytes_[0]), 8 * len(self.bytes_)
+
+
+def pack(C: FloatArray) -> Packed:
+    """Pack the columns of a 0/1 array into bytes, the first column in the lowest bit.
+
+    >>> pack(np.array([[1.0, 0.0, 1.0]])).bytes_
+    (array([5], dtype=uint8),)
+    """
+    bits = np.packbits(C.astype(bool), axis=1, bitorder="little")
+    return Packed(tuple(np.ascontiguousarray(bits[:, k]) for k in range(bits.shape[1])))
+
+
+_BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Some columns of a matrix of memberships."""
+
+    names: tuple[str, ...]
+    columns: tuple[int, ...]
+
+    def design(self, rows: Packed | FloatArray | sparse.csr_array) -> Design:
+        """Return the memberships in the form in which the rows hold them."""
+        if isinstance(rows, Packed):
+            return self._unpack(rows)
+        if isinstance(rows, np.ndarray):
+            return Dense(rows[:, self.columns])
+        return Sparse(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
+
+    def _unpack(self, rows: Packed) -> Codes:
+        """Return byte columns; consecutive members of one byte share its histogram."""
+        runs: list[tuple[int, list[int]]] = []
+        for j in self.columns:
+            if runs and runs[-1][0] == j // 8:
+                runs[-1][1].append(j % 8)
+            else:
+                runs.append((j // 8, [j % 8]))
+        decode = tuple(Table(sparse.csr_array(_BITS[:, bits])) for _, bits in runs)
+        return Codes(tuple(rows.bytes_[byte] for byte, _ in runs), decode)
+
+    def take(self, members: IntArray) -> Members:
+        """Return some of the members."""
+        return Members(tuple(self.names[j] for j in members), tuple(self.columns[j] for j in members))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data."""
+        return {"kind": "members", "names": list(self.names), "columns": list(self.columns)}

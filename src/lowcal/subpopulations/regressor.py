@@ -1,0 +1,89 @@
+"""Regressor: any scikit-learn regressor as the weak learner; its rescaled prediction is a signed subpopulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_regressor
+from sklearn.utils.validation import has_fit_parameter
+
+from lowcal.engines.reference import Dense, Design
+from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
+from lowcal.subpopulations.features import learn_features
+
+
+@dataclass(frozen=True)
+class Regressor(Subpopulations):
+    """c(x) = clip(h(x) / max |h|, -1, 1) for a regressor h fitted to the residual; signed, so c may be negative.
+
+    "None found" is relative to the regressor.
+
+    Parameters
+    ----------
+    estimator : an unfitted scikit-learn regressor; it is cloned for every fit.
+    columns : names or positions; None is every column. Categories become indicators, numbers are scaled.
+
+    >>> from sklearn.tree import DecisionTreeRegressor
+    >>> Regressor(DecisionTreeRegressor(max_depth=2))
+    Regressor(estimator=DecisionTreeRegressor(max_depth=2), columns=None)
+    """
+
+    estimator: Any
+    columns: str | int | Sequence[str | int] | None = None
+
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Encode the features once; every call fits clones."""
+        if not is_regressor(self.estimator):
+            raise InvalidInput(f"Regressor needs a scikit-learn regressor, but {self.estimator!r} was given.")
+        encoder = learn_features(self.columns, X, sample_weight)
+        rows = encoder(X)
+        w = sample_weight / sample_weight.sum()
+        number = count(1)
+
+        def learn(Z: FloatArray) -> Sequence[Family]:
+            found = [_fit(self.estimator, rows, Z[:, a], w) for a in range(Z.shape[1])]
+            return [Fitted((f"regressor #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
+
+        return WeakLearner(encoder, rows, [Everyone()], learn)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Fitted regressors with the scale that brings each into [-1, 1]."""
+
+    names: tuple[str, ...]
+    estimators: tuple[Any, ...]
+    scales: tuple[float, ...]
+
+    def design(self, rows: FloatArray) -> Design:
+        """Return the signed memberships."""
+        columns = [h.predict(rows) / s for h, s in zip(self.estimators, self.scales, strict=True)]
+        return Dense(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
+
+    def take(self, members: IntArray) -> Fitted:
+        """Return some of the members."""
+        estimators, scales = [self.estimators[j] for j in members], [self.scales[j] for j in members]
+        return Fitted(tuple(self.names[j] for j in members), tuple(estimators), tuple(scales))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Refuse: a foreign estimator is not plain data."""
+        raise InvalidInput(
+            "A predictor over Regressor holds fitted foreign estimators, which can't be written as plain data. "
+            "Use Trees or Linear for a predictor that can be saved, or pickle the whole object at your own risk."
+        )
+
+
+def _fit(estimator: Any, rows: FloatArray, z: FloatArray, w: FloatArray) -> tuple[Any, float]:
+    """Fit a clone to the unweighted residual z / w and return it with the largest absolute prediction."""
+    h = clone(estimator)
+    seen = w > 0
+    weights = {"sample_weight": w[seen] / w[seen].mean()} if has_fit_parameter(h, "sample_weight") else {}
+    h.fit(rows[seen], z[seen] / w[seen], **weights)
+    return h, float(np.abs(h.predict(rows[seen])).max())

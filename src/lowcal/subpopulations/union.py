@@ -1,0 +1,71 @@
+"""The union of hypothesis classes: search each, take the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowcal.engines.reference import Design
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import Encoder, Family, Rows, Subpopulations, WeakLearner
+
+
+@dataclass(frozen=True)
+class Union(Subpopulations):
+    """C = C_1 + C_2 + ...; written `A + B`. A member of several parts counts once."""
+
+    parts: tuple[Subpopulations, ...]
+
+    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Prepare every part on the same rows."""
+        learners = [part.prepare(X, sample_weight) for part in self.parts]
+        known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
+
+        def learn(Z: FloatArray) -> Sequence[Family]:
+            return [Part(i, f) for i, one in enumerate(learners) if one.learner for f in one.learner(Z)]
+
+        encoder = UnionEncoder(tuple(one.encoder for one in learners))
+        rows = tuple(one.rows for one in learners)
+        return WeakLearner(encoder, rows, known, None if all(one.is_exact for one in learners) else learn)
+
+
+@dataclass(frozen=True)
+class UnionEncoder:
+    """One encoder for each part."""
+
+    parts: tuple[Encoder, ...]
+
+    def __call__(self, X: Frame) -> tuple[Rows, ...]:
+        """Encode X for every part."""
+        return tuple(part(X) for part in self.parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the encoders as plain data."""
+        return {"kind": "union", "parts": [part.to_dict() for part in self.parts]}
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A family that reads one part of the rows."""
+
+    index: int
+    family: Family
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the members."""
+        return self.family.names
+
+    def design(self, rows: Sequence[Rows]) -> Design:
+        """Return the memberships on the part's own rows."""
+        return self.family.design(rows[self.index])
+
+    def take(self, members: IntArray) -> Part:
+        """Return some of the members."""
+        return Part(self.index, self.family.take(members))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data, with its place."""
+        return {"kind": "part", "index": self.index, "family": self.family.to_dict()}

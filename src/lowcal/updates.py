@@ -1,0 +1,164 @@
+"""Updates and predictors: an update is a sum of terms theta * c(x) * w(f), then the move; a predictor is a list of them.
+
+`Update.__call__` is the only code that moves a prediction: fitting, early stopping, prediction and replay all call it.
+Paper: lines 8 and 9 of Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowcal.engines.reference import Design
+from lowcal.frames import Table as Frame
+from lowcal.inputs import Layout, read_probabilities
+from lowcal.moments import displacement
+from lowcal.simplex import FloatArray, Geometry, move
+from lowcal.subpopulations.base import Encoder, Family, Rows
+from lowcal.weights import Cell, Knots, Monomial, Points, Weight, evaluate
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """sum over c in family, u in weights, labels a of theta[c, u, a] c(x) u(f) e_a."""
+
+    family: Family
+    weights: tuple[Weight, ...]
+    theta: FloatArray
+
+    def __call__(self, p: FloatArray, design: Design) -> FloatArray:
+        """Return the displacement at every row, shape (n, d); `design` is the family's on these rows."""
+        return displacement(design, evaluate(self.weights, p), self.theta)
+
+    def scaled(self, step: float) -> Term:
+        """Return the term times a step size."""
+        return replace(self, theta=step * self.theta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the term as plain data."""
+        weights = [_weight_to_dict(u) for u in self.weights]
+        return {"family": self.family.to_dict(), "weights": weights, "theta": self.theta.tolist()}
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """f <- move(f, sum of terms): add and project, or add in log space and normalise."""
+
+    terms: tuple[Term, ...]
+    geometry: Geometry = "euclidean"
+
+    def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
+        """Return the moved predictions on encoded rows."""
+        return move(p, sum_terms(self.terms, p, rows), self.geometry)
+
+    def __str__(self) -> str:
+        named = [
+            f"{theta:+.4g} * [{name}] * {u}{'' if term.theta.shape[2] == 1 else f' on label {a}'}"
+            for term in self.terms
+            for name, by_weight in zip(term.family.names, term.theta, strict=True)
+            for u, by_label in zip(term.weights, by_weight, strict=True)
+            for a, theta in enumerate(by_label)
+            if theta != 0.0
+        ]
+        return "f <- f " + " ".join(named[:6]) + (f" ... ({len(named)} terms)" if len(named) > 6 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the update as plain data."""
+        return {"geometry": self.geometry, "terms": [term.to_dict() for term in self.terms]}
+
+
+def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Rows) -> FloatArray:
+    """Return the displacement of all terms together."""
+    delta = np.zeros(p.shape)
+    for term in terms:
+        delta += term(p, term.family.design(rows))
+    return delta
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """What mends probabilities: f_T = u_T o ... o u_1 (f_0) for any start f_0 = p.
+
+    `predictor(p, X)` replays the updates on new rows of any supported frame; `predictor[:50]` keeps the first 50;
+    `predictor.staged(p, X)` yields the predictions after each update.
+    """
+
+    encoder: Encoder
+    updates: tuple[Update, ...]
+    layout: Layout
+
+    def __call__(self, p: ArrayLike, X: object = None) -> FloatArray:
+        """Return the mended probabilities, in the shape of p."""
+        out = None
+        for out in self._stages(p, X):
+            pass
+        assert out is not None
+        return out
+
+    def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
+        """Yield the probabilities after each update."""
+        stages = self._stages(p, X)
+        next(stages)
+        yield from stages
+
+    def _stages(self, p: ArrayLike, X: object) -> Iterator[FloatArray]:
+        given = read_probabilities(p, self.layout)
+        rows = self.encoder(read_features(X, len(given)))
+        current = given
+        wide = np.ndim(p) == 2
+        yield self.layout.show(current, wide)
+        for update in self.updates:
+            current = update(current, rows)
+            yield self.layout.show(current, wide)
+
+    def __len__(self) -> int:
+        """How many updates there are."""
+        return len(self.updates)
+
+    def __getitem__(self, rounds: slice) -> Predictor:
+        """Return the predictor with some of the updates."""
+        if not isinstance(rounds, slice):
+            raise TypeError("A predictor is sliced, as in predictor[:50]; a single update is predictor.updates[t].")
+        return replace(self, updates=self.updates[rounds])
+
+    def __repr__(self) -> str:
+        return f"Predictor({len(self.updates)} updates, {self.layout})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything needed to predict, as plain data (numbers, strings, lists, dictionaries)."""
+        return {
+            "kind": "lowcal.predictor",
+            "layout": self.layout.to_dict(),
+            "encoder": self.encoder.to_dict(),
+            "updates": [update.to_dict() for update in self.updates],
+        }
+
+
+def read_features(X: object, n_rows: int) -> Frame:
+    """Return X as a table of n_rows rows; None is a table without columns."""
+    from lowcal.inputs import check_length
+
+    if X is None:
+        return Frame.of({}) if n_rows == 0 else Frame.of(np.zeros((n_rows, 0)))
+    table = Frame.of(X)
+    check_length("X", table.n_rows, n_rows)
+    return table
+
+
+def _weight_to_dict(u: Weight) -> dict[str, Any]:
+    if isinstance(u, Monomial):
+        return {"kind": "monomial", "factors": list(u.factors)}
+    if isinstance(u, Cell):
+        return {"kind": "cell", "width": u.width, "index": list(u.index)}
+    if isinstance(u, Knots):
+        knots = {"positions": u.positions.tolist(), "heights": u.heights.tolist()}
+        return {"kind": "knots", "coordinate": u.coordinate, **knots}
+    if isinstance(u, Points):
+        return {"kind": "points", "centres": u.centres.tolist(), "heights": u.heights.tolist()}
+    raise TypeError(f"The weight {u!r} has no plain form.")

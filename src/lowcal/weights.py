@@ -1,0 +1,182 @@
+"""Weight functions: scalar functions u of a prediction; a weight of the paper is w(f) = u(f) e_a for a label a.
+
+Constants and monomials span the low degrees, cells the full notion, knots and points carry the witnesses of the
+smooth one. Each is a value that evaluates itself on predictions of shape (n, d). Paper: Definitions 3.1 to 3.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations_with_replacement
+from math import ceil, comb
+from typing import Protocol
+
+import numpy as np
+
+from lowcal.engines import transport
+from lowcal.simplex import FloatArray, IntArray
+
+
+class Weight(Protocol):
+    """A scalar weight function u: predictions -> [0, 1]."""
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p, shape (n,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Monomial:
+    """u(z) = prod_{j in factors} z_j; no factors: the constant 1.
+
+    >>> print(Monomial(), Monomial((0, 0)), Monomial((0, 2)))
+    1 p0^2 p0*p2
+    """
+
+    factors: tuple[int, ...] = ()
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        return np.asarray(p[:, self.factors].prod(axis=1))
+
+    def __str__(self) -> str:
+        powers = [(j, self.factors.count(j)) for j in sorted(set(self.factors))]
+        return "*".join(f"p{j}" if k == 1 else f"p{j}^{k}" for j, k in powers) or "1"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """u(z) = 1 if z lies in the cell `index` of the grid of the given width; the last cell is closed at 1.
+
+    >>> print(Cell(0.1, (9,)))
+    p0 in [0.9, 1]
+    """
+
+    width: float
+    index: tuple[int, ...]
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        return np.asarray((cell_index(p, self.width) == self.index).all(axis=1).astype(np.float64))
+
+    def __str__(self) -> str:
+        last = n_intervals(self.width) - 1
+
+        def interval(j: int) -> str:
+            upper = "1]" if j == last else f"{(j + 1) * self.width:.6g})"
+            return f"[{j * self.width:.6g}, {upper}"
+
+        return " & ".join(f"p{a} in {interval(j)}" for a, j in enumerate(self.index))
+
+
+@dataclass(frozen=True, eq=False)
+class Knots:
+    """u(z) = the piecewise linear function of z_coordinate through (positions, heights), constant outside."""
+
+    coordinate: int
+    positions: FloatArray
+    heights: FloatArray
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        return np.asarray(np.interp(p[:, self.coordinate], self.positions, self.heights))
+
+    def __str__(self) -> str:
+        return f"a Lipschitz function of p{self.coordinate} with {len(self.positions)} knots"
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """u(z) = min(1, min_j heights_j + ||z - centres_j||_1): the McShane extension of values at points."""
+
+    centres: FloatArray
+    heights: FloatArray
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        return transport.evaluate(p, self.centres, self.heights)
+
+    def __str__(self) -> str:
+        return f"a Lipschitz function through {len(self.centres)} points"
+
+
+@dataclass(frozen=True)
+class CellIds:
+    """Weights that are all cells of one grid, evaluated: the position of each row's cell, or n_cells for none."""
+
+    ids: IntArray
+    n_cells: int
+
+
+Evaluated = FloatArray | CellIds
+
+
+def evaluate(weights: Sequence[Weight], p: FloatArray) -> Evaluated:
+    """Evaluate all weights on p: a dense (n, S) array, or one cell id a row when all are cells of one grid."""
+    cells = [u for u in weights if isinstance(u, Cell)]
+    if cells and len(cells) == len(weights) and len({u.width for u in cells}) == 1:
+        return _cell_ids(cells, p)
+    return np.column_stack([u(p) for u in weights])
+
+
+def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
+    occupied, which = occupied_cells(p, cells[0].width)
+    position = {cell.index: s for s, cell in enumerate(cells)}
+    lookup = np.array([position.get(tuple(row), len(cells)) for row in occupied.tolist()], dtype=np.intp)
+    return CellIds(lookup[which], len(cells))
+
+
+def monomials(d: int, degree: int) -> tuple[Monomial, ...]:
+    """All monomials of degree at most `degree` in d variables, the constant first: C(d + degree, degree) of them.
+
+    >>> [str(u) for u in monomials(2, 2)]
+    ['1', 'p0', 'p1', 'p0^2', 'p0*p1', 'p1^2']
+    """
+    multisets = (combinations_with_replacement(range(d), k) for k in range(degree + 1))
+    return tuple(Monomial(s) for s in chain.from_iterable(multisets))
+
+
+def n_intervals(width: float) -> int:
+    """Return the number of intervals of this width that cover [0, 1], robust to rounding.
+
+    >>> n_intervals(0.1), n_intervals(0.3)
+    (10, 4)
+    """
+    return ceil(1.0 / width - 1e-9)
+
+
+def cell_index(p: FloatArray, width: float) -> IntArray:
+    """Return the grid cell of every coordinate of p, shape (n, d); never floor(p / width), which errs at 0.3 / 0.1.
+
+    >>> cell_index(np.array([[0.3, 0.7, 0.29, 1.0]]), 0.1)
+    array([[3, 7, 2, 9]])
+    """
+    k = n_intervals(width)
+    if abs(k * width - 1.0) <= 1e-9:
+        cells = np.floor(p * k + 4 * np.finfo(float).eps * k)
+    else:
+        cells = np.searchsorted(np.arange(1, k) * width, p, side="right")
+    return np.minimum(cells, k - 1).astype(np.intp)
+
+
+def occupied_cells(p: FloatArray, width: float) -> tuple[IntArray, IntArray]:
+    """Return the cells that hold a row of p, shape (m, d), and for each row which of them holds it."""
+    index = cell_index(p, width)
+    k = n_intervals(width)
+    if k ** p.shape[1] < 2**62:
+        radix = k ** np.arange(p.shape[1])[::-1]
+        _, first, which = np.unique(index @ radix, return_index=True, return_inverse=True)
+        return index[first], which
+    occupied, which = np.unique(index, axis=0, return_inverse=True)
+    return occupied, which.ravel()
+
+
+def n_cells(d: int, width: float) -> int:
+    """Return how many cells of the grid meet the space of predictions (spec 1.1, W4; exact when 1/width is whole).
+
+    >>> [n_cells(*a) for a in [(1, 0.1), (2, 0.1), (3, 0.1), (4, 0.1), (5, 0.2)]]
+    [10, 19, 163, 787, 246]
+    """
+    k = n_intervals(width)
+    if d == 1:
+        return k
+    if abs(k * width - 1.0) > 1e-9:
+        return k**d
+    return sum(comb(s + d - 1, d - 1) for s in range(max(0, k - d + 1), k + 1)) - d
