@@ -547,9 +547,7 @@ def test_duplicate_names_are_refused():
 
 def test_unknown_columns():
     table = Table.of({f"column{i}": [i] for i in range(12)})
-    with pytest.raises(
-        MissingColumn, match=r"no column 'colunm3'; it has 'column0', .* 'column9' and 2 more"
-    ):
+    with pytest.raises(MissingColumn, match=r"no column 'colunm3'; it has 'column0', .* 'column9' and 2 more"):
         table.column("colunm3")
     with pytest.raises(MissingColumn, match="Did you mean 'column3'"):
         table.column("colunm3")

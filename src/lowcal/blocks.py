@@ -27,7 +27,7 @@ MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
 GRAM_ROWS = 50_000
 #: Ridge relative to the diagonal: duplicate and nested groups make the Gram matrix singular.
-RIDGE = 1e-8
+RIDGE = 1e-6
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
 
@@ -58,7 +58,9 @@ def block_terms(
     g = moments(design, U, rho)
     if isinstance(U, CellIds):
         return _split(families, weights, _solve_cells(design, U, g, row_weight, rows))
-    rows = rows if len(rows) >= 10 * g.shape[0] * g.shape[1] else _sample_rows(len(p), seed, 10 * g.shape[0] * g.shape[1])
+    rows = (
+        rows if len(rows) >= 10 * g.shape[0] * g.shape[1] else _sample_rows(len(p), seed, 10 * g.shape[0] * g.shape[1])
+    )
     features = _products(design, U)
     theta = _solve(features, g.reshape(-1, g.shape[2]), row_weight, rows)
     return _split(families, weights, theta.reshape(g.shape))
@@ -137,9 +139,7 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     return theta
 
 
-def _solve_cells(
-    design: Design, U: CellIds, g: FloatArray, row_weight: FloatArray, rows: IntArray
-) -> FloatArray:
+def _solve_cells(design: Design, U: CellIds, g: FloatArray, row_weight: FloatArray, rows: IntArray) -> FloatArray:
     """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
     theta = np.zeros_like(g)
     order = rows[np.argsort(U.ids[rows], kind="stable")]
@@ -149,7 +149,7 @@ def _solve_cells(
         if len(inside):
             here = design.rows(inside).dense()
             scaled = row_weight * (len(row_weight) / len(rows))
-            theta[:, s] = _solve(lambda part, C=here: C[part], g[:, s], scaled[inside], np.arange(len(inside)))
+            theta[:, s] = _solve(here.__getitem__, g[:, s], scaled[inside], np.arange(len(inside)))
     return theta
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from lowcal.progress import Progress
 from lowcal.simplex import FloatArray, Geometry, brier, log_loss
 from lowcal.solvers import SOLVERS, Problem, Step, bound
 from lowcal.stopping import Monitor, Patience, Status, noise_floor
-from lowcal.subpopulations import Subpopulations, WeakLearner, default_subpopulations
+from lowcal.subpopulations import Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import Rows
 from lowcal.updates import Predictor, Update, read_features
 
@@ -32,8 +32,8 @@ PATIENCE = {"first": 100, "worst": 20, "block": 3}
 class Record:
     """The state after one update.
 
-    `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that Algorithm 1 found
-    next, and the supremum in the last record). The held-out figures are None without held-out rows.
+    `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that
+    Algorithm 1 found next, and the supremum in the last record). The held-out figures are None without held-out rows.
     """
 
     n_updates: int
@@ -110,7 +110,7 @@ def multicalibrate(
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
-    step : for "first" the step size (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton step (shrinkage),
+    step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton step (shrinkage),
         "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
     validation_fraction : share of the rows that is held out to stop early; 0 fits on all rows.
@@ -138,7 +138,7 @@ def multicalibrate(
     table = read_features(X, len(outcomes.p))
     rng = np.random.default_rng(random_state)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
-    chosen = _choose(subpopulations, X, table)
+    chosen = choose_subpopulations(subpopulations, X, table)
     fitted = _subset(outcomes, ~held_out)
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight)
@@ -156,7 +156,9 @@ def multicalibrate(
     watch = None
     if held_out.any():
         rest = _subset(outcomes, held_out)
-        watch = _HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), monitor, patience or PATIENCE[solver])
+        watch = _HeldOut(
+            rest, learner.encoder(table.take(np.flatnonzero(held_out))), monitor, patience or PATIENCE[solver]
+        )
     floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
     run = _Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
     return run(fitted.p, progress)
@@ -172,7 +174,7 @@ def _check_options(
     monitor: str,
     patience: int | None,
 ) -> None:
-    if not (np.isscalar(alpha) and np.isfinite(alpha) and alpha > 0):
+    if isinstance(alpha, bool) or not isinstance(alpha, float | int | np.number) or not 0 < alpha < np.inf:
         raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
@@ -182,7 +184,9 @@ def _check_options(
         if given not in valid:
             raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(valid)}.{suggest(str(given), valid)}")
     if solver == "first" and geometry == "mirror":
-        raise InvalidInput('The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".')
+        raise InvalidInput(
+            'The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".'
+        )
     _check_step(step, solver)
     if not 0 <= validation_fraction < 1:
         raise InvalidInput(f"validation_fraction must be in [0, 1), but {validation_fraction!r} was given.")
@@ -196,10 +200,13 @@ def _check_step(step: float | str | None, solver: str) -> None:
         return
     if isinstance(step, str) or not 0 < step <= 1:
         more = "" if solver == "first" else ' or "newton"'
-        raise InvalidInput(f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given.")
+        raise InvalidInput(
+            f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given."
+        )
 
 
-def _choose(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+    """Return the class to use; None is the default for this kind of X."""
     if subpopulations is None:
         return default_subpopulations(table)
     if not isinstance(subpopulations, Subpopulations):
@@ -220,7 +227,7 @@ def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator
     held_out[rng.permutation(n)[: int(np.ceil(fraction * n))]] = True
     if weight[held_out].sum() <= 0 or weight[~held_out].sum() <= 0:
         raise InvalidInput(
-            f"validation_fraction={fraction:g} of {n} rows leaves a part without weighted rows; use 0 or give more rows."
+            f"validation_fraction={fraction:g} of {n} rows leaves a part without weighted rows; use 0 or more rows."
         )
     return held_out
 
@@ -294,7 +301,9 @@ class _Run:
                         break
             except KeyboardInterrupt:
                 fit = self._finish(p, Status.STOPPED)
-                raise FitInterrupted(f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit) from None
+                raise FitInterrupted(
+                    f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit
+                ) from None
         return self._finish(p, status)
 
     def _take(self, step: Step) -> Status | None:
@@ -308,7 +317,7 @@ class _Run:
             self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
             scores = self.held_out.scores(problem, self.solver != "first")
         fitted = brier(step.p, problem.y, problem.weight), log_loss(step.p, problem.y, problem.weight)
-        self.history.append(Record(n, np.nan, *fitted, **scores))
+        self.history.append(replace(Record(n, np.nan, *fitted), **scores))  # type: ignore[arg-type]
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED
         if self.held_out is not None and self.held_out.is_over(scores, n):
@@ -363,11 +372,3 @@ class _Run:
         if status is not None:
             return status
         return Status.UNDECIDED if found.value.max() <= self.problem.alpha else Status.STALLED
-
-
-def updates_of(fit: Fit) -> Iterator[Update]:
-    """Yield the updates of a fit."""
-    yield from fit.predictor.updates
-
-
-__all__ = ["Fit", "Record", "WeakLearner", "multicalibrate"]

@@ -174,7 +174,8 @@ def _read_y(
     codes = _encode(y, known)
     if len(np.unique(codes[weight > 0])) < 2:
         raise InvalidInput(
-            f"y holds one class only ({known[codes[0]]!r}) in the rows with weight; calibration needs at least two classes."
+            f"y holds one class only ({known[codes[weight > 0][0]]!r}) in the rows with weight; "
+            "calibration needs at least two classes."
         )
     coded = np.eye(n_classes)[codes]
     return (coded[:, [1]] if n_classes == 2 else coded), Layout(n_classes, tuple(known))
@@ -234,7 +235,8 @@ def _encode(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         raise InvalidInput(
-            f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. The classes are {_some(classes)}."
+            f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. "
+            f"The classes are {_some(classes)}."
         )
     return codes
 

@@ -1,4 +1,4 @@
-"""Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all constraints at once.
+"""Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all at once.
 
 A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does.
 Every update lowers the training potential by a fixed amount, so each stream ends within `bound` updates (spec 4.3).
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import floor
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from lowcal.moments import residual
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, potential, width
 from lowcal.steps import line_search, newton
-from lowcal.subpopulations.base import WeakLearner
+from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
 from lowcal.weights import Weight
 
@@ -82,22 +81,30 @@ def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
         beta = max(beta / 2, least)
 
 
+# fmt: off
 def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]:
-    eta = beta / (2 * p.shape[1]) if problem.step is None else problem.step
-    while True:                                                      # while not mc
-        for u, a in _basis(problem, p):                              #     for w = u e_a in W
-            z = problem.weight * residual(u, a, p, problem.y)        #         <w(f_t), y - f_t>
-            c = problem.learner.search(z, beta)                      #         c <- WAL_{C, beta}
-            if c is None:                                            #         if c is bottom: continue
-                continue
-            theta = np.zeros((1, 1, p.shape[1]))
-            theta[0, 0, a] = c.sign * eta                            #         delta <- w(f_t) * c
-            update = Update((Term(c.family, (u,), theta),))
-            p = update(p, problem.learner.rows)                      #         f <- proj(f + eta * delta)
-            yield Step(update, p, c.violation)                       #         mc <- false
-            break
-        else:
-            return                                                   # mc
+    eta = beta / (2 * p.shape[1]) if problem.step is None else min(problem.step, beta)
+    while True:                                                  # while not mc
+        for u, a in _basis(problem, p):                          #     for w = u e_a in W
+            z = problem.weight * residual(u, a, p, problem.y)    #         <w(f_t), y - f_t>
+            c = problem.learner.search(z, beta)                  #         c <- WAL_{C, beta}
+            if c is None:                                        #         if c is bottom:
+                continue                                         #             continue
+            term = single_term(c, u, a, p.shape[1], eta)         #         delta <- w(f_t) * c
+            update = Update((term,))                             #
+            p = update(p, problem.learner.rows)                  #         f <- proj(f + eta * delta)
+            yield Step(update, p, c.violation)                   #         mc <- false
+            break                                                #         break
+        else:                                                    #
+            return                                               # mc
+# fmt: on
+
+
+def single_term(c: Found, u: Weight, label: int, d: int, eta: float) -> Term:
+    """Return the term s * eta * c(x) * u(f) e_label for what a search found."""
+    theta = np.zeros((1, 1, d))
+    theta[0, 0, label] = c.sign * eta
+    return Term(c.family, (u,), theta)
 
 
 def worst(problem: Problem, p: FloatArray) -> Iterator[Step]:
@@ -120,12 +127,19 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
     subsample or the ridge would break that, the single step is taken instead.
     """
     while True:
-        _explore(problem, p)
+        explore(problem, p)
         found = _largest(problem, p)
         if found is None:
             return
         terms = block_terms(
-            problem.notion, problem.learner, p, problem.rho(p), problem.weight, found, problem.geometry, problem.seed
+            problem.notion,
+            problem.learner,
+            p,
+            problem.rho(p),
+            problem.weight,
+            found,
+            problem.geometry,
+            problem.seed,
         )
         step = _joint(problem, p, terms, found) or _single(problem, p, found)
         if step is None:
@@ -141,16 +155,20 @@ def _basis(problem: Problem, p: FloatArray) -> Iterator[tuple[Weight, int]]:
 def _largest(problem: Problem, p: FloatArray) -> Suprema | None:
     """Return the suprema while one exceeds alpha; a learner is asked for more before it is believed."""
     found = problem.suprema(p)
-    if found.upper.max() <= problem.alpha and _explore(problem, p):
+    if found.upper.max() <= problem.alpha and explore(problem, p):
         found = problem.suprema(p)
     return found if found.upper.max() > problem.alpha else None
 
 
-def _explore(problem: Problem, p: FloatArray) -> bool:
+def explore(problem: Problem, p: FloatArray) -> bool:
     """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
     if problem.learner.is_exact:
         return False
-    Z = [problem.weight * residual(u, a, p, problem.y) for u in problem.notion.probes(p.shape[1]) for a in range(p.shape[1])]
+    Z = [
+        problem.weight * residual(u, a, p, problem.y)
+        for u in problem.notion.probes(p.shape[1])
+        for a in range(p.shape[1])
+    ]
     new = problem.learner.learn(np.column_stack(Z))
     found = problem.suprema(p)
     z = (found.witness(found.worst)(p) * problem.rho(p)).sum(axis=1)
@@ -209,9 +227,11 @@ def bound(solver: str, problem: Problem, p: FloatArray) -> int:
     """Return the a-priori bound on the number of updates from the start p (spec 4.3)."""
     d = p.shape[1]
     if solver == "first":
-        return floor(8 * d / problem.notion.tolerance(p, problem.alpha) ** 2)
+        beta = problem.notion.tolerance(p, problem.alpha)
+        own = 0.0 if problem.step is None else problem.loss(p) / (min(problem.step, beta) * beta)
+        return int(max(8 * d / beta**2, own))
     gain = problem.notion.gain(d) * problem.alpha
-    return floor(problem.loss(p) / guaranteed_progress(problem, gain, d))
+    return int(problem.loss(p) / guaranteed_progress(problem, gain, d))
 
 
 SOLVERS: dict[str, Solver] = {"first": first, "worst": worst, "block": block}

@@ -34,9 +34,7 @@ def newton(p: FloatArray, delta: FloatArray, rho: FloatArray, weight: FloatArray
     return slope(delta, rho) / bend if bend > 0 else 0.0
 
 
-def line_search(
-    p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry
-) -> float:
+def line_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
     """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex."""
     rho = weight[:, None] * (y - p)
     start = newton(p, delta, rho, weight, geometry)
@@ -78,9 +76,7 @@ def _suffix(x: FloatArray) -> FloatArray:
     return np.concatenate([np.cumsum(x[::-1])[::-1], [0.0]])
 
 
-def _convex_search(
-    p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float
-) -> float:
+def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float) -> float:
     """Return the minimiser of the log loss along delta, which is convex in the step: safeguarded Newton."""
     score, direction = _log_odds(p), (delta if p.shape[1] > 1 else np.column_stack([0 * delta, delta]))
     outcome = y if p.shape[1] > 1 else np.column_stack([1.0 - y, y])

@@ -30,12 +30,12 @@ class Status(StrEnum):
 
 
 _SENTENCES = {
-    Status.REACHED: "on the fitted rows the supremum over the whole weight class is at most alpha for every subpopulation looked at",
+    Status.REACHED: "the supremum over the whole weight class is at most alpha for every subpopulation looked at",
     Status.LIMIT: "max_updates was reached before the notion held; raise max_updates or alpha",
     Status.PATIENCE: "the held-out rows stopped improving; the predictor is the best one on them",
     Status.NOISE: "what is left is no larger than chance would show in a perfect predictor",
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
-    Status.STALLED: "a violation above alpha remains, but no step lowers the loss within machine precision; raise alpha",
+    Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop",
 }
 
@@ -60,7 +60,7 @@ class Patience:
 def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int = 40) -> float:
     """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
 
-    If f were perfect, y would be a draw from f; so redraw y ~ f, measure the whole supremum again, and repeat (spec 10.i.d).
+    If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
     found = [_redraw(problem, p, random_state) for _ in range(draws)]
     return float(np.quantile(found, 0.95))

@@ -1,4 +1,4 @@
-"""Updates and predictors: an update is a sum of terms theta * c(x) * w(f), then the move; a predictor is a list of them.
+"""Updates and predictors: an update is a sum of terms theta c(x) w(f), then the move; a predictor is a list of them.
 
 `Update.__call__` is the only code that moves a prediction: fitting, early stopping, prediction and replay all call it.
 Paper: lines 8 and 9 of Algorithm 1.
@@ -6,6 +6,7 @@ Paper: lines 8 and 9 of Algorithm 1.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -95,11 +96,7 @@ class Predictor:
 
     def __call__(self, p: ArrayLike, X: object = None) -> FloatArray:
         """Return the mended probabilities, in the shape of p."""
-        out = None
-        for out in self._stages(p, X):
-            pass
-        assert out is not None
-        return out
+        return deque(self._stages(p, X), maxlen=1).pop()
 
     def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
         """Yield the probabilities after each update."""

@@ -37,6 +37,7 @@ class Monomial:
     factors: tuple[int, ...] = ()
 
     def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
         return np.asarray(p[:, self.factors].prod(axis=1))
 
     def __str__(self) -> str:
@@ -56,6 +57,7 @@ class Cell:
     index: tuple[int, ...]
 
     def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
         return np.asarray((cell_index(p, self.width) == self.index).all(axis=1).astype(np.float64))
 
     def __str__(self) -> str:
@@ -77,6 +79,7 @@ class Knots:
     heights: FloatArray
 
     def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
         return np.asarray(np.interp(p[:, self.coordinate], self.positions, self.heights))
 
     def __str__(self) -> str:
@@ -91,6 +94,7 @@ class Points:
     heights: FloatArray
 
     def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
         return transport.evaluate(p, self.centres, self.heights)
 
     def __str__(self) -> str:
@@ -139,7 +143,7 @@ def n_intervals(width: float) -> int:
     >>> n_intervals(0.1), n_intervals(0.3)
     (10, 4)
     """
-    return ceil(1.0 / width - 1e-9)
+    return ceil(1.0 / float(width) - 1e-9)
 
 
 def cell_index(p: FloatArray, width: float) -> IntArray:
@@ -178,5 +182,5 @@ def n_cells(d: int, width: float) -> int:
     if d == 1:
         return k
     if abs(k * width - 1.0) > 1e-9:
-        return k**d
+        return int(k**d)
     return sum(comb(s + d - 1, d - 1) for s in range(max(0, k - d + 1), k + 1)) - d

@@ -137,9 +137,7 @@ def _slopes(rng: np.random.Generator, n_scores: int) -> Floats:
     return np.stack([np.cos(angle), np.sin(angle)])
 
 
-def _group_effects(
-    rng: np.random.Generator, n_columns: int, n_levels: int, n_scores: int
-) -> tuple[Floats, Floats]:
+def _group_effects(rng: np.random.Generator, n_columns: int, n_levels: int, n_scores: int) -> tuple[Floats, Floats]:
     """Draw the effects of (column, level) on the scores, evenly spaced in [-1, 1], and interaction signs."""
     steps = np.broadcast_to(np.linspace(-1, 1, n_levels)[:, None], (n_columns, n_levels, n_scores))
     return rng.permuted(steps, axis=1), rng.choice([-1.0, 1.0], size=n_scores)

@@ -46,9 +46,7 @@ def aggregate(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
     return v[starts], np.add.reduceat(r, starts)
 
 
-def solve_line(
-    v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto"
-) -> tuple[float, FloatArray]:
+def solve_line(v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto") -> tuple[float, FloatArray]:
     """Maximise sum_j r_j w_j over weights in [0,1] that are lip-Lipschitz on the sorted distinct v.
 
     Formula: (V, w) of the module's first line; V is computed as sum_j r_j w_j from a feasible w, hence a
@@ -64,9 +62,7 @@ def solve_line(
     0.5
     """
     if method not in METHODS:
-        raise InvalidInput(
-            f"method is {method!r}; use one of {', '.join(METHODS)}.{suggest(method, METHODS)}"
-        )
+        raise InvalidInput(f"method is {method!r}; use one of {', '.join(METHODS)}.{suggest(method, METHODS)}")
     if len(v) == 0:
         return 0.0, np.zeros(0)
     # a gap of 1 already frees the neighbour: weights lie in [0,1]

@@ -2,7 +2,7 @@
 
 Every finite family of subpopulations is, on given rows, a matrix C. Auditing needs C'R (the moments), updating
 needs C theta. `Codes` holds small integer code columns with a decode table each: one histogram, then a small
-product; no n x m array is built. `Dense` and `Sparse` hold fractional memberships; `Stacked` puts matrices side by side.
+product; no n x m array is built. `Dense` and `Sparse` hold fractional memberships; `Stacked` puts them side by side.
 This file is the definition that faster engines must agree with.
 """
 
@@ -102,7 +102,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Cumulative:
-    """All one-sided thresholds of ordered codes: group t is code in 1..t+1, group T + t the codes above; 0 is missing."""
+    """All one-sided thresholds of ordered codes: group t holds codes 1..t+1, group T + t those above; 0 is missing."""
 
     levels: int
 
@@ -147,7 +147,7 @@ class Codes:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R: a histogram for each code column, then its decode table."""
-        parts = [t.gather(_histogram(c, R, t.shape[0])) for c, t in zip(self.codes, self.decode, strict=True)]
+        parts = [t.gather(histogram(c, R, t.shape[0])) for c, t in zip(self.codes, self.decode, strict=True)]
         return np.concatenate(parts)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
@@ -155,7 +155,7 @@ class Codes:
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
             pairs = c.astype(np.intp) * (n_cells + 1) + ids
-            both = _histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
+            both = histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
             parts.append(t.gather(both).reshape(t.shape[1], n_cells + 1, R.shape[1])[:, :n_cells])
         return np.concatenate(parts)
 
@@ -175,8 +175,7 @@ class Codes:
     def dense(self) -> FloatArray:
         """Return C itself."""
         blocks = [
-            t.take(np.arange(t.shape[1])).matrix.toarray()[c]
-            for c, t in zip(self.codes, self.decode, strict=True)
+            t.take(np.arange(t.shape[1])).matrix.toarray()[c] for c, t in zip(self.codes, self.decode, strict=True)
         ]
         return np.concatenate(blocks, axis=1)
 
@@ -319,10 +318,11 @@ def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
-def _histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
+def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     if R.shape[1] <= 4:
-        return np.column_stack([np.bincount(codes, R[:, a], levels) for a in range(R.shape[1])])
+        columns = [np.bincount(codes, R[:, a], levels) for a in range(R.shape[1])]
+        return np.column_stack(columns).astype(np.float64, copy=False)
     n = len(codes)
     one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, levels))
     return np.asarray(one_hot.T @ R)

@@ -77,9 +77,7 @@ def _prices(distances: FloatArray, supply: FloatArray, demand: FloatArray) -> Fl
     )
     capacity = np.r_[supply, demand]
     # scale both to a maximum of 1, so that absolute tolerances become relative ones
-    plan = linprog(
-        -gains / gains.max(), A_ub=incidence, b_ub=capacity / capacity.max(), method="highs", options=TIGHT
-    )
+    plan = linprog(-gains / gains.max(), A_ub=incidence, b_ub=capacity / capacity.max(), method="highs", options=TIGHT)
     if plan.status != 0:
         raise RuntimeError(f"The transport of {len(edges)} pairs was not solved; HiGHS says: {plan.message}")
     prices: FloatArray = -gains.max() * plan.ineqlin.marginals[len(supply) :]

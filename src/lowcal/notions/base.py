@@ -76,9 +76,7 @@ class Notion(Protocol):
         """Return the weights that the block step combines; none: every subpopulation brings its witness."""
         ...
 
-    def suprema(
-        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
-    ) -> Suprema:
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the suprema for predictions p and weighted residuals rho_i = p_i (y_i - f_i).
 
         With `alpha`, work may be saved where it can't change whether the supremum exceeds it.

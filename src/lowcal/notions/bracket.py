@@ -1,7 +1,8 @@
 """The supremum over polynomials of degree >= 2 on the simplex, between two linear programs (spec 2.2).
 
 Non-negativity of a polynomial on the simplex is hard to decide. Requiring non-negative coefficients after
-homogenising (Polya, Bernstein) is sufficient: a lower bound. Requiring q >= 0 on finitely many points is necessary: an upper bound.
+homogenising (Polya, Bernstein) is sufficient: a lower bound. Requiring q >= 0 on finitely many points is necessary:
+an upper bound.
 """
 
 from __future__ import annotations

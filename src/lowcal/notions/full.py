@@ -1,6 +1,6 @@
-"""Full multicalibration: weights that are constant on the cells of a grid (Definition 3.5, corrected by spec 9.i and 9.k).
+"""Full multicalibration: weights that are constant on the cells of a grid (Definition 3.5, corrected by spec 9.i, 9.k).
 
-The last interval is closed at 1, the weights are vector valued (e_a 1_P), and only the cells that hold a row are stored.
+The last interval is closed at 1, the weights are vector valued (e_a 1_P), and only cells that hold a row are stored.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Full:
     """
 
     width: float = 0.1
+
     def __post_init__(self) -> None:
         if not 0 < self.width <= 1:
             raise InvalidInput(f"The width of the cells must be in (0, 1], but {self.width!r} was given.")
@@ -34,17 +35,17 @@ class Full:
     def __str__(self) -> str:
         return f"full-{self.width:.12g}"
 
-    def gain(self, d: int) -> float:  # noqa: ARG002
+    def gain(self, d: int) -> float:
         """Return 1: the supremum is attained by its witness."""
         return 1.0
 
-    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return the indicators of the cells that hold a row; the others have no violation."""
         return _cells(occupied_cells(p, self.width)[0].tolist(), self.width)
 
     def tolerance(self, p: FloatArray, alpha: float) -> float:
         """Return alpha / N for scalars, alpha / (floor(d/2) N) on the simplex, for N cells (spec 2.5)."""
-        n, d = p.shape
+        n, d = len(p), int(p.shape[1])
         cells = min(n_cells(d, self.width), n)
         return alpha / (cells * max(1, d // 2))
 
@@ -56,9 +57,7 @@ class Full:
         """Return the basis: within a cell the block step solves for all subpopulations."""
         return self.basis(p, 1.0)
 
-    def suprema(
-        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
-    ) -> Suprema:  # noqa: ARG002
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max(sum v+, sum v-) for scalars and ||v||_1 / 2 on the simplex, v over cells (spec 2.5)."""
         occupied, which = occupied_cells(p, self.width)
         v = moments(design, CellIds(which, len(occupied)), rho)

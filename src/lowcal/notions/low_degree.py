@@ -32,29 +32,27 @@ class Multiaccuracy:
     def __str__(self) -> str:
         return "multiaccuracy"
 
-    def gain(self, d: int) -> float:  # noqa: ARG002
+    def gain(self, d: int) -> float:
         """Return 1: the supremum is attained by its witness."""
         return 1.0
 
-    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return the constant weight."""
         return (Monomial(),)
 
-    def tolerance(self, p: FloatArray, alpha: float) -> float:  # noqa: ARG002
+    def tolerance(self, p: FloatArray, alpha: float) -> float:
         """Return alpha: the class is its basis."""
         return alpha
 
-    def probes(self, d: int) -> Sequence[Weight]:  # noqa: ARG002
+    def probes(self, d: int) -> Sequence[Weight]:
         """Return the constant weight."""
         return (Monomial(),)
 
-    def features(self, p: FloatArray) -> Sequence[Weight]:  # noqa: ARG002
+    def features(self, p: FloatArray) -> Sequence[Weight]:
         """Return the constant weight."""
         return (Monomial(),)
 
-    def suprema(
-        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
-    ) -> Suprema:  # noqa: ARG002
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max_a |v_a| (spec 2.1)."""
         v = moments(design, evaluate((Monomial(),), p), rho)
         return _largest_monomial((Monomial(),), v)
@@ -81,13 +79,13 @@ class LowDegree:
         """Return 1 where the supremum is exact; 1/2 for the bracket: LB+ + LB- >= UB, so the larger is >= UB / 2."""
         return 1.0 if d == 1 or self.degree <= 2 else 0.5
 
-    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:  # noqa: ARG002
+    def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return all monomials of degree below k: C(d + k - 1, k - 1) of them, for each label."""
         return monomials(p.shape[1], self.degree - 1)
 
     def tolerance(self, p: FloatArray, alpha: float) -> float:
         """Return alpha for scalars, alpha / floor(d/2) at degree 1, alpha / d above (spec 3.2)."""
-        d = p.shape[1]
+        d = int(p.shape[1])
         if d == 1:
             return alpha
         return alpha / (d // 2 if self.degree == 1 else d)
@@ -101,9 +99,7 @@ class LowDegree:
         """Return the basis: its combinations are all polynomials of the degree."""
         return monomials(p.shape[1], self.degree - 1)
 
-    def suprema(
-        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
-    ) -> Suprema:  # noqa: ARG002
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
         weights = monomials(p.shape[1], self.degree - 1)
         v = moments(design, evaluate(weights, p), rho)
@@ -183,7 +179,10 @@ def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
         sign = 1.0 if up[j] >= down[j] else -1.0
         side = sign * linear[j]
         gains, sizes = best_linear(side)
-        q = [_linear_witness(m, int(s)) if g > 0 else 0 * _linear_witness(m, 1) for m, g, s in zip(side, gains, sizes, strict=True)]
+        q = [
+            _linear_witness(m, int(s)) if g > 0 else 0 * _linear_witness(m, 1)
+            for m, g, s in zip(side, gains, sizes, strict=True)
+        ]
         return Witness(tuple(weights), sign * np.column_stack(q))
 
     return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)

@@ -1,8 +1,8 @@
 """Smooth multicalibration: weights in [0, 1] that are 1-Lipschitz in l1 (Definition 3.3).
 
 The class is infinite, yet its supremum on a sample is exact: for scalars by dynamic programming on the sorted
-predictions (spec 2.3), on the simplex by transport (spec 2.4) when few rows differ; for more rows it is bracketed between weights of one
-coordinate each and a feasible transport plan.
+predictions (spec 2.3), on the simplex by transport (spec 2.4) when few rows differ. For more rows it is bracketed
+between weights of one coordinate each and a feasible transport plan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Smooth:
     def __str__(self) -> str:
         return "smooth"
 
-    def gain(self, d: int) -> float:  # noqa: ARG002
+    def gain(self, d: int) -> float:
         """Return 1: the supremum is attained by its witness."""
         return 1.0
 
@@ -49,7 +49,7 @@ class Smooth:
 
     def tolerance(self, p: FloatArray, alpha: float) -> float:
         """Return alpha / (2 + S) for scalars (B4); alpha / (2 floor(d/2) N) on the simplex, N finest cells (B2)."""
-        n, d = p.shape
+        n, d = len(p), int(p.shape[1])
         scale = _finest_scale(d, alpha)
         if d == 1:
             return alpha / (2 + scale)
@@ -59,13 +59,11 @@ class Smooth:
         """Return constants and coordinates: the learner starts there and then follows the witnesses."""
         return monomials(d, 1)
 
-    def features(self, p: FloatArray) -> Sequence[Weight]:  # noqa: ARG002
+    def features(self, p: FloatArray) -> Sequence[Weight]:
         """Return nothing: the class is infinite, every subpopulation brings its witness."""
         return ()
 
-    def suprema(
-        self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None
-    ) -> Suprema:
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the supremum over the whole class: exact for scalars, exact or bracketed on the simplex."""
         solve = _scalar if p.shape[1] == 1 else _classwise
         sides = [solve(p, rho * design.column(j)[:, None]) for j in range(design.shape[1])]
@@ -117,7 +115,12 @@ def _classwise(p: FloatArray, r: FloatArray) -> tuple[float, Witness]:
 
 
 def _tighten(
-    p: FloatArray, rho: FloatArray, design: Design, value: FloatArray, found: list[Witness], alpha: float | None
+    p: FloatArray,
+    rho: FloatArray,
+    design: Design,
+    value: FloatArray,
+    found: list[Witness],
+    alpha: float | None,
 ) -> FloatArray:
     """Return upper bounds; where they decide, replace value and witness (in place) by the exact ones."""
     upper = np.array([np.abs(rho * design.column(j)[:, None]).sum() / 2 for j in range(len(value))])

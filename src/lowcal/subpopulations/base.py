@@ -2,7 +2,7 @@
 
 `subpopulations.prepare(X)` does all work on X once and returns a `WeakLearner` bound to those rows. A class that can
 be listed is searched exactly. A class that can only be learned (trees, linear functions, any regressor) keeps the
-members it has found: it first looks among those, then learns a new one, and its "none found" is relative to the learner.
+members it has found: it first looks among those, then learns a new one; its "none found" is relative to the learner.
 
 Paper: Definition 5.1, with the signed contract of spec 4.1:
 (1) if a c of C has |E[c z]| > alpha, return a signed c with s E[c z] >= alpha / 2 (ours: > alpha);
@@ -110,7 +110,7 @@ class Everyone:
         ones = Table(sparse.csr_array(np.ones((1, 1))))
         return Codes((np.zeros(rows.shape[0], dtype=np.uint8),), (ones,))
 
-    def take(self, members: IntArray) -> Everyone:  # noqa: ARG002
+    def take(self, members: IntArray) -> Everyone:
         """Return itself: there is one member."""
         return self
 
@@ -143,9 +143,7 @@ class WeakLearner:
     learn : makes new members from weighted residuals Z of shape (n, q); None if `known` is the whole class.
     """
 
-    def __init__(
-        self, encoder: Encoder, rows: Rows, known: Sequence[Family], learn: Learn | None = None
-    ) -> None:
+    def __init__(self, encoder: Encoder, rows: Rows, known: Sequence[Family], learn: Learn | None = None) -> None:
         self.encoder = encoder
         self.rows = rows
         self.families: list[Family] = []
@@ -176,6 +174,8 @@ class WeakLearner:
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
         """Return a signed member with s sum_i c_i z_i > alpha for weighted residuals z, or None: the paper's bottom."""
+        if np.abs(z).sum() <= alpha:  # no c with |c| <= 1 can correlate more
+            return None
         found = self._best_known(z, alpha)
         if found is None and self.learn(z[:, None]):
             found = self._best_known(z, alpha)

@@ -10,7 +10,14 @@ import numpy as np
 
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray
-from lowcal.subpopulations.levels import FIRST, MISSING, Levels, learn_levels, resolve
+from lowcal.subpopulations.levels import (
+    MISSING,
+    Levels,
+    learn_levels,
+    quantile_cuts,
+    resolve,
+    weighted_values,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Scale:
         return [self.column]
 
     def __call__(self, X: Frame) -> FloatArray:
+        """Return the feature, shape (n, 1)."""
         values = (X.numeric([self.column]) - self.mean) / self.deviation
         return np.nan_to_num(values, nan=0.0, posinf=1e6, neginf=-1e6)
 
@@ -48,6 +56,7 @@ class Indicators:
         return [self.levels.name(level) for level in self.wanted]
 
     def __call__(self, X: Frame) -> FloatArray:
+        """Return the features, shape (n, k)."""
         return np.asarray(self.levels.codes(X)[:, None] == np.array(self.wanted), dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,16 +115,10 @@ def _numeric(name: str, values: FloatArray, sample_weight: FloatArray) -> list[S
 
 def ordered_levels(column_name: str, X: Frame, max_bins: int, sample_weight: FloatArray) -> Levels:
     """Return levels whose codes are ordered like the values: for thresholds and trees."""
-    from lowcal.subpopulations.levels import quantile_cuts
-
     column = X.column(column_name)
     if not column.is_numeric:
         return learn_levels(column, max_bins, sample_weight)
     values = X.numeric([column_name])[:, 0]
-    present = values[~np.isnan(values) & (sample_weight > 0)]
-    distinct = np.unique(present)
-    cuts = distinct[:-1] if len(distinct) <= max_bins else np.array(quantile_cuts(present, max_bins))
-    return Levels(column.name, None, tuple(float(c) for c in cuts))
-
-
-__all__ = ["FIRST", "MISSING", "FeatureEncoder", "learn_features", "ordered_levels"]
+    distinct, mass = weighted_values(values, sample_weight)
+    cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else quantile_cuts(distinct, mass, max_bins)
+    return Levels(column.name, None, tuple(cuts))

@@ -1,7 +1,8 @@
 """Groups and Intersections: one subpopulation for each value of each column, and for each conjunction of values.
 
-The columns are compiled once into few code columns: attributes are merged while their joint levels stay few, every wanted conjunction lies inside one
-merged column, and a small table says which groups each joint level belongs to. No array of rows x groups is ever built.
+The columns are compiled once into few code columns: attributes are merged while their joint levels stay few, every
+wanted conjunction lies inside one merged column, and a small table says which groups each joint level belongs to.
+No array of rows x groups is ever built.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Table
+from lowcal.engines.reference import Table, histogram
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -189,12 +190,12 @@ def _list_groups(
     tables = _Tables([[] for _ in sizes], [[] for _ in sizes])
     if everyone:
         tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = [np.bincount(c, sample_weight, s) for c, s in zip(rows, sizes, strict=True)]
-    squares = [np.bincount(c, np.square(sample_weight), s) for c, s in zip(rows, sizes, strict=True)]
+    both = np.column_stack([sample_weight, np.square(sample_weight)])
+    mass = [histogram(c, both, s) for c, s in zip(rows, sizes, strict=True)]
     for size in range(1, min(depth, len(encoder.levels)) + 1):
         for subset in combinations(range(len(encoder.levels)), size):
             k = next(k for k, merged in enumerate(encoder.plan) if set(subset) <= set(merged))
-            tables.add(k, *_conjunctions(encoder, encoder.plan[k], subset, mass[k], squares[k], min_mass))
+            tables.add(k, *_conjunctions(encoder, encoder.plan[k], subset, mass[k], min_mass))
     return tables.family(sizes)
 
 
@@ -203,16 +204,15 @@ def _conjunctions(
     merged: tuple[int, ...],
     subset: tuple[int, ...],
     mass: FloatArray,
-    squares: FloatArray,
     min_mass: float,
 ) -> tuple[IntArray, IntArray, list[str]]:
-    """Return (joint level, group) pairs and names for the conjunctions of one set of columns."""
+    """Return (joint level, group) pairs and names for one set of columns; mass holds sums of w and w^2 a level."""
     joint = np.unravel_index(np.arange(len(mass)), encoder.shape(merged))
     parts = [joint[merged.index(k)] for k in subset]
     shape = encoder.shape(subset)
     key = np.ravel_multi_index(tuple(parts), shape)
-    total, square = np.bincount(key, mass, prod(shape)), np.bincount(key, squares, prod(shape))
-    worth = np.square(total) / np.maximum(square, np.finfo(float).tiny)
+    total = histogram(key, mass, prod(shape))
+    worth = np.square(total[:, 0]) / np.maximum(total[:, 1], np.finfo(float).tiny)
     values = np.unravel_index(np.arange(prod(shape)), shape)
     keep = (worth >= max(min_mass, np.finfo(float).tiny)) & np.all([v != UNSEEN for v in values], axis=0)
     number = np.where(keep, np.cumsum(keep) - 1, -1)

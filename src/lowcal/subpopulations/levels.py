@@ -1,7 +1,7 @@
 """Columns as levels: how a column of X becomes small integer codes, the same on every new X.
 
-Level 0 holds values unseen in fitting (they belong to no group of the column), level 1 the missing ones, and the levels from 2 on the
-categories or the bins.
+Level 0 holds values unseen in fitting (they belong to no group of the column), level 1 the missing ones, and the
+levels from 2 on the categories or the bins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lowcal.engines.reference import histogram
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -60,7 +62,7 @@ class Levels:
         return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
 
 
-def _shifted(codes: IntArray) -> IntArray:
+def _shifted(codes: NDArray[np.int32]) -> NDArray[np.int32]:
     """Put missing (-1) first and unseen (-2) second, so that codes index a table."""
     return np.where(codes == -1, 0, np.where(codes == -2, 1, codes + 2))
 
@@ -74,22 +76,29 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
         return Levels(column.name, column.categories)
     values = column.values
     assert values is not None
-    present = values[~np.isnan(values) & (seen > 0)]
-    distinct = np.unique(present)
+    distinct, mass = weighted_values(values, seen)
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
-    return Levels(column.name, None, quantile_cuts(present, n_bins))
+    return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
 
 
-def quantile_cuts(present: FloatArray, n_bins: int) -> tuple[float, ...]:
-    """Return inner cut points at the quantiles, without repeats and never at the maximum (its bin would be empty).
+def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct values that are present and have weight, sorted, and the weight of each."""
+    seen = ~np.isnan(values) & (sample_weight > 0)
+    distinct, which = np.unique(values[seen], return_inverse=True)
+    return distinct, histogram(which, sample_weight[seen, None], len(distinct))[:, 0]
 
-    >>> quantile_cuts(np.array([1.0, 2.0, 3.0, 4.0]), 2)
+
+def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return inner cut points at the weighted quantiles, without repeats and never at the maximum (an empty bin).
+
+    >>> quantile_cuts(np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4), 2)
     (2.0,)
     """
+    reached = np.cumsum(mass) / mass.sum()
     shares = np.arange(1, n_bins) / n_bins
-    cuts = np.unique(np.quantile(present, shares, method="inverted_cdf"))
-    return tuple(float(c) for c in cuts if c < present.max())
+    cuts = np.unique(distinct[np.searchsorted(reached, shares - 1e-12, side="left")])
+    return tuple(float(c) for c in cuts if c < distinct[-1])
 
 
 def _plain(value: float) -> int | float:

@@ -1,6 +1,6 @@
 """Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
 
-Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups at once.
+Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from scipy import sparse
 
 from lowcal.engines.reference import Codes, Dense, Design, Sparse, Table
 from lowcal.errors import InvalidInput
+from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
@@ -70,20 +71,29 @@ class MembershipEncoder:
     def __call__(self, X: Frame) -> Packed | FloatArray | sparse.csr_array:
         """Return packed bits, a dense array or a sparse matrix, whichever X allows."""
         if len(X.names) != len(self.names):
-            raise InvalidInput(
-                f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted ({self.names[0]!r}, ...)."
-            )
+            raise InvalidInput(f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted.")
         if X.is_sparse:
             matrix = X.sparse()
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
-        C = X.numeric(X.names)
+        C = np.column_stack([_numbers(X.column(name)) for name in X.names])
         _check(C, lambda k: divmod(k, C.shape[1]), X.names)
         return pack(C) if bool(((C == 0) | (C == 1)).all()) else C
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
         return {"kind": "memberships", "names": list(self.names)}
+
+
+def _numbers(column: Column) -> FloatArray:
+    """Return a column of memberships as numbers; booleans count as 0 and 1."""
+    if column.values is not None:
+        return column.values
+    if column.categories == (False, True) and column.codes is not None:
+        return np.where(column.codes < 0, np.nan, column.codes)
+    raise InvalidInput(
+        f"Column {column.name!r} holds text, but Memberships takes numbers in [0, 1]. Use Groups for categories."
+    )
 
 
 def _check(values: FloatArray, place: Any, names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Thresholds: all one-sided thresholds of numeric features, x <= t and x > t, searched exactly.
 
-The distinct values of a feature are ordered codes, so the moments of every threshold are one cumulative sum of a histogram (spec 4.1).
+The distinct values of a feature are ordered codes, so the moments of every threshold are one cumulative sum of a
+histogram (spec 4.1).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Cumulative, Decode, Table
+from lowcal.engines.reference import Cumulative, Decode, Table, histogram
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -24,7 +25,7 @@ from lowcal.subpopulations.base import (
     check_min_mass,
     require_members,
 )
-from lowcal.subpopulations.levels import resolve
+from lowcal.subpopulations.levels import resolve, weighted_values
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ def _codes(values: FloatArray, cuts: FloatArray) -> IntArray:
 
 def _cuts(values: FloatArray, sample_weight: FloatArray, min_mass: float) -> FloatArray:
     """Return the distinct values t with at least min_mass effective rows at or below and above t."""
-    seen = ~np.isnan(values) & (sample_weight > 0)
-    distinct, which = np.unique(values[seen], return_inverse=True)
-    w = sample_weight[seen]
-    mass, square = np.cumsum(np.bincount(which, w)), np.cumsum(np.bincount(which, np.square(w)))
-    if len(mass) == 0:
+    distinct, each = weighted_values(values, sample_weight)
+    if len(distinct) == 0:
         return distinct
+    which = np.searchsorted(distinct, values[~np.isnan(values) & (sample_weight > 0)])
+    w = sample_weight[~np.isnan(values) & (sample_weight > 0)]
+    mass, square = np.cumsum(each), np.cumsum(histogram(which, np.square(w)[:, None], len(distinct))[:, 0])
     tiny = np.finfo(float).tiny
     below = np.square(mass) / np.maximum(square, tiny)
     above = np.square(mass[-1] - mass) / np.maximum(square[-1] - square, tiny)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Design, Table
+from lowcal.engines.reference import Codes, Design, Table, histogram
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -29,6 +29,8 @@ from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, resolve
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
+#: Splits whose gains differ by less than this share are ties, and the first wins: rounding must not choose.
+TIE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class BinEncoder:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A complete binary tree in heap order: node k has children 2k + 1 (bin <= cut) and 2k + 2; feature -1: no split."""
+    """A complete binary tree in heap order: node k has children 2k + 1 (bin <= cut) and 2k + 2; -1 is no split."""
 
     depth: int
     feature: IntArray
@@ -106,7 +108,7 @@ class Tree:
             feature = self.feature[node]
             right = (feature >= 0) & (rows[every, feature] > self.cut[node])
             node = 2 * node + 1 + right
-        return (node - (2**self.depth - 1)).astype(np.min_scalar_type(2**self.depth))
+        return np.asarray(node - (2**self.depth - 1), dtype=np.min_scalar_type(2**self.depth))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as plain data."""
@@ -160,7 +162,7 @@ def grow(
         best = np.full(2**d, 1e-12)
         for k, level in enumerate(levels):
             gain, cut = _best_cuts(rows[:, k], node, columns, 2**d, level.count, min_mass)
-            better = gain > best * (1 + 1e-12)
+            better = gain > best * (1 + TIE)
             tree.feature[first : first + 2**d][better] = k
             tree.cut[first : first + 2**d][better] = cut[better]
             best = np.where(better, gain, best)
@@ -175,13 +177,14 @@ def _best_cuts(
 ) -> tuple[FloatArray, IntArray]:
     """Return for every node the best gain of a split of this feature, relative to no split, and its cut."""
     key = node * n_levels + codes
-    sums = np.stack([np.bincount(key, column, n_nodes * n_levels) for column in columns.T], axis=1)
+    sums = histogram(key, columns, n_nodes * n_levels)
     below = np.cumsum(sums.reshape(n_nodes, n_levels, -1), axis=1)
     total = below[:, -1:, :]
-    score = _score(below, min_mass) + _score(total - below, min_mass) - _score(total, 0.0)
-    score = np.where(np.isfinite(score), score, -np.inf)[:, :-1]
-    cut = score.argmax(axis=1)
-    return score[np.arange(n_nodes), cut], cut
+    whole = np.square(total[..., 2:]).sum(axis=-1) / np.maximum(total[..., 0], np.finfo(float).tiny)
+    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[:, :-1]
+    best = score.max(axis=1)
+    cut = (score >= (best - TIE * np.abs(best))[:, None]).argmax(axis=1)
+    return best, cut
 
 
 def _score(sums: FloatArray, min_mass: float) -> FloatArray:

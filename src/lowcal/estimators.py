@@ -1,0 +1,389 @@
+"""scikit-learn estimators: a base model and its mending in one object, to scikit-learn's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils import Tags, _safe_indexing, get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    has_fit_parameter,
+    validate_data,
+)
+
+from lowcal.errors import InvalidInput
+from lowcal.fitting import Fit, multicalibrate
+from lowcal.simplex import FloatArray
+from lowcal.subpopulations import Trees
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+#: With fewer held-out rows than this the estimators hold out none.
+LEAST_HELD_OUT = 20
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Rows of the training data."""
+
+    X: Any
+    y: NDArray[Any]
+    weight: FloatArray | None
+
+
+class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share: fit a base model on one part, mend it on the other."""
+
+    def _check_features(self, X: Any, reset: bool) -> Any:
+        """Check X as scikit-learn does; data frames keep their columns, whatever these hold."""
+        if _is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if len(X) == 0:
+                raise InvalidInput("Found array with 0 sample(s); at least one row is required.")
+            return X
+        finite = True if not self.__sklearn_tags__().input_tags.allow_nan else "allow-nan"
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Inherit what the base model can take; without one, missing values need explicit subpopulations."""
+        tags = super().__sklearn_tags__()
+        if self.estimator is None:
+            tags.input_tags.sparse = True
+            tags.input_tags.allow_nan = self.subpopulations is not None
+        else:
+            base = get_tags(self.estimator).input_tags
+            tags.input_tags.sparse, tags.input_tags.allow_nan = base.sparse, base.allow_nan
+        return tags
+
+    def _fit_parts(self, X: Any, y: NDArray[Any], sample_weight: FloatArray | None, seed: int, strata: Any) -> _Part:
+        """Fit the base model where it needs fitting and return the rows to mend it on."""
+        every = _Part(X, y, sample_weight)
+        if self.estimator is None:
+            self.estimator_ = None
+            return every
+        if isinstance(self.estimator, FrozenEstimator):
+            self.estimator_ = self.estimator
+            return every
+        train, rest = self._split(len(y), strata, seed)
+        base, mend = _rows(every, train), _rows(every, rest)
+        weights = {}
+        if base.weight is not None and has_fit_parameter(self.estimator, "sample_weight"):
+            weights = {"sample_weight": base.weight}
+        self.estimator_ = clone(self.estimator).fit(base.X, base.y, **weights)
+        return mend
+
+    def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        if not 0 < self.calibration_fraction < 1:
+            raise InvalidInput(
+                f"calibration_fraction must be in (0, 1), but {self.calibration_fraction!r} was given; "
+                "wrap a fitted model in FrozenEstimator to mend it on all rows."
+            )
+        rows = np.arange(n)
+        try:
+            parts = train_test_split(rows, test_size=self.calibration_fraction, random_state=seed, stratify=strata)
+        except ValueError:  # too few rows of a class to stratify
+            parts = train_test_split(rows, test_size=self.calibration_fraction, random_state=seed)
+        return np.sort(parts[0]), np.sort(parts[1])
+
+    def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
+        """Run `multicalibrate` and keep what a user may ask for."""
+        fit = multicalibrate(
+            y,
+            p,
+            part.X,
+            subpopulations=self._subpopulations(len(p)),
+            notion=self.notion,
+            alpha=self.alpha,
+            solver=self.solver,
+            geometry=self.geometry,
+            step=self.step,
+            sample_weight=part.weight,
+            validation_fraction=self._held_out_share(len(p)),
+            max_updates=self.max_updates,
+            progress=self.progress,
+            random_state=seed,
+            classes=classes,
+        )
+        self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
+        self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
+        return fit
+
+    def _subpopulations(self, n: int) -> Any:
+        """Return the class given, or trees whose smallest node suits a small sample."""
+        if self.subpopulations is None:
+            return Trees(min_mass=min(30, max(1, n // 20)))
+        return self.subpopulations
+
+    def _held_out_share(self, n: int) -> float:
+        """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
+        return self.validation_fraction if self.validation_fraction * n >= LEAST_HELD_OUT else 0.0
+
+
+class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
+    """A classifier whose probabilities are multicalibrated on many overlapping subpopulations.
+
+    Parameters
+    ----------
+    estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
+        unfitted classifier is fitted on one part of the rows and mended on the other.
+    notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
+        but `subpopulations=None` is `Trees()` on every kind of X.
+    validation_fraction : share of the rows for mending that is held out to stop early; none are held out where that
+        would be fewer than 20 rows.
+    calibration_fraction : share of all rows that an unfitted base model leaves for mending.
+    random_state : seed of the splits.
+
+    Attributes
+    ----------
+    classes_, predictor_, status_, history_, n_updates_, n_oracle_calls_, estimator_, fit_
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> base = make_pipeline(StandardScaler(), LogisticRegression())
+    >>> model = MulticalibratedClassifier(base, alpha=0.05, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape, model.status_.value in ("reached", "patience")
+    ((569, 2), True)
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        notion: Any = "degree-2",
+        subpopulations: Any = None,
+        alpha: float = 0.01,
+        solver: Any = "block",
+        geometry: Any = "euclidean",
+        step: Any = None,
+        validation_fraction: float = 0.2,
+        calibration_fraction: float = 0.5,
+        max_updates: int | None = None,
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.notion = notion
+        self.subpopulations = subpopulations
+        self.alpha = alpha
+        self.solver = solver
+        self.geometry = geometry
+        self.step = step
+        self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
+        self.max_updates = max_updates
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the base model if needed and mend it."""
+        X = self._check_features(X, reset=True)
+        labels = _check_y(y, X, is_numeric=False)
+        check_classification_targets(labels)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
+        seed = _seed(self.random_state)
+        part = self._fit_parts(X, labels, weight, seed, codes)
+        p = self._start(part.X)
+        self._mend(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
+        return self
+
+    def _start(self, X: Any) -> FloatArray:
+        """Return the base model's probabilities, one column for each class; uniform without a model."""
+        n, n_classes = _n_rows(X), len(self.classes_)
+        if self.estimator_ is None:
+            return np.full((n, n_classes), 1.0 / n_classes)
+        p = _probabilities(self.estimator_, X)
+        known = getattr(self.estimator_, "classes_", self.classes_)
+        if len(known) == n_classes and np.array_equal(known, self.classes_):
+            return p
+        place = {c: k for k, c in enumerate(self.classes_)}
+        strange = [c for c in known if c not in place]
+        if strange:
+            raise InvalidInput(f"The base model predicts class {strange[0]!r}, which y does not hold.")
+        wide = np.zeros((n, n_classes))
+        wide[:, [place[c] for c in known]] = p
+        return wide
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Return the mended probabilities, one column for each of `classes_`."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        return self.predictor_(self._start(X), X)
+
+    def staged_predict_proba(self, X: Any) -> Iterator[FloatArray]:
+        """Yield the probabilities after each update."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        yield from self.predictor_.staged(self._start(X), X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class."""
+        check_is_fitted(self, "predictor_")
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
+    """A regressor for outcomes in a bounded range, mended on many overlapping subpopulations (spec 10.iii).
+
+    Outcomes and predictions are brought to [0, 1], mended there, and brought back.
+
+    Parameters
+    ----------
+    bounds : (low, high), the range of the outcome; None takes it from the rows to fit.
+    others : as in `MulticalibratedClassifier`.
+
+    Attributes
+    ----------
+    bounds_, predictor_, status_, history_, n_updates_, n_oracle_calls_, estimator_, fit_
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MulticalibratedRegressor(Ridge(), alpha=0.05, random_state=0).fit(X, y)
+    >>> model.predict(X).shape
+    (442,)
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        bounds: Any = None,
+        notion: Any = "degree-2",
+        subpopulations: Any = None,
+        alpha: float = 0.01,
+        solver: Any = "block",
+        geometry: Any = "euclidean",
+        step: Any = None,
+        validation_fraction: float = 0.2,
+        calibration_fraction: float = 0.5,
+        max_updates: int | None = None,
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.bounds = bounds
+        self.notion = notion
+        self.subpopulations = subpopulations
+        self.alpha = alpha
+        self.solver = solver
+        self.geometry = geometry
+        self.step = step
+        self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
+        self.max_updates = max_updates
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the base model if needed and mend it."""
+        X = self._check_features(X, reset=True)
+        outcome = _check_y(y, X, is_numeric=True)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        self.bounds_ = self._read_bounds(outcome if weight is None else outcome[weight > 0])
+        seed = _seed(self.random_state)
+        part = self._fit_parts(X, outcome, weight, seed, None)
+        y_unit = self._to_unit(part.y)[:, None]
+        self._mend(np.column_stack([1.0 - y_unit, y_unit]), self._start(part.X), part, seed)
+        return self
+
+    def _read_bounds(self, y: FloatArray) -> tuple[float, float]:
+        low, high = (float(y.min()), float(y.max())) if self.bounds is None else map(float, self.bounds)
+        if self.bounds is not None and not low < high:
+            raise InvalidInput(f"bounds must be (low, high) with low < high, but {self.bounds!r} was given.")
+        outside = (y < low) | (y > high)
+        if outside.any():
+            row = int(outside.argmax())
+            raise InvalidInput(f"y is {y[row]} in row {row}, outside the bounds ({low:g}, {high:g}). Widen bounds=.")
+        return low, high if high > low else low + 1.0
+
+    def _to_unit(self, y: FloatArray) -> FloatArray:
+        low, high = self.bounds_
+        return np.clip((np.asarray(y, dtype=np.float64) - low) / (high - low), 0.0, 1.0)
+
+    def _start(self, X: Any) -> FloatArray:
+        if self.estimator_ is None:
+            return np.full(_n_rows(X), 0.5)
+        return self._to_unit(self.estimator_.predict(X))
+
+    def predict(self, X: Any) -> FloatArray:
+        """Return the mended predictions, in the range of the outcome."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        low, high = self.bounds_
+        return low + (high - low) * self.predictor_(self._start(X), X)
+
+    def staged_predict(self, X: Any) -> Iterator[FloatArray]:
+        """Yield the predictions after each update."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        low, high = self.bounds_
+        for p in self.predictor_.staged(self._start(X), X):
+            yield low + (high - low) * p
+
+
+def _is_frame(X: Any) -> bool:
+    """Whether X is a data frame that narwhals knows: its columns may hold anything."""
+    if isinstance(X, np.ndarray | list | tuple) or sparse.issparse(X):
+        return False
+    import narwhals.stable.v2 as nw
+
+    return isinstance(nw.from_native(X, pass_through=True), nw.DataFrame)
+
+
+def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
+    from sklearn.utils.validation import _check_y as check
+    from sklearn.utils.validation import check_consistent_length
+
+    if y is None:
+        raise InvalidInput("This estimator requires y to be passed, but the target y is None.")
+    checked = np.asarray(check(y, multi_output=False, y_numeric=is_numeric))
+    check_consistent_length(X, checked)
+    return checked
+
+
+def _n_rows(X: Any) -> int:
+    return int(X.shape[0])
+
+
+def _rows(part: _Part, rows: NDArray[np.intp]) -> _Part:
+    weight = None if part.weight is None else part.weight[rows]
+    return _Part(_safe_indexing(part.X, rows), part.y[rows], weight)
+
+
+def _seed(random_state: Any) -> int:
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _probabilities(model: Any, X: Any) -> FloatArray:
+    """Return predict_proba, or the squashed decision function of a model that has none."""
+    from scipy.special import expit, softmax
+
+    try:
+        return np.asarray(model.predict_proba(X), dtype=np.float64)
+    except AttributeError:
+        score = np.asarray(model.decision_function(X), dtype=np.float64)
+    return np.column_stack([expit(-score), expit(score)]) if score.ndim == 1 else np.asarray(softmax(score, axis=1))
