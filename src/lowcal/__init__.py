@@ -12,28 +12,66 @@ guaranteed.
 
 from __future__ import annotations
 
-from lowcal import datasets, errors
-from lowcal.auditing import Measurement, measure
-from lowcal.errors import FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
-from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
-from lowcal.fitting import Fit, Record, multicalibrate
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
-from lowcal.stopping import Status
-from lowcal.subpopulations import (
-    Groups,
-    Intersections,
-    Linear,
-    Memberships,
-    Regressor,
-    Subpopulations,
-    Thresholds,
-    Trees,
-)
-from lowcal.updates import Predictor, Update
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowcal import datasets, errors
+    from lowcal.auditing import Measurement, measure
+    from lowcal.errors import FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
+    from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+    from lowcal.fitting import Fit, Record, multicalibrate
+    from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.stopping import Status
+    from lowcal.subpopulations import (
+        Groups,
+        Intersections,
+        Linear,
+        Memberships,
+        Regressor,
+        Subpopulations,
+        Thresholds,
+        Trees,
+    )
+    from lowcal.updates import Predictor, Update
 
 __version__ = "0.1.0"
 
-__all__ = [
+#: Where each public name lives; it is imported when first used, so that `import lowcal` costs next to nothing.
+_HOME = {
+    "Fit": "fitting",
+    "FitInterrupted": "errors",
+    "Full": "notions",
+    "Groups": "subpopulations",
+    "Intersections": "subpopulations",
+    "InvalidInput": "errors",
+    "Linear": "subpopulations",
+    "LowDegree": "notions",
+    "LowcalError": "errors",
+    "Measurement": "auditing",
+    "Memberships": "subpopulations",
+    "MissingColumn": "errors",
+    "MissingExtra": "errors",
+    "MulticalibratedClassifier": "estimators",
+    "MulticalibratedRegressor": "estimators",
+    "Multiaccuracy": "notions",
+    "Notion": "notions",
+    "Predictor": "updates",
+    "Record": "fitting",
+    "Regressor": "subpopulations",
+    "Smooth": "notions",
+    "Status": "stopping",
+    "Subpopulations": "subpopulations",
+    "Thresholds": "subpopulations",
+    "Trees": "subpopulations",
+    "Update": "updates",
+    "measure": "auditing",
+    "multicalibrate": "fitting",
+    "parse_notion": "notions",
+}
+_MODULES = ("datasets", "errors")
+
+__all__ = [  # noqa: RUF022
     "Fit",
     "FitInterrupted",
     "Full",
@@ -47,9 +85,9 @@ __all__ = [
     "Memberships",
     "MissingColumn",
     "MissingExtra",
-    "Multiaccuracy",
     "MulticalibratedClassifier",
     "MulticalibratedRegressor",
+    "Multiaccuracy",
     "Notion",
     "Predictor",
     "Record",
@@ -67,3 +105,15 @@ __all__ = [
     "multicalibrate",
     "parse_notion",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"lowcal.{name}")
+    if name in _HOME:
+        return getattr(import_module(f"lowcal.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'lowcal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

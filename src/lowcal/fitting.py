@@ -110,8 +110,8 @@ def multicalibrate(
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
-    step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton step (shrinkage),
-        "newton" for the Newton step, None for a line search.
+    step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
+        step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
     validation_fraction : share of the rows that is held out to stop early; 0 fits on all rows.
     max_updates : stop after so many updates; None: the a-priori bound.
