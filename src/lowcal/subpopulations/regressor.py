@@ -8,8 +8,6 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone, is_regressor
-from sklearn.utils.validation import has_fit_parameter
 
 from lowcal.engines.reference import Dense, Design
 from lowcal.errors import InvalidInput
@@ -40,6 +38,8 @@ class Regressor(Subpopulations):
 
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Encode the features once; every call fits clones."""
+        from sklearn.base import is_regressor  # on first use: scikit-learn takes a second to import
+
         if not is_regressor(self.estimator):
             raise InvalidInput(f"Regressor needs a scikit-learn regressor, but {self.estimator!r} was given.")
         encoder = learn_features(self.columns, X, sample_weight)
@@ -82,6 +82,9 @@ class Fitted:
 
 def _fit(estimator: Any, rows: FloatArray, z: FloatArray, w: FloatArray) -> tuple[Any, float]:
     """Fit a clone to the unweighted residual z / w and return it with the largest absolute prediction."""
+    from sklearn.base import clone
+    from sklearn.utils.validation import has_fit_parameter
+
     h = clone(estimator)
     seen = w > 0
     weights = {"sample_weight": w[seen] / w[seen].mean()} if has_fit_parameter(h, "sample_weight") else {}
