@@ -68,8 +68,9 @@ class Fit:
 
     def __str__(self) -> str:
         whose = "" if self.is_exact else " Subpopulations were found by a learner: others may exist."
+        updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
         return (
-            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {self.n_updates} updates "
+            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates} "
             f"(bound {self.bound}), violation {self.violation:.3g} on the fitted rows: {self.status.sentence}.{whose}"
         )
 
@@ -92,7 +93,7 @@ def multicalibrate(
     progress: bool = False,
     random_state: int | np.random.Generator | None = None,
     classes: Sequence[Any] | None = None,
-    monitor: Monitor = "brier",
+    monitor: Monitor | None = None,
     patience: int | None = None,
     stop_at_noise: bool = False,
 ) -> Fit:
@@ -119,7 +120,7 @@ def multicalibrate(
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the held-out split and of subsamples.
     classes : names of the columns of p, where the values of y do not tell.
-    monitor : what is watched on held-out rows: "brier" or "violation".
+    monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
     stop_at_noise : stop at violations that chance would show in a perfect predictor.
 
@@ -156,8 +157,9 @@ def multicalibrate(
     watch = None
     if held_out.any():
         rest = _subset(outcomes, held_out)
+        watched: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
         watch = _HeldOut(
-            rest, learner.encoder(table.take(np.flatnonzero(held_out))), monitor, patience or PATIENCE[solver]
+            rest, learner.encoder(table.take(np.flatnonzero(held_out))), watched, patience or PATIENCE[solver]
         )
     floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
     run = _Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
@@ -171,7 +173,7 @@ def _check_options(
     step: float | str | None,
     validation_fraction: float,
     max_updates: int | None,
-    monitor: str,
+    monitor: str | None,
     patience: int | None,
 ) -> None:
     if isinstance(alpha, bool) or not isinstance(alpha, float | int | np.number) or not 0 < alpha < np.inf:
@@ -179,10 +181,11 @@ def _check_options(
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
         ("geometry", geometry, ("euclidean", "mirror")),
-        ("monitor", monitor, ("brier", "violation")),
+        ("monitor", monitor, (None, "brier", "log_loss", "violation")),
     ):
         if given not in valid:
-            raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(valid)}.{suggest(str(given), valid)}")
+            words = [word for word in valid if word is not None]
+            raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(words)}.{suggest(str(given), words)}")
     if solver == "first" and geometry == "mirror":
         raise InvalidInput(
             'The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".'

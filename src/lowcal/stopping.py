@@ -39,7 +39,7 @@ _SENTENCES = {
     Status.STOPPED: "the callback asked to stop",
 }
 
-Monitor = Literal["brier", "violation"]
+Monitor = Literal["brier", "log_loss", "violation"]
 
 
 @dataclass

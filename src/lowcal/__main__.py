@@ -1,0 +1,8 @@
+"""`python -m lowcal` is the command `lowcal`."""
+
+import sys
+
+from lowcal.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
