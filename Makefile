@@ -2,13 +2,14 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint check test-slow clean help
+.PHONY: demo test lint test-slow bench clean help
 
 help:
 	@echo "make demo       set up and run lowcal on built-in data"
 	@echo "make test       set up, then lint, type-check and test (this is CI)"
-	@echo "make lint       format check, lint, types and the import contract only"
+	@echo "make lint       format check, lint and types only"
 	@echo "make test-slow  the long checks"
+	@echo "make bench      measure; prints ratios taken in one run"
 	@echo "make clean      remove .venv and all caches"
 
 .venv/.base: pyproject.toml
@@ -27,13 +28,15 @@ lint: .venv/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -c "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 
 test: lint
 	$(PY) -m pytest -n 2 --cov --cov-report=term --cov-fail-under=95 -m "not slow"
 
 test-slow: .venv/.dev
 	$(PY) -m pytest -n 2 -m slow
+
+bench: .venv/.dev
+	$(PY) benchmarks/import_time.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

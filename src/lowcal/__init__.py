@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from lowcal.auditing import Measurement, measure
     from lowcal.errors import FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
-    from lowcal.fitting import Fit, Record, multicalibrate
+    from lowcal.fitting import multicalibrate
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.runs import Fit, Record
     from lowcal.stopping import Status
     from lowcal.subpopulations import (
         Groups,
@@ -39,7 +40,7 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; it is imported when first used, so that `import lowcal` costs next to nothing.
 _HOME = {
-    "Fit": "fitting",
+    "Fit": "runs",
     "FitInterrupted": "errors",
     "Full": "notions",
     "Groups": "subpopulations",
@@ -57,7 +58,7 @@ _HOME = {
     "Multiaccuracy": "notions",
     "Notion": "notions",
     "Predictor": "updates",
-    "Record": "fitting",
+    "Record": "runs",
     "Regressor": "subpopulations",
     "Smooth": "notions",
     "Status": "stopping",

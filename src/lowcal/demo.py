@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from lowcal.auditing import Measurement, measure
 from lowcal.datasets import load_adult
 from lowcal.errors import MissingExtra
-from lowcal.fitting import Fit, multicalibrate
+from lowcal.fitting import multicalibrate
 from lowcal.frames import Table
+from lowcal.runs import Fit
 from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.subpopulations import Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features

@@ -22,7 +22,8 @@ from sklearn.utils.validation import (
 )
 
 from lowcal.errors import InvalidInput
-from lowcal.fitting import Fit, multicalibrate
+from lowcal.fitting import multicalibrate
+from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Trees
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowcal.errors import FitInterrupted, InvalidInput, suggest
+from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Layout, Outcomes, read_outcomes
-from lowcal.notions import Notion, Suprema, parse_notion
-from lowcal.progress import Progress
-from lowcal.simplex import FloatArray, Geometry, brier, log_loss
-from lowcal.solvers import SOLVERS, Problem, Step, bound
-from lowcal.stopping import Monitor, Patience, Status, noise_floor
+from lowcal.inputs import Outcomes, read_outcomes
+from lowcal.notions import Notion, parse_notion
+from lowcal.runs import Fit, HeldOut, Record, Run
+from lowcal.simplex import FloatArray, Geometry
+from lowcal.solvers import SOLVERS, Problem
+from lowcal.stopping import Monitor, noise_floor
 from lowcal.subpopulations import Subpopulations, default_subpopulations
-from lowcal.subpopulations.base import Rows
-from lowcal.updates import Predictor, Update, read_features
+from lowcal.updates import read_features
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,53 +24,6 @@ if TYPE_CHECKING:
 SolverName = Literal["first", "worst", "block"]
 #: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
 PATIENCE = {"first": 100, "worst": 20, "block": 3}
-
-
-@dataclass(frozen=True)
-class Record:
-    """The state after one update.
-
-    `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that
-    Algorithm 1 found next, and the supremum in the last record). The held-out figures are None without held-out rows.
-    """
-
-    n_updates: int
-    violation: float
-    brier: float
-    log_loss: float
-    held_out_violation: float | None = None
-    held_out_brier: float | None = None
-    held_out_log_loss: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """What `multicalibrate` returns."""
-
-    predictor: Predictor
-    status: Status
-    history: tuple[Record, ...] = field(repr=False)
-    violation: float
-    upper: float
-    bound: int
-    n_oracle_calls: int
-    is_exact: bool
-    notion: Notion
-    alpha: float
-    noise_floor: float | None = None
-
-    @property
-    def n_updates(self) -> int:
-        """How many updates the predictor makes."""
-        return len(self.predictor)
-
-    def __str__(self) -> str:
-        whose = "" if self.is_exact else " Subpopulations were found by a learner: others may exist."
-        updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
-        return (
-            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates} "
-            f"(bound {self.bound}), violation {self.violation:.3g} on the fitted rows: {self.status.sentence}.{whose}"
-        )
 
 
 def multicalibrate(
@@ -158,11 +109,11 @@ def multicalibrate(
     if held_out.any():
         rest = _subset(outcomes, held_out)
         watched: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
-        watch = _HeldOut(
+        watch = HeldOut(
             rest, learner.encoder(table.take(np.flatnonzero(held_out))), watched, patience or PATIENCE[solver]
         )
     floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
-    run = _Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
+    run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
     return run(fitted.p, progress)
 
 
@@ -238,140 +189,3 @@ def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator
 def _subset(outcomes: Outcomes, rows: np.typing.NDArray[np.bool_]) -> Outcomes:
     weight = outcomes.weight[rows]
     return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
-
-
-class _HeldOut:
-    """The held-out rows: follows every update, measures, and runs out of patience."""
-
-    def __init__(self, outcomes: Outcomes, rows: Rows, monitor: Monitor, rounds: int) -> None:
-        self.outcomes, self.rows, self.monitor = outcomes, rows, monitor
-        self.p = outcomes.p
-        self.patience = Patience(rounds)
-
-    def scores(self, problem: Problem, with_violation: bool) -> dict[str, float | None]:
-        o = self.outcomes
-        violation = None
-        if with_violation or self.monitor == "violation":
-            rho = o.weight[:, None] * (o.y - self.p)
-            design = problem.learner.design(self.rows)
-            violation = float(problem.notion.suprema(self.p, rho, design, problem.alpha).value.max())
-        return {
-            "held_out_violation": violation,
-            "held_out_brier": brier(self.p, o.y, o.weight),
-            "held_out_log_loss": log_loss(self.p, o.y, o.weight),
-        }
-
-    def is_over(self, scores: dict[str, float | None], n_updates: int) -> bool:
-        score = scores[f"held_out_{self.monitor}"]
-        assert score is not None
-        return self.patience.is_over(score, n_updates)
-
-
-class _Run:
-    """One fit: the loop that consumes the solver's stream."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        solver: str,
-        layout: Layout,
-        held_out: _HeldOut | None,
-        max_updates: int | None,
-        callback: Callable[[Record], bool | None] | None,
-        floor: float | None,
-    ) -> None:
-        self.target = problem.alpha
-        self.problem = problem if floor is None else replace(problem, alpha=max(floor, problem.alpha))
-        self.solver, self.layout, self.held_out = solver, layout, held_out
-        self.max_updates, self.callback, self.floor = max_updates, callback, floor
-        self.updates: list[Update] = []
-        self.history: list[Record] = []
-
-    def __call__(self, p: FloatArray, progress: bool) -> Fit:
-        """Consume updates until the stream ends or a stop rule speaks."""
-        self.bound = bound(self.solver, self.problem, p)
-        self.start = p
-        status = None
-        if self.held_out is not None:
-            self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
-        with Progress(progress, self.problem.alpha) as bar:
-            try:
-                for step in SOLVERS[self.solver](self.problem, p):
-                    p = step.p
-                    status = self._take(step)
-                    bar.show(len(self.updates), step.violation)
-                    if status is not None:
-                        break
-            except KeyboardInterrupt:
-                fit = self._finish(p, Status.STOPPED)
-                raise FitInterrupted(
-                    f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit
-                ) from None
-        return self._finish(p, status)
-
-    def _take(self, step: Step) -> Status | None:
-        """Record an update; return a status if it is time to stop."""
-        if self.history:
-            self.history[-1] = replace(self.history[-1], violation=step.violation)
-        self.updates.append(step.update)
-        problem, n = self.problem, len(self.updates)
-        scores: dict[str, float | None] = {}
-        if self.held_out is not None:
-            self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
-            scores = self.held_out.scores(problem, self.solver != "first")
-        fitted = brier(step.p, problem.y, problem.weight), log_loss(step.p, problem.y, problem.weight)
-        self.history.append(replace(Record(n, np.nan, *fitted), **scores))  # type: ignore[arg-type]
-        if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
-            return Status.STOPPED
-        if self.held_out is not None and self.held_out.is_over(scores, n):
-            return Status.PATIENCE
-        if n >= (self.bound if self.max_updates is None else self.max_updates):
-            return Status.LIMIT
-        return None
-
-    def _finish(self, p: FloatArray, status: Status | None) -> Fit:
-        """Measure once more, keep the best held-out predictor, and say what holds."""
-        updates = self.updates
-        if self.held_out is not None and status is not Status.STOPPED:
-            best = self.held_out.patience.best_updates
-            if best < len(updates):
-                status, updates = Status.PATIENCE, updates[:best]
-                p = self._replay(updates)
-        found = self.problem.suprema(p)
-        if self.history and len(updates) == len(self.history):
-            self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
-        if self.history and len(updates) < len(self.history) and np.isnan(self.history[-1].violation):
-            last = self.problem.suprema(self._replay(self.updates))
-            self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
-        learner = self.problem.learner
-        return Fit(
-            Predictor(learner.encoder, tuple(updates), self.layout),
-            self._status(found, status),
-            tuple(self.history),
-            float(found.value.max()),
-            float(found.upper.max()),
-            self.bound,
-            learner.n_calls,
-            learner.is_exact,
-            self.problem.notion,
-            self.target,
-            self.floor,
-        )
-
-    def _replay(self, updates: Sequence[Update]) -> FloatArray:
-        p = self.start
-        for update in updates:
-            p = update(p, self.problem.learner.rows)
-        return p
-
-    def _status(self, found: Suprema, status: Status | None) -> Status:
-        """Return what is true of the final predictor."""
-        if status in (Status.PATIENCE, Status.STOPPED):
-            return status
-        if found.upper.max() <= self.target:
-            return Status.REACHED
-        if self.floor is not None and found.upper.max() <= self.problem.alpha:
-            return Status.NOISE
-        if status is not None:
-            return status
-        return Status.UNDECIDED if found.value.max() <= self.problem.alpha else Status.STALLED

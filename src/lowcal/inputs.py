@@ -5,7 +5,7 @@ Every error says what is wrong, where (row, column), what was given and what to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +65,14 @@ def read_outcomes(
     y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None = None, classes: Sequence[Any] | None = None
 ) -> Outcomes:
     """Check y, p and the weights together and bring them into one convention."""
-    n_classes = 2 if np.ndim(p) <= 1 else np.shape(p)[1]
-    n_classes = 2 if n_classes == 1 else n_classes
-    probabilities = read_probabilities(p, Layout(n_classes, None))
+    given = _as_float(p, "p")
+    n_classes = 2 if given.ndim != 2 or given.shape[1] == 1 else given.shape[1]
+    probabilities = read_probabilities(given, Layout(n_classes, None))
     n = len(probabilities)
     if n == 0:
         raise InvalidInput("The input is empty: p has no rows. Give at least one row.")
-    labels = np.asarray(y)
-    check_length("y", len(labels) if labels.ndim else 0, n)
+    labels = _as_labels(y)
+    check_length("y", len(labels), n)
     weight = read_weight(sample_weight, n)
     coded, layout = _read_y(labels, n_classes, classes, weight)
     return Outcomes(coded, probabilities, weight, layout)
@@ -94,7 +94,7 @@ def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise InvalidInput(f"p must have one or two dimensions, but its shape is {array.shape}.")
+        raise InvalidInput(f"p must have shape (n,) or (n, l) for l classes, but its shape is {array.shape}.")
     allowed = (1, 2) if layout.n_classes == 2 else (layout.n_classes,)
     if array.shape[1] not in allowed:
         wanted = "shape (n,) or (n, 2)" if layout.n_classes == 2 else f"{layout.n_classes} columns"
@@ -107,10 +107,48 @@ def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
 
 
 def _as_float(values: ArrayLike, name: str) -> FloatArray:
+    """Return a copy as numbers, NaN where they are missing; text, dates and complex numbers are refused."""
+    array = _as_array(values, name)
+    if array.dtype.kind in "OUST":
+        _refuse_text(array, name)
+    if array.dtype.kind in "mMcV":
+        raise InvalidInput(f"{name} must hold numbers, but its type is {array.dtype}. Convert it first.")
     try:
-        return np.array(values, dtype=np.float64)
+        return np.array(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} must hold numbers, but could not be read as such: {error}.") from error
+        raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
+
+
+def _as_array(values: Any, name: str) -> NDArray[Any]:
+    """Return an array, with None where a masked one hides its values."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} can't be read as an array ({error}). Give each row as many values.") from error
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        array = array.astype(object)
+        array[np.ma.getmaskarray(values)] = None
+    return array
+
+
+def _refuse_text(array: NDArray[Any], name: str) -> None:
+    """Name the first place that holds text."""
+    text = np.array([isinstance(v, str | bytes) for v in array.ravel().tolist()], dtype=bool)
+    if text.any():
+        place = [int(i) for i in np.unravel_index(int(text.argmax()), array.shape)]
+        where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "layer"), place, strict=False))
+        value = array.ravel().tolist()[int(text.argmax())]
+        raise InvalidInput(f"{name} is the text {value!r} in {where}, but it must hold numbers. Convert it first.")
+
+
+def _as_labels(y: Any) -> NDArray[Any]:
+    """Return y as an array of something that can be told apart."""
+    labels = _as_array(y, "y")
+    if labels.ndim == 0:
+        raise InvalidInput(f"y must hold a label for each row, but {y!r} was given.")
+    if labels.dtype.kind in "mMcV":
+        raise InvalidInput(f"y holds values of the type {labels.dtype}. Convert them to text or whole numbers first.")
+    return labels
 
 
 def _check_range(p: FloatArray) -> None:
@@ -127,13 +165,13 @@ def _check_range(p: FloatArray) -> None:
     )
 
 
-def _normalise(p: FloatArray) -> FloatArray:
+def _normalise(p: FloatArray, name: str = "p") -> FloatArray:
     sums = p.sum(axis=1)
     off = np.abs(sums - 1.0)
     if off.max(initial=0.0) > SUM_TOLERANCE:
         row = int(off.argmax())
         raise InvalidInput(
-            f"The probabilities of row {row} sum to {sums[row]:.6g}, not to 1 (tolerance {SUM_TOLERANCE:g}). "
+            f"Row {row} of {name} sums to {sums[row]:.6g}, not to 1 (tolerance {SUM_TOLERANCE:g}). "
             "Normalise the rows, or pass the columns of all classes."
         )
     return np.asarray(p / sums[:, None])
@@ -150,9 +188,14 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
         row = int(bad.argmax())
-        raise InvalidInput(f"sample_weight is {weight[row]} in row {row}; weights must be finite and not negative.")
-    if weight.sum() <= 0:
+        raise InvalidInput(
+            f"sample_weight is {weight[row]} in row {row}, but weights must be finite and not negative. "
+            "Give a row that should not count the weight 0."
+        )
+    largest = weight.max(initial=0.0)
+    if largest <= 0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    weight = weight / largest  # so that the sum can't overflow
     return np.asarray(weight / weight.sum())
 
 
@@ -164,10 +207,13 @@ def _read_y(
     if y.ndim == 2 and y.shape[1] == n_classes:
         soft = _as_float(y, "y")
         _check_range_of_y(soft)
-        return (_normalise(soft) if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
+        soft = _normalise(soft, "y")
+        return (soft if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
     if y.ndim != 1:
-        raise InvalidInput(f"y must have one dimension, but its shape is {y.shape}.")
-    _check_missing(y)
+        raise InvalidInput(
+            f"y must have shape (n,), or (n, {n_classes}) for soft labels like p, but its shape is {y.shape}."
+        )
+    _check_labels(y)
     if n_classes == 2 and classes is None and _is_fraction(y):
         return y.astype(np.float64)[:, None], Layout(2, None)
     known = _classes(y, n_classes, classes)
@@ -188,12 +234,25 @@ def _check_range_of_y(y: FloatArray) -> None:
         raise InvalidInput(f"y is {y[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1].")
 
 
-def _check_missing(y: NDArray[Any]) -> None:
+def _check_labels(y: NDArray[Any]) -> None:
+    """Refuse labels that are missing, infinite or containers."""
     if y.dtype.kind in "biu":
         return
-    missing = np.isnan(y) if y.dtype.kind == "f" else np.array([v is None or v != v for v in y.tolist()])
+    values = y.tolist()
+    for row, value in enumerate(values) if y.dtype.kind == "O" else ():
+        if not isinstance(value, Hashable):
+            raise InvalidInput(f"y is {value!r} in row {row}; give text or a number for each row.")
+    missing = np.isnan(y) if y.dtype.kind == "f" else np.array([_is_missing(v) for v in values], dtype=bool)
     if missing.any():
         raise InvalidInput(f"y is missing in row {int(missing.argmax())}. Drop the rows without a label.")
+    if y.dtype.kind == "f" and np.isinf(y).any():
+        row = int(np.isinf(y).argmax())
+        raise InvalidInput(f"y is {y[row]} in row {row}, but labels must be finite. Drop or correct these rows.")
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a label stands for none; pandas' own are known by their type's name."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def _is_fraction(y: NDArray[Any]) -> bool:
@@ -206,10 +265,8 @@ def _is_fraction(y: NDArray[Any]) -> bool:
 def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
-        if len(classes) != n_classes:
-            raise InvalidInput(f"{len(classes)} classes were given, but p has {n_classes} columns.")
-        return [_plain(c) for c in classes]
-    found = sorted({_plain(v) for v in y.tolist()}, key=lambda v: (type(v).__name__, v))
+        return _given_classes(classes, n_classes)
+    found = _sorted({_plain(v) for v in y.tolist()})
     if y.dtype.kind in "biuf" and all(v in range(n_classes) for v in found):
         return list(range(n_classes))
     if len(found) == n_classes:
@@ -225,18 +282,40 @@ def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> 
     )
 
 
+def _given_classes(classes: Any, n_classes: int) -> list[Any]:
+    """Return the names of the columns of p: as many as there are, all different."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise InvalidInput(f"classes must be a list with a name for each column of p, but {classes!r} was given.")
+    names = [_plain(c) for c in classes]
+    if len(names) != n_classes:
+        raise InvalidInput(
+            f"{len(names)} classes were given ({_some(names)}), but p has columns for {n_classes}. Name each once."
+        )
+    if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
+        raise InvalidInput(f"classes must be different labels, but {_some(names)} were given. Name each column once.")
+    return names
+
+
+def _sorted(values: set[Any]) -> list[Any]:
+    """Sort labels by the name of their type, then by value; what has no order, by its text."""
+    try:
+        return sorted(values, key=lambda v: (type(v).__name__, v))
+    except TypeError:
+        return sorted(values, key=lambda v: (type(v).__name__, str(v)))
+
+
 def _encode(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
     position = {c: k for k, c in enumerate(classes)}
-    values, which = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
     if y.dtype.kind == "O":
         codes = np.array([position.get(_plain(v), -1) for v in y.tolist()], dtype=np.intp)
     else:
+        values, which = np.unique(y, return_inverse=True)
         codes = np.array([position.get(_plain(v), -1) for v in values.tolist()], dtype=np.intp)[which]
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         raise InvalidInput(
             f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. "
-            f"The classes are {_some(classes)}."
+            f"The classes are {_some(classes)}; drop such rows, or name all columns of p in classes=."
         )
     return codes
 

@@ -30,8 +30,12 @@ def parse_notion(text: str | Notion) -> Notion:
     >>> parse_notion("degree-2"), parse_notion("full-0.1"), parse_notion("smooth")
     (LowDegree(degree=2), Full(width=0.1), Smooth())
     """
-    if not isinstance(text, str):
+    if isinstance(text, Notion):
         return text
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"A notion is a name such as 'degree-2' or an object with its methods, but {text!r} was given."
+        )
     word = text.strip().lower()
     if word == "multiaccuracy":
         return Multiaccuracy()

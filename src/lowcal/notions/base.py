@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class Suprema:
         return int(self.value.argmax())
 
 
+@runtime_checkable
 class Notion(Protocol):
     """A level of the hierarchy."""
 

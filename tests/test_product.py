@@ -1,0 +1,183 @@
+"""Every notion x class x solver x geometry x outcome: what a fit says of itself holds by the definition."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import definition
+import numpy as np
+import pytest
+
+import lowcal
+from lowcal.frames import Table
+from lowcal.weights import Monomial
+
+NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
+CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")
+SOLVERS = (
+    ("first", "euclidean"),
+    ("worst", "euclidean"),
+    ("worst", "mirror"),
+    ("block", "euclidean"),
+    ("block", "mirror"),
+)
+OUTCOMES = {"binary": (2, False), "3 classes": (3, False), "4 classes": (4, False), "bounded": (2, True)}
+
+
+@cache
+def world(outcome: str) -> definition.World:
+    classes, bounded = OUTCOMES[outcome]
+    return definition.world(240, classes, bounded=bounded, seed=classes)
+
+
+def choose(kind: str, data: definition.World) -> tuple[lowcal.Subpopulations, object]:
+    """Return the class and the X it reads; groups read categories only, so that loops can recompute them."""
+    categories = {name: data.X[name] for name in ("g0", "g1")}
+    return {
+        "groups": (lowcal.Groups(min_mass=0), categories),
+        "intersections": (lowcal.Intersections(depth=2, min_mass=0), categories),
+        "fractional": (lowcal.Memberships(min_mass=0), data.fractional),
+        "indicators": (lowcal.Memberships(min_mass=0), data.binary),
+        "trees": (lowcal.Trees(max_depth=2, min_mass=20), data.X),
+        "linear": (lowcal.Linear(), data.X),
+    }[kind]
+
+
+def memberships(kind: str, data: definition.World, X: object, fit: lowcal.Fit) -> np.ndarray:
+    """Return the memberships to check: the whole class from raw X, or for learners what the updates used."""
+    everyone = np.ones((len(data.y), 1))
+    if kind in ("groups", "intersections"):
+        return definition.groups(X, 1 if kind == "groups" else 2)[1]
+    if kind in ("fractional", "indicators"):
+        return np.hstack([everyone, X])
+    rows = fit.predictor.encoder(Table.of(X))
+    used = {
+        name: column
+        for update in fit.predictor.updates
+        for term in update.terms
+        for name, column in zip(term.family.names, term.family.design(rows).dense().T, strict=True)
+    }
+    return np.column_stack([everyone, *used.values()])
+
+
+def alpha_for(notion: str, outcome: str, solver: str) -> float:
+    multi = outcome.endswith("classes")
+    if solver == "first":
+        return 0.05 if notion in ("smooth", "full") or multi else 0.02
+    return 0.06 if multi and notion == "smooth" else 0.02
+
+
+def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> None:
+    data = world(outcome)
+    subpopulations, X = choose(kind, data)
+    multi = outcome.endswith("classes")
+    notion = f"full-{0.5 if multi else 0.25}" if notion == "full" else notion
+    alpha = alpha_for(notion.split("-0")[0], outcome, solver)
+    slow = solver == "first" and (multi or notion == "smooth" or notion.startswith("full"))
+    fit = lowcal.multicalibrate(
+        data.y,
+        data.p,
+        X,
+        subpopulations=subpopulations,
+        notion=notion,
+        alpha=alpha,
+        solver=solver,
+        geometry=geometry,
+        max_updates=600 if slow else None,
+    )
+    # (a) the status is what the definition says
+    mended = fit.predictor(data.p, X)
+    C = memberships(kind, data, X, fit)
+    found = definition.supremum(notion, C, data.hot, mended)
+    assert fit.status in (("reached", "limit") if slow else ("reached",))
+    if fit.status == "reached":
+        assert found <= alpha + 1e-9
+    assert found <= fit.upper + 1e-9
+    if fit.is_exact:
+        assert fit.violation <= found + 1e-9
+    assert fit.is_exact == (kind not in ("trees", "linear"))
+    # there was something to mend, so the loop above did run
+    assert fit.n_updates >= 1
+    # (b) replay: the whole, its stages and its prefixes agree, and with the record that the fit kept
+    stages = list(fit.predictor.staged(data.p, X))
+    assert len(stages) == fit.n_updates == len(fit.predictor)
+    np.testing.assert_allclose(stages[-1], mended, rtol=0, atol=1e-12)
+    for t in sorted({0, fit.n_updates // 2, fit.n_updates - 1}):
+        np.testing.assert_allclose(fit.predictor[: t + 1](data.p, X), stages[t], rtol=0, atol=1e-12)
+    # (c) the potential never rises, and the records are those of the stages
+    check_history(fit, data, stages, geometry)
+    # (d) the bound holds
+    assert fit.n_updates <= fit.bound
+
+
+def check_history(fit: lowcal.Fit, data: definition.World, stages: list[np.ndarray], geometry: str) -> None:
+    assert [record.n_updates for record in fit.history] == list(range(1, fit.n_updates + 1))
+    assert fit.history[-1].violation == fit.violation
+    loss = definition.brier if geometry == "euclidean" else definition.log_loss
+    losses = [loss(data.hot, p) for p in (data.p, *stages)]
+    assert max(np.diff(losses)) <= 1e-12
+    for t in {0, fit.n_updates - 1}:
+        assert fit.history[t].brier == pytest.approx(definition.brier(data.hot, stages[t]), abs=1e-12)
+        assert fit.history[t].log_loss == pytest.approx(definition.log_loss(data.hot, stages[t]), abs=1e-8)
+
+
+@pytest.mark.parametrize("outcome", ["binary", "3 classes"])
+@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("notion", NOTIONS)
+def test_the_definition_holds(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> None:
+    run(notion, kind, solver, geometry, outcome)
+
+
+@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(
+    ("notion", "kind"), [("degree-1", "groups"), ("degree-2", "fractional"), ("smooth", "groups"), ("full", "trees")]
+)
+def test_four_classes(notion: str, kind: str, solver: str, geometry: str) -> None:
+    run(notion, kind, solver, geometry, "4 classes")
+
+
+@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(
+    ("notion", "kind"),
+    [("multiaccuracy", "linear"), ("degree-2", "groups"), ("smooth", "intersections"), ("full", "indicators")],
+)
+def test_bounded_outcomes(notion: str, kind: str, solver: str, geometry: str) -> None:
+    run(notion, kind, solver, geometry, "bounded")
+
+
+@pytest.mark.parametrize("outcome", ["binary", "3 classes"])
+@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> None:
+    """f <- project(f + sum theta c(x) w(f)), or odds times its exponential, read off the terms and raw X."""
+    data = world(outcome)
+    X = {name: data.X[name] for name in ("g0", "g1")}
+    names, C = definition.groups(X)
+    who = dict(zip(names, C.T, strict=True))
+    fit = lowcal.multicalibrate(
+        data.y,
+        data.p,
+        X,
+        subpopulations=lowcal.Groups(min_mass=0),
+        notion="degree-3",
+        alpha=0.05,
+        solver=solver,
+        geometry=geometry,
+    )
+    f = definition.as_columns(data.p)
+    for update in fit.predictor.updates:
+        delta = np.zeros_like(f)
+        for term in update.terms:
+            for name, by_weight in zip(term.family.names, term.theta, strict=True):
+                for u, by_label in zip(term.weights, by_weight, strict=True):
+                    assert isinstance(u, Monomial)
+                    value = np.ones(len(f))
+                    for j in u.factors:
+                        value = value * f[:, j]
+                    for a, theta in enumerate(by_label):
+                        delta[:, a] += theta * who[name] * value
+        assert update.geometry == geometry
+        f = definition.project(f + delta) if geometry == "euclidean" else definition.mirror(f, delta)
+    mended = definition.as_columns(fit.predictor(data.p, X))
+    assert not np.allclose(mended, definition.as_columns(data.p), atol=0.01)
+    np.testing.assert_allclose(mended, f, rtol=0, atol=1e-9)
