@@ -1,7 +1,7 @@
 """Weight functions: scalar functions u of a prediction; a weight of the paper is w(f) = u(f) e_a for a label a.
 
 Constants and monomials span the low degrees, cells the full notion, knots and points carry the witnesses of the
-smooth one. Each is a value that evaluates itself on predictions of shape (n, d). Paper: Definitions 3.1 to 3.5.
+smooth one. Each is a value that evaluates itself on predictions of shape (n, d). Paper: Definitions 3.1 to 3.6.
 """
 
 from __future__ import annotations

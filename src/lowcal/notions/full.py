@@ -1,4 +1,4 @@
-"""Full multicalibration: weights that are constant on the cells of a grid (Definition 3.5, corrected by spec 9.i, 9.k).
+"""Full multicalibration: weights that are constant on the cells of a grid (Definition 3.6, corrected by spec 9.i, 9.k).
 
 The last interval is closed at 1, the weights are vector valued (e_a 1_P), and only cells that hold a row are stored.
 """

@@ -1,7 +1,7 @@
 """Multiaccuracy and degree-k multicalibration: polynomial weights of degree below k.
 
 Degree-k uses polynomials of degree at most k - 1 with 0 <= q <= 1 on the simplex and sum |coefficients| <= 1
-(Definition 3.4). Monomials are its basis. In the scalar convention the supremum IS the largest monomial; on the simplex
+(Definition 3.2). Monomials are its basis. In the scalar convention the supremum IS the largest monomial; on the simplex
 it is larger by a factor up to d (spec 2.2), and the closed forms below give it.
 """
 
@@ -23,7 +23,7 @@ from lowcal.weights import Monomial, Weight, evaluate, monomials
 
 @dataclass(frozen=True)
 class Multiaccuracy:
-    """W = {e_a}: |E[c (y_a - f_a)]| <= alpha for every label a (Definition 3.2).
+    """W = {e_a}: |E[c (y_a - f_a)]| <= alpha for every label a (Section 3.1).
 
     >>> print(Multiaccuracy())
     multiaccuracy
@@ -60,7 +60,7 @@ class Multiaccuracy:
 
 @dataclass(frozen=True)
 class LowDegree:
-    """W_k: weights whose coordinates are bounded, sparse polynomials of degree at most k - 1 (Definition 3.4).
+    """W_k: weights whose coordinates are bounded, sparse polynomials of degree at most k - 1 (Definition 3.2).
 
     >>> print(LowDegree(3))
     degree-3

@@ -1,4 +1,4 @@
-"""Smooth multicalibration: weights in [0, 1] that are 1-Lipschitz in l1 (Definition 3.3).
+"""Smooth multicalibration: weights in [0, 1] that are 1-Lipschitz in l1 (Definition 3.4).
 
 The class is infinite, yet its supremum on a sample is exact: for scalars by dynamic programming on the sorted
 predictions (spec 2.3), on the simplex by transport (spec 2.4) when few rows differ. For more rows it is bracketed
@@ -26,7 +26,7 @@ EXACT_ROWS = 400
 
 @dataclass(frozen=True)
 class Smooth:
-    """W = Lip: every coordinate of w is [0, 1]-valued and 1-Lipschitz in l1 (Definition 3.3).
+    """W = Lip: every coordinate of w is [0, 1]-valued and 1-Lipschitz in l1 (Definition 3.4).
 
     >>> print(Smooth())
     smooth
