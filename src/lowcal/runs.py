@@ -57,15 +57,20 @@ class Fit:
 
     @property
     def n_updates(self) -> int:
-        """How many updates the predictor makes."""
-        return len(self.predictor)
+        """How many updates the run made; after held-out stopping the predictor keeps the first `len(predictor)`."""
+        return len(self.history)
 
     def __str__(self) -> str:
+        violation = f"{self.violation:.3g}"
+        if self.upper > self.violation:
+            violation += f" (certified to be at most {self.upper:.3g})"
         whose = "" if self.is_exact else " Subpopulations were found by a learner: others may exist."
         updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
+        if len(self.predictor) < self.n_updates:
+            updates += f", of which the first {len(self.predictor)} are kept,"
         return (
             f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates} "
-            f"(bound {self.bound}), violation {self.violation:.3g} on the fitted rows: {self.status.sentence}.{whose}"
+            f"(bound {self.bound}), violation {violation} on the fitted rows: {self.status.sentence}.{whose}"
         )
 
 

@@ -153,11 +153,16 @@ def _basis(problem: Problem, p: FloatArray) -> Iterator[tuple[Weight, int]]:
 
 
 def _largest(problem: Problem, p: FloatArray) -> Suprema | None:
-    """Return the suprema while one exceeds alpha; a learner is asked for more before it is believed."""
+    """Return the suprema while a witness can act on them; a learner is asked for more before it is believed."""
     found = problem.suprema(p)
-    if found.upper.max() <= problem.alpha and explore(problem, p):
+    if not _can_act(problem, found, p.shape[1]) and explore(problem, p):
         found = problem.suprema(p)
-    return found if found.upper.max() > problem.alpha else None
+    return found if _can_act(problem, found, p.shape[1]) else None
+
+
+def _can_act(problem: Problem, found: Suprema, d: int) -> bool:
+    """Whether the supremum may exceed alpha and a witness shows at least the share of it that the bound counts on."""
+    return bool(found.upper.max() > problem.alpha and found.value.max() > problem.notion.gain(d) * problem.alpha)
 
 
 def explore(problem: Problem, p: FloatArray) -> bool:
