@@ -37,6 +37,7 @@ test-slow: .venv/.dev
 
 bench: .venv/.dev
 	$(PY) benchmarks/import_time.py
+	$(PY) benchmarks/rounds.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist
