@@ -23,9 +23,7 @@ def supremum(notion: str, C: np.ndarray, y: np.ndarray, p: np.ndarray, weight: n
     return max(suprema(notion, C, y, p, weight))
 
 
-def suprema(
-    notion: str, C: np.ndarray, y: np.ndarray, p: np.ndarray, weight: np.ndarray | None = None
-) -> list[float]:
+def suprema(notion: str, C: np.ndarray, y: np.ndarray, p: np.ndarray, weight: np.ndarray | None = None) -> list[float]:
     y, p = as_columns(y), as_columns(p)
     weight = np.ones(len(p)) if weight is None else np.asarray(weight, dtype=float)
     share = weight / weight.sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -86,7 +87,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return mend
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        if not 0 < self.calibration_fraction < 1:
+        if not _is_share(self.calibration_fraction) or self.calibration_fraction == 0:
             raise InvalidInput(
                 f"calibration_fraction must be in (0, 1), but {self.calibration_fraction!r} was given; "
                 "wrap a fitted model in FrozenEstimator to mend it on all rows."
@@ -129,7 +130,10 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _held_out_share(self, n: int) -> float:
         """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
-        return self.validation_fraction if self.validation_fraction * n >= LEAST_HELD_OUT else 0.0
+        share = self.validation_fraction
+        if not _is_share(share):
+            raise InvalidInput(f"validation_fraction must be a number in [0, 1), but {share!r} was given.")
+        return share if share * n >= LEAST_HELD_OUT else 0.0
 
 
 class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
@@ -219,7 +223,10 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         place = {c: k for k, c in enumerate(self.classes_)}
         strange = [c for c in known if c not in place]
         if strange:
-            raise InvalidInput(f"The base model predicts class {strange[0]!r}, which y does not hold.")
+            raise InvalidInput(
+                f"The base model predicts class {strange[0]!r}, which y does not hold. "
+                "Mend it on rows that hold all its classes."
+            )
         wide = np.zeros((n, n_classes))
         wide[:, [place[c] for c in known]] = p
         return wide
@@ -310,9 +317,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         return self
 
     def _read_bounds(self, y: FloatArray) -> tuple[float, float]:
-        low, high = (float(y.min()), float(y.max())) if self.bounds is None else map(float, self.bounds)
-        if self.bounds is not None and not low < high:
-            raise InvalidInput(f"bounds must be (low, high) with low < high, but {self.bounds!r} was given.")
+        low, high = (float(y.min()), float(y.max())) if self.bounds is None else _bounds(self.bounds)
         outside = (y < low) | (y > high)
         if outside.any():
             row = int(outside.argmax())
@@ -342,6 +347,22 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         low, high = self.bounds_
         for p in self.predictor_.staged(self._start(X), X):
             yield low + (high - low) * p
+
+
+def _is_share(value: object) -> bool:
+    """Whether a value is a number in [0, 1)."""
+    return isinstance(value, Real) and 0.0 <= float(value) < 1.0
+
+
+def _bounds(given: Any) -> tuple[float, float]:
+    """Return the two ends of a range."""
+    try:
+        low, high = (float(end) for end in given)
+    except (TypeError, ValueError):
+        low, high = np.nan, np.nan
+    if not -np.inf < low < high < np.inf:
+        raise InvalidInput(f"bounds must be (low, high), two numbers with low < high, but {given!r} was given.")
+    return low, high
 
 
 def _is_frame(X: Any) -> bool:
@@ -383,8 +404,9 @@ def _probabilities(model: Any, X: Any) -> FloatArray:
     """Return predict_proba, or the squashed decision function of a model that has none."""
     from scipy.special import expit, softmax
 
-    try:
+    if hasattr(model, "predict_proba"):
         return np.asarray(model.predict_proba(X), dtype=np.float64)
-    except AttributeError:
-        score = np.asarray(model.decision_function(X), dtype=np.float64)
+    if not hasattr(model, "decision_function"):
+        raise InvalidInput(f"{model!r} has neither predict_proba nor decision_function. Give a classifier that has.")
+    score = np.asarray(model.decision_function(X), dtype=np.float64)
     return np.column_stack([expit(-score), expit(score)]) if score.ndim == 1 else np.asarray(softmax(score, axis=1))

@@ -14,9 +14,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.engines.reference import Codes, Decode, Design, Table, stack
@@ -150,7 +152,7 @@ class WeakLearner:
         self.n_calls = 0
         self.learner = learn
         self._names: set[str] = set()
-        self._designs: dict[int, list[Design]] = {}
+        self._designs: dict[int, tuple[Rows, list[Design]]] = {}
         self._keep(known)
 
     @property
@@ -161,7 +163,8 @@ class WeakLearner:
     def design(self, rows: Rows | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
         rows = self.rows if rows is None else rows
-        cache = self._designs.setdefault(id(rows), [])
+        # the rows are kept with their designs: an id may be used again once its object is gone
+        _, cache = self._designs.setdefault(id(rows), (rows, []))
         cache += [family.design(rows) for family in self.families[len(cache) :]]
         return stack(cache)
 
@@ -237,16 +240,33 @@ def _parts(subpopulations: Subpopulations) -> Sequence[Subpopulations]:
     return subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
 
 
-def effective_rows(C: Design, sample_weight: FloatArray) -> FloatArray:
-    """Return n_eff(c) = (sum w c)^2 / sum (w c)^2 for indicators: the rows a group is worth (spec 0)."""
-    sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
-    return np.square(sums[:, 0]) / np.maximum(sums[:, 1], np.finfo(float).tiny)
+def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
+    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
+    return np.asarray(np.square(mass) / np.maximum(square, np.finfo(float).tiny))
 
 
-def check_min_mass(min_mass: float) -> None:
+def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
+    """Say which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
+    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), np.finfo(float).tiny))
+
+
+def check_min_mass(min_mass: object) -> None:
     """Refuse a negative or undefined minimum size of a group."""
-    if not min_mass >= 0:
+    if not (isinstance(min_mass, Real) and float(min_mass) >= 0):
         raise InvalidInput(f"min_mass is a number of rows of at least 0, but {min_mass!r} was given.")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Refuse what is not a positive number."""
+    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
+        raise InvalidInput(f"{name} must be a positive number, but {value!r} was given.")
+
+
+def check_whole(name: str, value: object, least: int, most: float = np.inf) -> None:
+    """Refuse what is not a whole number in a range."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        wanted = f"of at least {least}" if most == np.inf else f"between {least} and {most:g}"
+        raise InvalidInput(f"{name} must be a whole number {wanted}, but {value!r} was given.")
 
 
 def require_members(names: Sequence[str], what: str, min_mass: float) -> None:

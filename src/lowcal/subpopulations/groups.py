@@ -17,7 +17,6 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.reference import Table, histogram
-from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
@@ -26,6 +25,9 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
+    check_whole,
+    effective_rows,
+    is_enough,
     require_members,
 )
 from lowcal.subpopulations.levels import UNSEEN, Levels, learn_levels, resolve
@@ -81,8 +83,7 @@ class Intersections(Subpopulations):
 
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column."""
-        if self.depth < 1:
-            raise InvalidInput(f"depth must be at least 1, but {self.depth!r} was given.")
+        check_whole("depth", self.depth, 1)
         return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
 
 
@@ -149,8 +150,7 @@ def _prepare(
     sample_weight: FloatArray,
 ) -> WeakLearner:
     check_min_mass(min_mass)
-    if n_bins < 2:
-        raise InvalidInput(f"n_bins must be at least 2, but {n_bins!r} was given.")
+    check_whole("n_bins", n_bins, 2)
     levels = tuple(learn_levels(X.column(c), n_bins, sample_weight) for c in resolve(columns, X))
     encoder = GroupEncoder(levels, cover([level.count for level in levels], depth))
     rows = encoder(X)
@@ -212,9 +212,9 @@ def _conjunctions(
     shape = encoder.shape(subset)
     key = np.ravel_multi_index(tuple(parts), shape)
     total = histogram(key, mass, prod(shape))
-    worth = np.square(total[:, 0]) / np.maximum(total[:, 1], np.finfo(float).tiny)
+    enough = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass)
     values = np.unravel_index(np.arange(prod(shape)), shape)
-    keep = (worth >= max(min_mass, np.finfo(float).tiny)) & np.all([v != UNSEEN for v in values], axis=0)
+    keep = enough & np.all([v != UNSEEN for v in values], axis=0)
     number = np.where(keep, np.cumsum(keep) - 1, -1)
     names = [
         " & ".join(encoder.levels[k].name(int(v[g])) for k, v in zip(subset, values, strict=True))

@@ -6,14 +6,18 @@ levels from 2 on the categories or the bins.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.reference import histogram
+from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -48,13 +52,21 @@ class Levels:
         if level == MISSING:
             return f"{self.column} is missing"
         if self.categories is not None:
-            return f"{self.column}={self.categories[level - FIRST]}"
-        lower, upper = (None, *self.cuts)[level - FIRST], (*self.cuts, None)[level - FIRST]
+            return f"{self.column}={self.shown[level - FIRST]}"
+        lower, upper = (None, *self.shown)[level - FIRST], (*self.shown, None)[level - FIRST]
         if lower is None and upper is None:
             return f"{self.column} is present"
-        left = "" if lower is None else f"{lower:.6g}<"
-        right = "" if upper is None else f"<={upper:.6g}"
-        return f"{left}{self.column}{right}" if right else f"{self.column}>{lower:.6g}"
+        left = "" if lower is None else f"{lower}<"
+        right = "" if upper is None else f"<={upper}"
+        return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """The categories or the cut points as text, no two alike: a name stands for one group."""
+        if self.categories is None:
+            return show_numbers(self.cuts)
+        times = Counter(str(c) for c in self.categories)
+        return tuple(str(c) if times[str(c)] == 1 else repr(c) for c in self.categories)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the levels as plain data."""
@@ -101,6 +113,19 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
     return tuple(float(c) for c in cuts if c < distinct[-1])
 
 
+def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
+    """Write distinct numbers with six digits, or with as many as tell them apart; -0.0 is 0.
+
+    >>> show_numbers([0.5, 1 / 3]), show_numbers([1000001.0, 1000002.0])
+    (('0.5', '0.333333'), ('1000001', '1000002'))
+    """
+    for digits in range(6, 17):
+        shown = tuple(f"{t + 0.0:.{digits}g}" for t in numbers)
+        if len(set(shown)) == len(shown):
+            return shown
+    return tuple(repr(t) for t in numbers)
+
+
 def _plain(value: float) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
 
@@ -109,5 +134,7 @@ def resolve(columns: str | int | Sequence[str | int] | None, X: Frame) -> tuple[
     """Return the names of the wanted columns; None is all of them. An unknown one is an error."""
     if columns is None:
         return X.names
-    wanted = [columns] if isinstance(columns, str | int) else list(columns)
+    if not isinstance(columns, str | Integral | Iterable):
+        raise InvalidInput(f"columns must be a name, a position or a list of these, but {columns!r} was given.")
+    wanted = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else [columns]
     return tuple(dict.fromkeys(X.column(name).name for name in wanted))

@@ -16,10 +16,9 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from lowcal.engines.reference import Dense, Design
-from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, check_positive
 from lowcal.subpopulations.features import learn_features
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
@@ -44,8 +43,7 @@ class Linear(Subpopulations):
 
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Standardise the features and factor their Gram matrix once."""
-        if not self.ridge > 0:
-            raise InvalidInput(f"ridge must be positive, but {self.ridge!r} was given.")
+        check_positive("ridge", self.ridge)
         encoder = learn_features(self.columns, X, sample_weight)
         rows = encoder(X)
         A = np.column_stack([rows, np.ones(len(rows))])

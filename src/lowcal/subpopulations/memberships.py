@@ -5,6 +5,7 @@ Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,14 @@ from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
+    EVERYONE,
     Everyone,
     Family,
     Subpopulations,
     WeakLearner,
     check_min_mass,
     effective_rows,
+    is_enough,
     require_members,
 )
 
@@ -49,40 +52,62 @@ class Memberships(Subpopulations):
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Check the memberships, store them compactly and drop those too small to judge."""
         check_min_mass(self.min_mass)
-        names = tuple(X.names if self.names is None else self.names)
-        if len(names) != len(X.names):
-            raise InvalidInput(f"{len(names)} names were given for {len(X.names)} columns of memberships.")
-        encoder = MembershipEncoder(names)
+        names = self._read_names(X)
+        encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
-        worth = effective_rows(Members(names, tuple(range(len(names)))).design(rows), sample_weight)
-        kept = np.flatnonzero(worth >= max(self.min_mass, np.finfo(float).tiny))
+        C = Members(names, tuple(range(len(names)))).design(rows)
+        sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
+        kept = np.flatnonzero(is_enough(effective_rows(sums[:, 0], sums[:, 1]), self.min_mass))
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
         known: list[Family] = [Everyone(), family] if self.everyone else [family]
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         return WeakLearner(encoder, rows, [f for f in known if f.names])
 
+    def _read_names(self, X: Frame) -> tuple[str, ...]:
+        """Return a name for each column, no two alike."""
+        names = X.names if self.names is None else tuple(self.names)
+        if not X.names:
+            raise InvalidInput("Memberships needs at least one column, but X has none.")
+        if isinstance(self.names, str) or len(names) != len(X.names):
+            raise InvalidInput(
+                f"X has {len(X.names)} columns of memberships, but names={self.names!r} was given. Name each column."
+            )
+        twice = [name for name, times in Counter([*names, *[EVERYONE] * self.everyone]).items() if times > 1]
+        if twice:
+            raise InvalidInput(
+                f"The name {twice[0]!r} stands for several subpopulations ({EVERYONE!r} for all rows unless "
+                "everyone=False). Give each its own in names=."
+            )
+        return tuple(names)
+
 
 @dataclass(frozen=True)
 class MembershipEncoder:
-    """Checks that X has the fitted columns and lies in [0, 1]; packs it."""
+    """Checks that X has the fitted columns and lies in [0, 1]; packs it. Named columns are found by name."""
 
     names: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
 
     def __call__(self, X: Frame) -> Packed | FloatArray | sparse.csr_array:
         """Return packed bits, a dense array or a sparse matrix, whichever X allows."""
         if len(X.names) != len(self.names):
-            raise InvalidInput(f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted.")
+            raise InvalidInput(
+                f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
+                f"({', '.join(self.names[:8])}{', ...' * (len(self.names) > 8)}). Give the same columns."
+            )
         if X.is_sparse:
             matrix = X.sparse()
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
-        C = np.column_stack([_numbers(X.column(name)) for name in X.names])
-        _check(C, lambda k: divmod(k, C.shape[1]), X.names)
+        columns = self.columns if self.columns is not None and X.is_named else X.names
+        C = np.column_stack([_numbers(X.column(name)) for name in columns])
+        _check(C, lambda k: divmod(k, C.shape[1]), columns)
         return pack(C) if bool(((C == 0) | (C == 1)).all()) else C
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
-        return {"kind": "memberships", "names": list(self.names)}
+        columns = None if self.columns is None else list(self.columns)
+        return {"kind": "memberships", "names": list(self.names), "columns": columns}
 
 
 def _numbers(column: Column) -> FloatArray:
@@ -102,8 +127,8 @@ def _check(values: FloatArray, place: Any, names: Sequence[str]) -> None:
         k = int((~good).ravel().argmax())
         row, column = place(k)
         raise InvalidInput(
-            f"Memberships must lie in [0, 1], but row {row}, column {names[column]!r} holds {values.ravel()[k]!r}. "
-            f"Clip or rescale it; missing memberships are not allowed."
+            f"Memberships must lie in [0, 1], but row {row}, column {names[column]!r} holds {values.ravel()[k]:.6g}. "
+            "Clip or rescale it; missing memberships are not allowed."
         )
 
 

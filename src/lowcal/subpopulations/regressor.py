@@ -38,20 +38,29 @@ class Regressor(Subpopulations):
 
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Encode the features once; every call fits clones."""
-        from sklearn.base import is_regressor  # on first use: scikit-learn takes a second to import
-
-        if not is_regressor(self.estimator):
-            raise InvalidInput(f"Regressor needs a scikit-learn regressor, but {self.estimator!r} was given.")
+        if not _is_regressor(self.estimator):
+            raise InvalidInput(
+                f"Regressor needs an unfitted scikit-learn regressor such as DecisionTreeRegressor(max_depth=3), "
+                f"but {self.estimator!r} was given."
+            )
         encoder = learn_features(self.columns, X, sample_weight)
         rows = encoder(X)
+        if rows.shape[1] == 0:
+            raise InvalidInput("Regressor has nothing to learn from: X has no column with values. Give it one.")
+        name = self._name(encoder.names)
         w = sample_weight / sample_weight.sum()
         number = count(1)
 
         def learn(Z: FloatArray) -> Sequence[Family]:
             found = [_fit(self.estimator, rows, Z[:, a], w) for a in range(Z.shape[1])]
-            return [Fitted((f"regressor #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
+            return [Fitted((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
 
         return WeakLearner(encoder, rows, [Everyone()], learn)
+
+    def _name(self, features: Sequence[str]) -> str:
+        """Say which regressor this is, so that those of a union are told apart."""
+        model = " ".join(repr(self.estimator).split())
+        return model if self.columns is None else f"{model} on {', '.join(features)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +87,17 @@ class Fitted:
             "A predictor over Regressor holds fitted foreign estimators, which can't be written as plain data. "
             "Use Trees or Linear for a predictor that can be saved, or pickle the whole object at your own risk."
         )
+
+
+def _is_regressor(estimator: Any) -> bool:
+    from sklearn.base import is_regressor  # on first use: scikit-learn takes a second to import
+
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        return False
+    try:
+        return bool(is_regressor(estimator))
+    except AttributeError:  # no estimator of scikit-learn's kind
+        return False
 
 
 def _fit(estimator: Any, rows: FloatArray, z: FloatArray, w: FloatArray) -> tuple[Any, float]:

@@ -23,9 +23,11 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
+    effective_rows,
+    is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import resolve, weighted_values
+from lowcal.subpopulations.levels import resolve, show_numbers, weighted_values
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,8 @@ def _cuts(values: FloatArray, sample_weight: FloatArray, min_mass: float) -> Flo
     which = np.searchsorted(distinct, values[~np.isnan(values) & (sample_weight > 0)])
     w = sample_weight[~np.isnan(values) & (sample_weight > 0)]
     mass, square = np.cumsum(each), np.cumsum(histogram(which, np.square(w)[:, None], len(distinct))[:, 0])
-    tiny = np.finfo(float).tiny
-    below = np.square(mass) / np.maximum(square, tiny)
-    above = np.square(mass[-1] - mass) / np.maximum(square[-1] - square, tiny)
-    return np.asarray(distinct[:-1][(np.minimum(below, above) >= min_mass)[:-1]])
+    below, above = effective_rows(mass, square), effective_rows(mass[-1] - mass, square[-1] - square)
+    return np.asarray(distinct[:-1][is_enough(np.minimum(below, above), min_mass)[:-1]])
 
 
 def _list_thresholds(encoder: ThresholdEncoder, everyone: bool) -> CodeFamily:
@@ -106,5 +106,6 @@ def _list_thresholds(encoder: ThresholdEncoder, everyone: bool) -> CodeFamily:
     for k, (column, cuts) in enumerate(zip(encoder.columns, encoder.cuts, strict=True)):
         if len(cuts):
             tables.append((k, Cumulative(len(cuts) + 2)))
-            names += [f"{column}<={t:.6g}" for t in cuts] + [f"{column}>{t:.6g}" for t in cuts]
+            shown = show_numbers(cuts.tolist())
+            names += [f"{column}<={t}" for t in shown] + [f"{column}>{t}" for t in shown]
     return CodeFamily(tuple(names), tuple(k for k, _ in tables), tuple(t for _, t in tables))

@@ -14,7 +14,6 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.reference import Codes, Design, Table, histogram
-from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
@@ -23,6 +22,9 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
+    check_whole,
+    effective_rows,
+    is_enough,
 )
 from lowcal.subpopulations.features import ordered_levels
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, resolve
@@ -58,8 +60,8 @@ class Trees(Subpopulations):
     def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
         check_min_mass(self.min_mass)
-        if not 1 <= self.max_depth <= 12:
-            raise InvalidInput(f"max_depth must be between 1 and 12, but {self.max_depth!r} was given.")
+        check_whole("max_depth", self.max_depth, 1, 12)
+        check_whole("max_bins", self.max_bins, 2)
         levels = tuple(ordered_levels(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
         encoder = BinEncoder(levels)
         rows = encoder(X)
@@ -69,7 +71,7 @@ class Trees(Subpopulations):
             trees = [grow(rows, t, sample_weight, self.max_depth, self.min_mass, levels) for t in targets]
             return [family(tree, levels) for tree in trees if (tree.feature >= 0).any()]
 
-        return WeakLearner(encoder, rows, [Everyone()], learn)
+        return WeakLearner(encoder, rows, [Everyone()], learn if levels else None)
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,7 @@ def _score(sums: FloatArray, min_mass: float) -> FloatArray:
     """Return sum_a S_a^2 / m, or -inf where fewer than min_mass effective rows lie."""
     mass, square = sums[..., 0], sums[..., 1]
     safe = np.maximum(mass, np.finfo(float).tiny)
-    worth = np.square(mass) / np.maximum(square, np.finfo(float).tiny)
-    enough = (worth >= min_mass) & (mass > 0)
+    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > 0)
     return np.asarray(np.where(enough, np.square(sums[..., 2:]).sum(axis=-1) / safe, -np.inf))
 
 
@@ -222,10 +223,10 @@ def _condition(levels: Levels, low: int, high: int) -> str:
         return levels.name(MISSING)
     tail = " or missing" if missing else ""
     if levels.categories is not None:
-        shown = [str(levels.categories[v - FIRST]) for v in range(low + 1, high + 1)]
+        shown = levels.shown[low + 1 - FIRST : high + 1 - FIRST]
         return f"{levels.column} in {{{', '.join(shown)}}}{tail}"
-    left = "" if low == MISSING else f"{levels.cuts[low - FIRST]:.6g}<"
-    right = "" if high == levels.count - 1 else f"<={levels.cuts[high - FIRST]:.6g}"
+    left = "" if low == MISSING else f"{levels.shown[low - FIRST]}<"
+    right = "" if high == levels.count - 1 else f"<={levels.shown[high - FIRST]}"
     if not left and not right:
         return f"{levels.column} is present"
     return f"{left}{levels.column}{right}{tail}" if right else f"{levels.column}>{left[:-1]}{tail}"

@@ -1,0 +1,247 @@
+"""The border: every accepted form of y and p gives the same outcomes in one convention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lowcal
+from lowcal import Groups
+from lowcal.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabilities, read_weight
+
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
+pa = pytest.importorskip("pyarrow")
+
+Y = np.array([0, 1, 1, 0, 1])
+P = np.array([0.25, 0.5, 0.75, 0.125, 1.0])
+NAMES = np.array(["no", "yes"])[Y]
+Y3 = np.array([2, 0, 1, 0, 2])
+P3 = np.array([[0.5, 0.25, 0.25], [0, 0, 1], [1, 0, 0], [0.125, 0.125, 0.75], [0.25, 0.25, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        Y,
+        Y.astype(np.uint8),
+        Y.astype(np.int64),
+        Y == 1,
+        Y.astype(float),
+        Y.astype(np.float32),
+        Y.tolist(),
+        tuple(Y.tolist()),
+        (Y == 1).tolist(),
+        Y[:, None],
+        Y.astype(object),
+        [np.int64(v) for v in Y],
+        pd.Series(Y, index=list("vwxyz")),
+        pd.Series(Y, dtype="Int64"),
+        pd.Series(Y == 1, dtype="boolean"),
+        pd.Categorical(Y),
+        pd.DataFrame({"y": Y}),
+        pl.Series(Y),
+        pl.Series(Y == 1),
+        pa.array(Y),
+        pa.chunked_array([Y[:2], Y[2:]]),
+    ],
+    ids=lambda y: f"{type(y).__module__.split('.')[0]}.{type(y).__name__}",
+)
+def test_labels_0_and_1_in_any_form(y):
+    read = read_outcomes(y, P)
+    np.testing.assert_array_equal(read.y, Y[:, None].astype(float))
+    assert read.y.dtype == np.float64
+    assert read.layout == Layout(2, (0, 1))
+    assert [type(c) for c in read.layout.classes] == [int, int]
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        NAMES,
+        NAMES.astype(object),
+        NAMES.tolist(),
+        NAMES[:, None],
+        pd.Series(NAMES),
+        pd.Series(NAMES, dtype="string"),
+        pd.Series(NAMES, dtype="category"),
+        pd.Categorical(NAMES, categories=["yes", "no", "maybe"]),
+        pl.Series(NAMES.tolist()),
+        pl.Series(NAMES.tolist(), dtype=pl.Categorical),
+        pa.array(NAMES.tolist()),
+    ],
+    ids=lambda y: f"{type(y).__module__.split('.')[0]}.{type(y).__name__}",
+)
+def test_labels_of_text_in_any_form(y):
+    read = read_outcomes(y, P)
+    np.testing.assert_array_equal(read.y[:, 0], Y)
+    assert read.layout.classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        P,
+        P.astype(np.float32),
+        P.tolist(),
+        P[:, None],
+        np.column_stack([1 - P, P]),
+        np.column_stack([1 - P, P]).astype(np.float32),
+        np.column_stack([1 - P, P]).tolist(),
+        pd.Series(P, index=list("vwxyz")),
+        pd.Series(P, dtype="Float64"),
+        pd.DataFrame({"no": 1 - P, "yes": P}),
+        pl.Series(P),
+        pl.DataFrame({"no": 1 - P, "yes": P}),
+        pa.array(P),
+        P.astype(object),
+    ],
+    ids=lambda p: f"{type(p).__module__.split('.')[0]}.{type(p).__name__}",
+)
+def test_binary_probabilities_in_any_form(p):
+    read = read_outcomes(Y, p)
+    np.testing.assert_array_equal(read.p, P[:, None])
+    assert read.p.dtype == np.float64
+
+
+def test_probabilities_that_are_only_0_and_1():
+    np.testing.assert_array_equal(read_outcomes(Y, P > 0.3).p[:, 0], (P > 0.3).astype(float))
+
+
+def test_the_given_arrays_are_not_written_to():
+    p = P.copy()
+    read_outcomes(Y, p).p[:] = 0.0
+    np.testing.assert_array_equal(p, P)
+
+
+def test_several_classes_are_one_hot():
+    read = read_outcomes(Y3, P3)
+    np.testing.assert_array_equal(read.y, np.eye(3)[Y3])
+    np.testing.assert_array_equal(read.p, P3)
+    assert read.layout == Layout(3, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "codes"),
+    [
+        (["b", "c", "a", "c", "b"], ("a", "b", "c"), [1, 2, 0, 2, 1]),
+        ([10, 30, 20, 10, 10], (10, 20, 30), [0, 2, 1, 0, 0]),
+        ([-1.0, 2.5, 0.0, -1.0, 2.5], (2.5, -1, 0), [1, 0, 2, 1, 0]),
+        (np.array([1, "a", 2, 1, 1], dtype=object), (1, 2, "a"), [0, 2, 1, 0, 0]),
+        ([0, 1, 0, 1, 0], (0, 1, 2), [0, 1, 0, 1, 0]),
+        ([True, False, True, False, True], (0, 1, 2), [1, 0, 1, 0, 1]),
+    ],
+)
+def test_the_order_of_classes_is_that_of_sorted_labels(y, classes, codes):
+    read = read_outcomes(y, P3)
+    assert set(read.layout.classes) == set(classes)
+    chosen = [read.layout.classes[k] for k in read.y.argmax(axis=1)]
+    assert chosen == [classes[k] for k in codes]
+    if not any(isinstance(c, float) for c in classes):
+        assert read.layout.classes == classes
+
+
+def test_labels_minus_one_and_one_are_sorted():
+    read = read_outcomes(2 * Y - 1, P)
+    assert read.layout.classes == (-1, 1)
+    np.testing.assert_array_equal(read.y[:, 0], Y)
+
+
+def test_labels_without_an_order_are_sorted_by_their_text():
+    from enum import Enum
+
+    class Answer(Enum):
+        NO = 1
+        YES = 0
+
+    read = read_outcomes(np.array([Answer.YES if v else Answer.NO for v in Y], dtype=object), P)
+    assert read.layout.classes == (Answer.NO, Answer.YES)
+    np.testing.assert_array_equal(read.y[:, 0], Y)
+
+
+def test_classes_name_the_columns():
+    read = read_outcomes(["b", "c", "b", "c", "b"], P3, classes=["c", "a", "b"])
+    np.testing.assert_array_equal(read.y.argmax(axis=1), [2, 0, 2, 0, 2])
+    assert read.layout.classes == ("c", "a", "b")
+    np.testing.assert_array_equal(read_outcomes(Y, P, classes=np.array([1, 0])).y[:, 0], 1 - Y)
+    np.testing.assert_array_equal(read_outcomes(Y.astype(float), P, classes=range(2)).y[:, 0], Y)
+
+
+def test_fractions_are_outcomes_without_classes():
+    y = [0.0, 0.5, 1.0, 0.25, 1.0]
+    read = read_outcomes(y, P)
+    assert read.layout == Layout(2, None)
+    np.testing.assert_array_equal(read.y[:, 0], y)
+    assert read_outcomes(np.full(5, 0.5), P).layout.classes is None
+
+
+@pytest.mark.parametrize("p", [P, np.column_stack([1 - P, P])])
+def test_soft_labels_of_two_classes(p):
+    y = np.column_stack([1 - P[::-1], P[::-1]])
+    read = read_outcomes(y, p)
+    np.testing.assert_array_equal(read.y[:, 0], P[::-1])
+    assert read.layout == Layout(2, None)
+
+
+def test_soft_labels_of_several_classes():
+    read = read_outcomes(P3[::-1], P3)
+    np.testing.assert_array_equal(read.y, P3[::-1])
+    assert read.layout == Layout(3, None)
+    np.testing.assert_array_equal(read_outcomes(pd.DataFrame(P3[::-1]), P3).y, P3[::-1])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 7])
+def test_rows_within_the_tolerance_are_normalised(n_classes):
+    p = np.random.default_rng(n_classes).dirichlet(np.ones(n_classes), 20)
+    layout = Layout(n_classes, None)
+    read = read_probabilities(p * (1 + 0.9 * SUM_TOLERANCE), layout)
+    np.testing.assert_allclose(read, p if n_classes > 2 else p[:, [1]], atol=1e-12)
+    read_probabilities(p.astype(np.float32), layout)
+    with pytest.raises(lowcal.InvalidInput, match=r"sums to"):
+        read_probabilities(p * (1 + 1.1 * SUM_TOLERANCE), layout)
+
+
+def test_weights_sum_to_one():
+    np.testing.assert_array_equal(read_weight(None, 4), np.full(4, 0.25))
+    np.testing.assert_allclose(read_weight([1, 2, 0, 1], 4), [0.25, 0.5, 0, 0.25])
+    np.testing.assert_allclose(read_weight(pl.Series([1, 3]), 2), [0.25, 0.75])
+    np.testing.assert_allclose(read_weight([True, False], 2), [1, 0])
+    assert read_outcomes(Y, P, [1, 1, 1, 1, 0]).weight[-1] == 0
+
+
+def test_a_layout_is_scalar_or_on_the_simplex():
+    scalar, simplex = Layout(2, ("no", "yes")), Layout(3, None)
+    assert (scalar.d, simplex.d) == (1, 3)
+    assert (str(scalar), str(simplex)) == ("scalar convention", "3 classes")
+    assert scalar.to_dict() == {"n_classes": 2, "classes": ["no", "yes"]}
+    assert simplex.to_dict() == {"n_classes": 3, "classes": None}
+    np.testing.assert_array_equal(scalar.show(P[:, None], wide=False), P)
+    np.testing.assert_array_equal(scalar.show(P[:, None], wide=True), np.column_stack([1 - P, P]))
+    np.testing.assert_array_equal(simplex.show(P3, wide=True), P3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return lowcal.datasets.make_miscalibrated(400, random_state=0)
+
+
+def test_the_predictor_answers_in_the_convention_of_p(data):
+    groups = Groups(min_mass=10)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, subpopulations=groups, alpha=0.005)
+    assert fit.n_updates > 0
+    wide = np.column_stack([1 - data.p, data.p])
+    np.testing.assert_allclose(fit.predictor(wide, data.X)[:, 1], fit.predictor(data.p, data.X), atol=1e-12)
+    np.testing.assert_allclose(fit.predictor(wide, data.X).sum(axis=1), 1.0, atol=1e-12)
+    again = lowcal.multicalibrate(data.y, wide, data.X, subpopulations=groups, alpha=0.005)
+    np.testing.assert_allclose(again.predictor(wide, data.X), fit.predictor(wide, data.X), atol=1e-12)
+
+
+def test_forms_of_y_lead_to_the_same_fit(data):
+    options = {"subpopulations": Groups(min_mass=10), "alpha": 0.005}
+    expected = lowcal.multicalibrate(data.y, data.p, data.X, **options).predictor(data.p, data.X)
+    soft = np.column_stack([1 - data.y, data.y])
+    for y in (data.y == 1, np.array(["a", "b"])[data.y], soft, pl.Series(data.y), 2 * data.y - 1):
+        fit = lowcal.multicalibrate(y, data.p, data.X, **options)
+        np.testing.assert_array_equal(fit.predictor(data.p, data.X), expected)
+    swapped = lowcal.multicalibrate(1 - data.y, data.p, data.X, classes=[1, 0], **options)
+    np.testing.assert_array_equal(swapped.predictor(data.p, data.X), expected)

@@ -1,0 +1,83 @@
+"""The public surface: every promised name is there, and importing lowcal imports nothing heavy."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import lowcal
+
+
+@pytest.mark.parametrize("name", lowcal.__all__)
+def test_every_public_name_resolves(name):
+    found = getattr(lowcal, name)
+    if inspect.isclass(found) or inspect.isfunction(found):
+        assert found.__name__ == name
+        assert inspect.getdoc(found)
+
+
+def test_names_live_where_the_package_says():
+    assert set(lowcal._HOME) | set(lowcal._MODULES) | {"__version__"} == set(lowcal.__all__)
+    assert len(set(lowcal.__all__)) == len(lowcal.__all__)
+
+
+def test_dir_lists_the_public_names():
+    assert dir(lowcal) == sorted(lowcal.__all__)
+
+
+def test_the_contract_of_the_interface_is_there():
+    promised = (
+        "Multiaccuracy LowDegree Smooth Full parse_notion Groups Intersections Memberships Linear Trees Thresholds "
+        "Regressor multicalibrate Fit Predictor MulticalibratedClassifier MulticalibratedRegressor datasets"
+    )
+    assert set(promised.split()) <= set(lowcal.__all__)
+    order = ["y", "p", "X", "subpopulations", "notion", "alpha", "solver", "geometry", "step", "sample_weight"]
+    assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
+    model = ["estimator", "notion", "subpopulations", "alpha", "solver", "geometry", "step", "validation_fraction"]
+    assert list(inspect.signature(lowcal.MulticalibratedClassifier).parameters)[: len(model)] == model
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'lowcal' has no attribute 'multicalibrat'"):
+        lowcal.multicalibrat  # noqa: B018
+    assert not hasattr(lowcal, "audits")
+
+
+def test_star_import_gives_every_name():
+    space = {}
+    exec("from lowcal import *", space)
+    assert set(lowcal.__all__) <= set(space)
+
+
+def modules_after(statement):
+    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import lowcal", {"numpy", "scipy", "sklearn", "pandas", "polars", "pyarrow", "narwhals", "matplotlib"}),
+        ("from lowcal import multicalibrate", {"sklearn", "pandas", "polars", "pyarrow", "matplotlib", "tqdm"}),
+    ],
+)
+def test_importing_loads_nothing_that_is_not_needed(statement, absent):
+    assert not absent & modules_after(statement)
+
+
+def test_the_estimators_load_little_more_than_scikit_learn_does():
+    ours = modules_after("from lowcal import MulticalibratedClassifier")
+    known = (
+        modules_after("import sklearn.calibration, sklearn.model_selection, sklearn.frozen") | sys.stdlib_module_names
+    )
+    assert ours - known <= {"lowcal"}
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert lowcal.__version__ == version("lowcal")
