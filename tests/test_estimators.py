@@ -254,7 +254,7 @@ def test_a_base_model_that_saw_fewer_classes():
     y = np.array(["a", "b", "rare"])[np.where(X[:, 0] > 0, 1, 0)]
     y[:40] = "rare"
     base = GaussianNB().fit(X[40:], y[40:])
-    model = Classifier(FrozenEstimator(base), alpha=0.02).fit(X, y)
+    model = Classifier(FrozenEstimator(base), alpha=0.02, validation_fraction=0.0, random_state=0).fit(X, y)
     assert list(model.classes_) == ["a", "b", "rare"]
     p = model.predict_proba(X)
     assert p.shape == (400, 3)

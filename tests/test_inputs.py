@@ -215,9 +215,10 @@ def test_a_layout_is_scalar_or_on_the_simplex():
     assert (str(scalar), str(simplex)) == ("scalar convention", "3 classes")
     assert scalar.to_dict() == {"n_classes": 2, "classes": ["no", "yes"]}
     assert simplex.to_dict() == {"n_classes": 3, "classes": None}
-    np.testing.assert_array_equal(scalar.show(P[:, None], wide=False), P)
-    np.testing.assert_array_equal(scalar.show(P[:, None], wide=True), np.column_stack([1 - P, P]))
-    np.testing.assert_array_equal(simplex.show(P3, wide=True), P3)
+    np.testing.assert_array_equal(scalar.show(P[:, None], like=P), P)
+    np.testing.assert_array_equal(scalar.show(P[:, None], like=P[:, None]), P[:, None])
+    np.testing.assert_array_equal(scalar.show(P[:, None], like=np.column_stack([P, P])), np.column_stack([1 - P, P]))
+    np.testing.assert_array_equal(simplex.show(P3, like=P3), P3)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import lowcal
 from lowcal import simplex
 from lowcal.engines.reference import Codes, Cumulative, Dense, Design, Sparse, Stacked, Table
 from lowcal.moments import displacement, moments
-from lowcal.notions.low_degree import best_linear
+from lowcal.notions.low_degree import _linear_witness, best_linear
 from lowcal.steps import curvature, exact_clipped, line_search, newton
 from lowcal.weights import CellIds, Points, evaluate, monomials
 
@@ -215,6 +215,49 @@ def test_closed_form_of_degree_two(m: np.ndarray) -> None:
     S = definition.exponents(len(m), 1)
     full = np.array([m.sum() if sum(s) == 0 else m[s.index(1)] for s in S])
     assert best_linear(m)[0] == pytest.approx(definition.best_polynomial(full, S, np.eye(len(m))), abs=1e-9)
+
+
+@given(arrays(float, st.integers(2, 7), elements=st.floats(-1, 1)), st.floats(0.0, 1.0))
+@quick
+def test_witness_of_degree_two(m: np.ndarray, lift: float) -> None:
+    """Coefficients (q_0, q) with sum |q| <= 1 and q >= 0 on the vertices that attain the closed form."""
+    m = m + lift  # mostly positive moments: then 1 - z_A is the best
+    value, size = best_linear(m)
+    q = _linear_witness(m, int(size))
+    if value > 0:
+        assert q[0] * m.sum() + q[1:] @ m == pytest.approx(float(value), abs=1e-12)
+    assert np.abs(q).sum() <= 1 + 1e-12
+    assert (q[0] + q[1:]).min() >= -1e-12
+
+
+def test_linear_witness_by_hand() -> None:
+    """l = 4, three of the moments 1, one -1: (1 - z_3) / 2 collects 3 / 2."""
+    value, size = best_linear(np.array([1.0, 1.0, 1.0, -1.0]))
+    assert (float(value), int(size)) == (2.0, 4)  # all of them: the constant 1 collects the sum, 2
+    value, size = best_linear(np.array([1.0, 1.0, 1.0, -2.0]))
+    assert (float(value), int(size)) == (1.5, 3)
+    assert _linear_witness(np.array([1.0, 1.0, 1.0, -2.0]), 3).tolist() == [0.5, 0.0, 0.0, 0.0, -0.5]
+
+
+def test_many_rows_of_several_classes_are_bracketed() -> None:
+    """Beyond the exact programs: functions of the own coordinate, 2-Lipschitz there, below; a plan above."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 450)
+    rho = (np.eye(3)[rng.integers(0, 3, 450)] - p) / 450
+    found = lowcal.Smooth().suprema(p, rho, Dense(np.ones((450, 1))))
+    expected = sum(definition.line(rho[:, a], p[:, [a]], lip=2.0) for a in range(3))
+    assert found.value[0] == pytest.approx(expected, abs=1e-9)
+    assert found.value[0] < found.upper[0] <= np.abs(rho).sum() / 2
+    assert float((found.witness(0)(p) * rho).sum()) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("d", "k"), [(1, 1), (1, 3), (3, 2), (3, 3)])
+def test_the_basis_stops_below_the_degree(d: int, k: int) -> None:
+    p = np.full((4, d), 1 / d)
+    notion = lowcal.LowDegree(k)
+    expected = set(definition.exponents(d, k - 1))
+    for weights in (notion.basis(p, 0.1), notion.features(p)):
+        assert {tuple(u.factors.count(j) for j in range(d)) for u in weights} == expected
 
 
 @given(samples(), st.sampled_from(NOTIONS), st.floats(0.001, 0.2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,6 +23,7 @@ from sklearn.utils.validation import (
 
 from lowcal.errors import InvalidInput
 from lowcal.fitting import multicalibrate
+from lowcal.inputs import check_share
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Trees
@@ -87,9 +87,10 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return mend
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        if not _is_share(self.calibration_fraction) or self.calibration_fraction == 0:
+        check_share("calibration_fraction", self.calibration_fraction)
+        if self.calibration_fraction == 0:
             raise InvalidInput(
-                f"calibration_fraction must be in (0, 1), but {self.calibration_fraction!r} was given; "
+                "calibration_fraction is 0, which leaves no rows to mend the base model on; "
                 "wrap a fitted model in FrozenEstimator to mend it on all rows."
             )
         rows = np.arange(n)
@@ -131,8 +132,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _held_out_share(self, n: int) -> float:
         """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
         share = self.validation_fraction
-        if not _is_share(share):
-            raise InvalidInput(f"validation_fraction must be a number in [0, 1), but {share!r} was given.")
+        check_share("validation_fraction", share)
         return share if share * n >= LEAST_HELD_OUT else 0.0
 
 
@@ -347,11 +347,6 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         low, high = self.bounds_
         for p in self.predictor_.staged(self._start(X), X):
             yield low + (high - low) * p
-
-
-def _is_share(value: object) -> bool:
-    """Whether a value is a number in [0, 1)."""
-    return isinstance(value, Real) and 0.0 <= float(value) < 1.0
 
 
 def _bounds(given: Any) -> tuple[float, float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Outcomes, read_outcomes
+from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
@@ -84,11 +85,11 @@ def multicalibrate(
     ('reached', True)
     >>> mended = fit.predictor(data.p, data.X)
     """
-    _check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience)
+    _check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
     notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
-    rng = np.random.default_rng(random_state)
+    rng = _generator(random_state)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     chosen = choose_subpopulations(subpopulations, X, table)
     fitted = _subset(outcomes, ~held_out)
@@ -118,16 +119,17 @@ def multicalibrate(
 
 
 def _check_options(
-    alpha: float,
+    alpha: object,
     solver: str,
     geometry: str,
-    step: float | str | None,
-    validation_fraction: float,
-    max_updates: int | None,
+    step: object,
+    validation_fraction: object,
+    max_updates: object,
     monitor: str | None,
-    patience: int | None,
+    patience: object,
+    callback: object,
 ) -> None:
-    if isinstance(alpha, bool) or not isinstance(alpha, float | int | np.number) or not 0 < alpha < np.inf:
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
         raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
@@ -142,21 +144,31 @@ def _check_options(
             'The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".'
         )
     _check_step(step, solver)
-    if not 0 <= validation_fraction < 1:
-        raise InvalidInput(f"validation_fraction must be in [0, 1), but {validation_fraction!r} was given.")
+    check_share("validation_fraction", validation_fraction)
     for name, value in (("max_updates", max_updates), ("patience", patience)):
-        if value is not None and value < 1:
-            raise InvalidInput(f"{name} must be at least 1, but {value!r} was given.")
+        if value is not None:
+            check_whole(name, value, 1)
+    if callback is not None and not callable(callback):
+        raise InvalidInput(f"callback must be a function of a Record, but {callback!r} was given.")
 
 
-def _check_step(step: float | str | None, solver: str) -> None:
-    if step is None or (step == "newton" and solver != "first"):
+def _check_step(step: object, solver: str) -> None:
+    if step is None or (isinstance(step, str) and step == "newton" and solver != "first"):
         return
-    if isinstance(step, str) or not 0 < step <= 1:
+    if isinstance(step, bool) or not isinstance(step, Real) or not 0 < float(step) <= 1:
         more = "" if solver == "first" else ' or "newton"'
         raise InvalidInput(
             f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given."
         )
+
+
+def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"random_state must be None, a whole number or a Generator, but {random_state!r} was given."
+        ) from error
 
 
 def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,11 +38,11 @@ class Layout:
         """The number of coordinates of a prediction: 1 in the scalar convention, l on the simplex."""
         return 1 if self.n_classes == 2 else self.n_classes
 
-    def show(self, p: FloatArray, wide: bool) -> FloatArray:
-        """Return predictions as the user gave them: (n,) or (n, 2) for binary, (n, l) on the simplex."""
-        if self.d > 1:
+    def show(self, p: FloatArray, like: ArrayLike) -> FloatArray:
+        """Return predictions in the shape of what the user gave: (n,), (n, 1) or (n, 2) for binary, else (n, l)."""
+        if self.d > 1 or np.shape(like)[1:] == (1,):
             return p
-        return np.column_stack([1.0 - p[:, 0], p[:, 0]]) if wide else p[:, 0]
+        return np.column_stack([1.0 - p[:, 0], p[:, 0]]) if np.ndim(like) == 2 else p[:, 0]
 
     def __str__(self) -> str:
         return "scalar convention" if self.d == 1 else f"{self.n_classes} classes"
@@ -76,6 +77,25 @@ def read_outcomes(
     weight = read_weight(sample_weight, n)
     coded, layout = _read_y(labels, n_classes, classes, weight)
     return Outcomes(coded, probabilities, weight, layout)
+
+
+def check_positive(name: str, value: object) -> None:
+    """Refuse what is not a positive number."""
+    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
+        raise InvalidInput(f"{name} must be a positive number, but {value!r} was given.")
+
+
+def check_whole(name: str, value: object, least: int, most: float = np.inf) -> None:
+    """Refuse what is not a whole number in a range."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        wanted = f"of at least {least}" if most == np.inf else f"between {least} and {most:g}"
+        raise InvalidInput(f"{name} must be a whole number {wanted}, but {value!r} was given.")
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what is not a number in [0, 1)."""
+    if not (isinstance(value, Real) and 0 <= float(value) < 1):
+        raise InvalidInput(f"{name} must be a number in [0, 1), but {value!r} was given.")
 
 
 def check_length(name: str, given: int, wanted: int) -> None:

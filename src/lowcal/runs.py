@@ -41,7 +41,12 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What `multicalibrate` returns."""
+    """What `multicalibrate` returns.
+
+    `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
+    and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" speaks of the whole
+    class or of what its learner found.
+    """
 
     predictor: Predictor
     status: Status
@@ -67,7 +72,7 @@ class Fit:
         whose = "" if self.is_exact else " Subpopulations were found by a learner: others may exist."
         updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
         if len(self.predictor) < self.n_updates:
-            updates += f", of which the first {len(self.predictor)} are kept,"
+            updates += f", of which the held-out rows keep {len(self.predictor)}"
         return (
             f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates} "
             f"(bound {self.bound}), violation {violation} on the fitted rows: {self.status.sentence}.{whose}"

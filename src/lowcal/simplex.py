@@ -23,6 +23,9 @@ Geometry = Literal["euclidean", "mirror"]
 #: Probabilities are lifted to at least this much before a logarithm is taken, in every place that takes one.
 FLOOR = 1e-9
 
+#: Numbers that differ by a smaller share than this are equal: rounding must not choose between them.
+TIE = 1e-9
+
 
 def project(v: FloatArray) -> FloatArray:
     """Return the nearest point of [0, 1] (d = 1) or of the simplex (d >= 2) to each row of v.
@@ -101,6 +104,25 @@ def centred(w: FloatArray) -> FloatArray:
     array([[1.]])
     """
     return w if w.shape[1] == 1 else w - w.mean(axis=1, keepdims=True)
+
+
+def leading(values: FloatArray) -> int:
+    """Return the first position whose value is the largest up to rounding: ties must not be broken by noise.
+
+    >>> leading(np.array([1.0, 1.0 + 1e-15, 0.5]))
+    0
+    """
+    best = values.max()
+    return int(np.argmax(values >= best - TIE * abs(best)))
+
+
+def above_noise(values: FloatArray) -> NDArray[np.bool_]:
+    """Say which values are positive beyond rounding, compared with the largest of them.
+
+    >>> above_noise(np.array([1.0, 1e-17, -1.0]))
+    array([ True, False, False])
+    """
+    return np.asarray(values > TIE * np.abs(values).max(initial=0.0))
 
 
 def width(d: int) -> float:

@@ -7,6 +7,7 @@ Paper: Algorithm 1 and Lemma 5.3.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -233,10 +234,16 @@ def bound(solver: str, problem: Problem, p: FloatArray) -> int:
     d = p.shape[1]
     if solver == "first":
         beta = problem.notion.tolerance(p, problem.alpha)
-        own = 0.0 if problem.step is None else problem.loss(p) / (min(problem.step, beta) * beta)
-        return int(max(8 * d / beta**2, own))
+        own = 0.0 if problem.step is None else problem.loss(p) / min(problem.step, beta) / beta
+        return _whole(max(8 * d / beta / beta, own))
     gain = problem.notion.gain(d) * problem.alpha
-    return int(problem.loss(p) / guaranteed_progress(problem, gain, d))
+    progress = guaranteed_progress(problem, gain, d)
+    return _whole(problem.loss(p) / progress if progress > 0 else np.inf)
+
+
+def _whole(bound: float) -> int:
+    """Round a bound down; one beyond all counting is the largest integer a machine counts with."""
+    return int(min(bound, sys.maxsize))
 
 
 SOLVERS: dict[str, Solver] = {"first": first, "worst": worst, "block": block}

@@ -7,9 +7,13 @@ phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of al
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import log_softmax, logit
+from scipy.optimize import brentq
+from scipy.special import logit, softmax
 
 from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, move, potential
+
+#: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
+MOST_NEWTON = 64.0
 
 
 def slope(delta: FloatArray, rho: FloatArray) -> float:
@@ -77,26 +81,20 @@ def _suffix(x: FloatArray) -> FloatArray:
 
 
 def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float) -> float:
-    """Return the minimiser of the log loss along delta, which is convex in the step: safeguarded Newton."""
-    score, direction = _log_odds(p), (delta if p.shape[1] > 1 else np.column_stack([0 * delta, delta]))
-    outcome = y if p.shape[1] > 1 else np.column_stack([1.0 - y, y])
-    low, high, eta = 0.0, np.inf, start
-    for _ in range(30):
-        q = np.exp(log_softmax(score + eta * direction, axis=1))
-        mean = (q * direction).sum(axis=1)
-        derivative = float(weight @ (mean - (outcome * direction).sum(axis=1))) * np.sign(start)
-        if derivative > 0:
-            high = abs(eta)
-        else:
-            low = abs(eta)
-        bend = float(weight @ ((q * np.square(direction)).sum(axis=1) - np.square(mean)))
-        step = abs(eta) - derivative / bend if bend > 0 else 2.0 * abs(eta)
-        if not low < step < high:
-            step = 2.0 * low if np.isinf(high) else (low + high) / 2.0
-        if abs(step - abs(eta)) <= 1e-10 * abs(eta):
-            break
-        eta = float(np.sign(start)) * min(step, 64.0 * abs(start))
-    return eta
+    """Return the minimiser of the log loss along delta: its derivative grows with the step, so its root is found."""
+    direction = np.sign(start) * (delta if p.shape[1] > 1 else np.column_stack([0 * delta, delta]))
+    score, outcome = _log_odds(p), (y if p.shape[1] > 1 else np.column_stack([1.0 - y, y]))
+    seen = (outcome * direction).sum(axis=1)
+
+    def derivative(eta: float) -> float:
+        expected = (softmax(score + eta * direction, axis=1) * direction).sum(axis=1)
+        return float(weight @ (expected - seen))
+
+    high = abs(start)
+    while derivative(high) < 0.0 and high < MOST_NEWTON * abs(start):
+        high *= 2.0
+    root = brentq(derivative, 0.0, high, xtol=1e-300) if derivative(high) > 0.0 > derivative(0.0) else high
+    return float(np.sign(start) * root)
 
 
 def _log_odds(p: FloatArray) -> FloatArray:

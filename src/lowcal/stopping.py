@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 
 from lowcal.simplex import FloatArray
-from lowcal.solvers import Problem
+from lowcal.solvers import Problem, explore
 
 
 class Status(StrEnum):
@@ -73,5 +73,6 @@ def _redraw(problem: Problem, p: FloatArray, random_state: np.random.Generator) 
     else:
         label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
         y = np.eye(p.shape[1])[label]
-    rho = problem.weight[:, None] * (y - p)
-    return float(problem.notion.suprema(p, rho, problem.learner.design(), None).value.max())
+    null = replace(problem, y=y, learner=problem.learner.fresh())
+    explore(null, p)
+    return float(null.suprema(p, np.inf).value.max())

@@ -108,11 +108,10 @@ class Predictor:
         given = read_probabilities(p, self.layout)
         rows = self.encoder(read_features(X, len(given)))
         current = given
-        wide = np.ndim(p) == 2
-        yield self.layout.show(current, wide)
+        yield self.layout.show(current, p)
         for update in self.updates:
             current = update(current, rows)
-            yield self.layout.show(current, wide)
+            yield self.layout.show(current, p)
 
     def __len__(self) -> int:
         """How many updates there are."""

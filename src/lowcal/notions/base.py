@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lowcal.engines.reference import Design
-from lowcal.simplex import FloatArray
+from lowcal.simplex import FloatArray, leading
 from lowcal.weights import Evaluated, Weight, evaluate
 
 
@@ -50,7 +50,7 @@ class Suprema:
     @property
     def worst(self) -> int:
         """The subpopulation with the largest violation."""
-        return int(self.value.argmax())
+        return leading(self.value)
 
 
 @runtime_checkable

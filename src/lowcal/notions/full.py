@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
 from lowcal.notions.base import Suprema, Witness
-from lowcal.simplex import FloatArray
+from lowcal.simplex import TIE, FloatArray, above_noise
 from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, occupied_cells
 
 
@@ -29,7 +30,8 @@ class Full:
     width: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.width <= 1:
+        width: object = self.width
+        if not isinstance(width, Real) or not 0 < float(width) <= 1:
             raise InvalidInput(f"The width of the cells must be in (0, 1], but {self.width!r} was given.")
 
     def __str__(self) -> str:
@@ -66,8 +68,8 @@ class Full:
         value = np.maximum(up, down)
 
         def witness(j: int) -> Witness:
-            side = v[j] > 0 if up[j] >= down[j] else -(v[j] < 0).astype(np.float64)
-            return Witness(_cells(occupied.tolist(), self.width), np.asarray(side, dtype=np.float64))
+            sign = 1.0 if up[j] >= down[j] * (1.0 - TIE) else -1.0
+            return Witness(_cells(occupied.tolist(), self.width), np.where(above_noise(sign * v[j]), sign, 0.0))
 
         return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from lowcal.errors import InvalidInput
 from lowcal.moments import moments
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.bracket import bracket
-from lowcal.simplex import FloatArray
+from lowcal.simplex import TIE, FloatArray, above_noise, leading
 from lowcal.weights import Monomial, Weight, evaluate, monomials
 
 
@@ -69,7 +70,8 @@ class LowDegree:
     degree: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.degree, int | np.integer) or self.degree < 1:
+        degree: object = self.degree
+        if isinstance(degree, bool) or not isinstance(degree, Integral) or int(degree) < 1:
             raise InvalidInput(f"The degree must be a whole number of at least 1, but {self.degree!r} was given.")
 
     def __str__(self) -> str:
@@ -123,10 +125,10 @@ def _largest_monomial(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     value = size.max(axis=(1, 2))
 
     def witness(j: int) -> Witness:
-        s, a = np.unravel_index(size[j].argmax(), size[j].shape)
+        s, a = np.unravel_index(leading(size[j].ravel()), size[j].shape)
         coefficients = np.zeros((1, v.shape[2]))
         coefficients[0, a] = np.sign(v[j, s, a])
-        return Witness((weights[s],), coefficients)
+        return Witness((weights[int(s)],), coefficients)
 
     return Suprema(value, value, value, witness)
 
@@ -136,7 +138,7 @@ def _half_l1(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     value = np.abs(v).sum(axis=(1, 2)) / 2
 
     def witness(j: int) -> Witness:
-        return Witness(tuple(weights), (v[j] > 0).astype(np.float64))
+        return Witness(tuple(weights), above_noise(v[j]).astype(np.float64))
 
     return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
 
@@ -153,7 +155,9 @@ def best_linear(m: FloatArray) -> tuple[FloatArray, FloatArray]:
     top = np.cumsum(-np.sort(-m, axis=-1), axis=-1)
     s = np.arange(1, d + 1)
     value = top / np.minimum(s, d + 1 - s)
-    return np.maximum(value.max(axis=-1), 0.0), value.argmax(axis=-1) + 1
+    best = value.max(axis=-1, keepdims=True)
+    size = np.argmax(value >= best - TIE * np.abs(best), axis=-1) + 1
+    return np.maximum(best[..., 0], 0.0), size
 
 
 def _linear_witness(m: FloatArray, size: int) -> FloatArray:
@@ -176,16 +180,18 @@ def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     value = np.maximum(up, down)
 
     def witness(j: int) -> Witness:
-        sign = 1.0 if up[j] >= down[j] else -1.0
+        sign = _larger_side(up[j], down[j])
         side = sign * linear[j]
         gains, sizes = best_linear(side)
-        q = [
-            _linear_witness(m, int(s)) if g > 0 else 0 * _linear_witness(m, 1)
-            for m, g, s in zip(side, gains, sizes, strict=True)
-        ]
-        return Witness(tuple(weights), sign * np.column_stack(q))
+        q = np.column_stack([_linear_witness(m, int(s)) for m, s in zip(side, sizes, strict=True)])
+        return Witness(tuple(weights), sign * q * above_noise(gains))
 
     return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+
+
+def _larger_side(up: float, down: float) -> float:
+    """Return the sign of the larger side; a tie is positive."""
+    return 1.0 if up >= down * (1.0 - TIE) else -1.0
 
 
 def _monomial_bracket(weights: Sequence[Weight], v: FloatArray) -> Suprema:
@@ -196,11 +202,11 @@ def _monomial_bracket(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     upper = np.maximum(up, down).sum(axis=1)
 
     def witness(j: int) -> Witness:
-        sign = 1.0 if up[j].sum() >= down[j].sum() else -1.0
-        best = (sign * v[j]).argmax(axis=0)
+        sign = _larger_side(up[j].sum(), down[j].sum())
+        best = np.array([leading(column) for column in (sign * v[j]).T])
         labels = np.arange(v.shape[2])
         coefficients = np.zeros(v.shape[1:])
-        coefficients[best, labels] = sign * ((sign * v[j])[best, labels] > 0)
+        coefficients[best, labels] = sign * above_noise((sign * v[j])[best, labels])
         return Witness(tuple(weights), coefficients)
 
     return Suprema(value, upper, np.abs(v).max(axis=(1, 2)), witness)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from scipy import sparse
 
 from lowcal.engines.reference import Codes, Decode, Design, Table, stack
 from lowcal.errors import InvalidInput
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, leading
 
 if TYPE_CHECKING:
     from lowcal.frames import Table as Frame
@@ -151,6 +151,7 @@ class WeakLearner:
         self.families: list[Family] = []
         self.n_calls = 0
         self.learner = learn
+        self._start = tuple(known)
         self._names: set[str] = set()
         self._designs: dict[int, tuple[Rows, list[Design]]] = {}
         self._keep(known)
@@ -192,6 +193,10 @@ class WeakLearner:
             j -= len(family.names)
         raise IndexError(j)
 
+    def fresh(self) -> WeakLearner:
+        """Return the same class on the same rows, without the members found since."""
+        return WeakLearner(self.encoder, self.rows, self._start, self.learner)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all known members, in the order of the design's columns."""
@@ -210,7 +215,7 @@ class WeakLearner:
     def _best_known(self, z: FloatArray, alpha: float) -> Found | None:
         self.n_calls += 1
         violations = self.design().moments(z[:, None])[:, 0]
-        j = int(np.abs(violations).argmax())
+        j = leading(np.abs(violations))
         if abs(violations[j]) <= alpha:
             return None
         member = self.member(j)
@@ -254,19 +259,6 @@ def check_min_mass(min_mass: object) -> None:
     """Refuse a negative or undefined minimum size of a group."""
     if not (isinstance(min_mass, Real) and float(min_mass) >= 0):
         raise InvalidInput(f"min_mass is a number of rows of at least 0, but {min_mass!r} was given.")
-
-
-def check_positive(name: str, value: object) -> None:
-    """Refuse what is not a positive number."""
-    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
-        raise InvalidInput(f"{name} must be a positive number, but {value!r} was given.")
-
-
-def check_whole(name: str, value: object, least: int, most: float = np.inf) -> None:
-    """Refuse what is not a whole number in a range."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
-        wanted = f"of at least {least}" if most == np.inf else f"between {least} and {most:g}"
-        raise InvalidInput(f"{name} must be a whole number {wanted}, but {value!r} was given.")
 
 
 def require_members(names: Sequence[str], what: str, min_mass: float) -> None:

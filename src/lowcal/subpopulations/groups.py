@@ -17,7 +17,9 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.reference import Table, histogram
+from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
+from lowcal.inputs import check_whole
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     EVERYONE,
@@ -25,15 +27,17 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
-    check_whole,
     effective_rows,
     is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import UNSEEN, Levels, learn_levels, resolve
+from lowcal.subpopulations.levels import UNSEEN, Levels, drop_rare, learn_levels, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 2048
+
+#: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
+MOST_LEVELS = 1 << 26
 
 Plan = tuple[tuple[int, ...], ...]
 
@@ -151,7 +155,10 @@ def _prepare(
 ) -> WeakLearner:
     check_min_mass(min_mass)
     check_whole("n_bins", n_bins, 2)
-    levels = tuple(learn_levels(X.column(c), n_bins, sample_weight) for c in resolve(columns, X))
+    levels = tuple(
+        drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, sample_weight, min_mass)
+        for c in resolve(columns, X)
+    )
     encoder = GroupEncoder(levels, cover([level.count for level in levels], depth))
     rows = encoder(X)
     family = _list_groups(encoder, depth, rows, sample_weight, min_mass, everyone)
@@ -167,6 +174,12 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
     """
     wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
     sets: list[tuple[int, ...]] = []
+    largest = max((prod(counts[k] for k in subset) for subset in wanted), default=0)
+    if largest > MOST_LEVELS:
+        raise InvalidInput(
+            f"{depth} columns together have {largest:,} joint values, too many for one table. "
+            "Use columns with fewer values, a smaller depth, or a larger min_mass."
+        )
     while wanted and counts:
         chosen = list(wanted[0])
         for k in range(len(counts)):

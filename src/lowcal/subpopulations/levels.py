@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -21,6 +21,7 @@ from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import effective_rows, is_enough
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -92,6 +93,16 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
+
+
+def drop_rare(levels: Levels, X: Frame, sample_weight: FloatArray, min_mass: float) -> Levels:
+    """Return the levels without categories worth fewer than min_mass rows: no group could ever hold them."""
+    if levels.categories is None:
+        return levels
+    both = np.column_stack([sample_weight, np.square(sample_weight)])
+    sums = histogram(levels.codes(X), both, levels.count)[FIRST:]
+    enough = is_enough(effective_rows(sums[:, 0], sums[:, 1]), min_mass)
+    return replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
 
 
 def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -17,8 +17,9 @@ from scipy.special import expit
 
 from lowcal.engines.reference import Dense, Design
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, check_positive
+from lowcal.inputs import check_positive
+from lowcal.simplex import FloatArray, IntArray, leading
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
 from lowcal.subpopulations.features import learn_features
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
@@ -87,7 +88,7 @@ def _sigmoid(A: FloatArray, beta: FloatArray, z: FloatArray, w: FloatArray) -> F
         return np.zeros_like(beta)
     scales = [sign * s / deviation for s in STEEPNESS for sign in (1.0, -1.0)]
     gains = [abs(float(expit(scale * score) @ z)) for scale in scales]
-    return scales[int(np.argmax(gains))] * beta
+    return scales[leading(np.array(gains))] * beta
 
 
 def _name(beta: FloatArray, features: Sequence[str], number: int) -> str:

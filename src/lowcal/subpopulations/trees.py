@@ -15,14 +15,14 @@ from scipy import sparse
 
 from lowcal.engines.reference import Codes, Design, Table, histogram
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.inputs import check_whole
+from lowcal.simplex import TIE, FloatArray, IntArray
 from lowcal.subpopulations.base import (
     Everyone,
     Family,
     Subpopulations,
     WeakLearner,
     check_min_mass,
-    check_whole,
     effective_rows,
     is_enough,
 )
@@ -31,8 +31,6 @@ from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, resolve
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
-#: Splits whose gains differ by less than this share are ties, and the first wins: rounding must not choose.
-TIE = 1e-9
 
 
 @dataclass(frozen=True)
