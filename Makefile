@@ -29,6 +29,10 @@ lint: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
+# one BLAS thread for each test worker: two that spin on the same two cores are many times slower
+test test-slow: export OPENBLAS_NUM_THREADS = 1
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: lint
 	$(PY) -m pytest -n 2 --cov --cov-report=term --cov-fail-under=95 -m "not slow"
 

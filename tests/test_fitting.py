@@ -90,7 +90,7 @@ def test_patience_keeps_the_best_prefix(monitor: str) -> None:
     np.testing.assert_allclose(fit.predictor(data.p, data.X), whole.predictor(data.p, data.X), rtol=0, atol=1e-12)
     # the violation is that of the predictor kept, not of the last update
     assert fit.violation == pytest.approx(whole.history[-1].violation, abs=1e-12)
-    assert f"the first {best} are kept" in str(fit)
+    assert f"after {best + 4} updates, of which the held-out rows keep {best} " in str(fit)
 
 
 def test_held_out_rows_are_not_fitted() -> None:

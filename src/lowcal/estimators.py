@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 
 from lowcal.errors import InvalidInput
 from lowcal.fitting import multicalibrate
-from lowcal.inputs import check_share
+from lowcal.inputs import check_share, is_share
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Trees
@@ -87,10 +87,9 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return mend
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        check_share("calibration_fraction", self.calibration_fraction)
-        if self.calibration_fraction == 0:
+        if not is_share(self.calibration_fraction) or self.calibration_fraction == 0:
             raise InvalidInput(
-                "calibration_fraction is 0, which leaves no rows to mend the base model on; "
+                f"calibration_fraction must be in (0, 1), but {self.calibration_fraction!r} was given; "
                 "wrap a fitted model in FrozenEstimator to mend it on all rows."
             )
         rows = np.arange(n)

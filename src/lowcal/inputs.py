@@ -92,9 +92,14 @@ def check_whole(name: str, value: object, least: int, most: float = np.inf) -> N
         raise InvalidInput(f"{name} must be a whole number {wanted}, but {value!r} was given.")
 
 
+def is_share(value: object) -> bool:
+    """Whether a value is a number in [0, 1)."""
+    return isinstance(value, Real) and 0 <= float(value) < 1
+
+
 def check_share(name: str, value: object) -> None:
     """Refuse what is not a number in [0, 1)."""
-    if not (isinstance(value, Real) and 0 <= float(value) < 1):
+    if not is_share(value):
         raise InvalidInput(f"{name} must be a number in [0, 1), but {value!r} was given.")
 
 
