@@ -12,7 +12,7 @@ from scipy import sparse
 import definition
 import lowcal
 from lowcal import simplex
-from lowcal.engines.reference import Codes, Cumulative, Dense, Design, Sparse, Stacked, Table
+from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.moments import displacement, moments
 from lowcal.notions.low_degree import _linear_witness, best_linear
 from lowcal.steps import curvature, exact_clipped, line_search, newton
@@ -121,7 +121,7 @@ def samples(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[np.ndarray,
 @settings(deadline=None, max_examples=120)
 def test_supremum_is_that_of_the_definition(sample: tuple[np.ndarray, ...], notion: str) -> None:
     p, rho, C = sample
-    found = lowcal.parse_notion(notion).suprema(p, rho, Dense(C))
+    found = lowcal.parse_notion(notion).suprema(p, rho, Matrix(C))
     truth = [definition.class_supremum(notion, rho * C[:, [j]], p) for j in range(3)]
     if notion == "degree-3" and p.shape[1] > 1:  # the definition relaxes q >= 0 to a grid: an upper bound
         assert np.all(found.value <= np.array(truth) + 1e-9)
@@ -135,7 +135,7 @@ def test_supremum_is_that_of_the_definition(sample: tuple[np.ndarray, ...], noti
 @settings(deadline=None, max_examples=120)
 def test_witness_is_admissible_and_attains_the_value(sample: tuple[np.ndarray, ...], notion: str) -> None:
     p, rho, C = sample
-    found = lowcal.parse_notion(notion).suprema(p, rho, Dense(C))
+    found = lowcal.parse_notion(notion).suprema(p, rho, Matrix(C))
     space = np.random.default_rng(0).dirichlet(np.ones(p.shape[1]), 40)
     space = np.random.default_rng(0).random((40, 1)) if p.shape[1] == 1 else space
     for j in range(3):
@@ -174,7 +174,7 @@ def check_lipschitz(points: np.ndarray, w: np.ndarray) -> None:
 def test_supremum_is_at_least_every_admissible_weight(sample: tuple[np.ndarray, ...], notion: str, seed: int) -> None:
     p, rho, C = sample
     rng = np.random.default_rng(seed)
-    found = lowcal.parse_notion(notion).suprema(p, rho, Dense(C))
+    found = lowcal.parse_notion(notion).suprema(p, rho, Matrix(C))
     parsed = lowcal.parse_notion(notion)
     d = p.shape[1]
     elements = [] if notion == "smooth" else list(parsed.basis(p, 0.1))
@@ -198,9 +198,9 @@ def test_bracket_of_higher_degrees(sample: tuple[np.ndarray, ...], k: int) -> No
     """cheap lower <= LP lower <= LP upper <= cheap upper; the definition's relaxation lies above the lower ones."""
     p, rho, C = sample
     notion = lowcal.LowDegree(k)
-    found = notion.suprema(p, rho, Dense(C))
+    found = notion.suprema(p, rho, Matrix(C))
     for j in range(3):
-        low, high = notion.bracket(p, rho, Dense(C), j)
+        low, high = notion.bracket(p, rho, Matrix(C), j)
         tolerance = 1e-7 * (1 + np.abs(rho).sum())
         assert found.value[j] <= low + tolerance
         assert low <= high + tolerance
@@ -244,7 +244,7 @@ def test_many_rows_of_several_classes_are_bracketed() -> None:
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 450)
     rho = (np.eye(3)[rng.integers(0, 3, 450)] - p) / 450
-    found = lowcal.Smooth().suprema(p, rho, Dense(np.ones((450, 1))))
+    found = lowcal.Smooth().suprema(p, rho, Matrix(np.ones((450, 1))))
     expected = sum(definition.line(rho[:, a], p[:, [a]], lip=2.0) for a in range(3))
     assert found.value[0] == pytest.approx(expected, abs=1e-9)
     assert found.value[0] < found.upper[0] <= np.abs(rho).sum() / 2
@@ -266,7 +266,7 @@ def test_saved_work_never_changes_the_verdict(sample: tuple[np.ndarray, ...], no
     """With alpha given, bounds may be looser, but only on the same side of alpha."""
     p, rho, C = sample
     parsed = lowcal.parse_notion(notion)
-    exact, quick_ = parsed.suprema(p, rho, Dense(C)), parsed.suprema(p, rho, Dense(C), alpha)
+    exact, quick_ = parsed.suprema(p, rho, Matrix(C)), parsed.suprema(p, rho, Matrix(C), alpha)
     assert (quick_.upper.max() <= alpha) == (exact.upper.max() <= alpha) or abs(exact.upper.max() - alpha) < 1e-9
     assert np.all(quick_.value <= exact.upper + 1e-10)
     assert np.all(quick_.upper >= exact.value - 1e-10)
@@ -277,7 +277,7 @@ def test_saved_work_never_changes_the_verdict(sample: tuple[np.ndarray, ...], no
 def test_the_hierarchy_is_ordered(sample: tuple[np.ndarray, ...]) -> None:
     """Spec 3.1 and 3.3: multiaccuracy <= degree 1 <= degree 2 <= degree 3 (upper), degree 1 and 2 <= smooth."""
     p, rho, C = sample
-    value = {k: lowcal.parse_notion(k).suprema(p, rho, Dense(C)) for k in NOTIONS}
+    value = {k: lowcal.parse_notion(k).suprema(p, rho, Matrix(C)) for k in NOTIONS}
     assert np.all(value["multiaccuracy"].value <= value["degree-1"].value + 1e-12)
     assert np.all(value["degree-1"].value <= value["degree-2"].value + 1e-12)
     assert np.all(value["degree-2"].value <= value["degree-3"].upper + 1e-12)
@@ -297,8 +297,8 @@ def designs(draw: st.DrawFn) -> Design:
         (rng.integers(0, levels, n).astype(np.uint8), rng.integers(0, ordered, n).astype(np.uint16)),
         (table, Cumulative(ordered)),
     )
-    dense = Dense(rng.random((n, 3)))
-    thin = Sparse(sparse.csr_array((rng.random((n, 5)) < 0.3) * rng.random((n, 5))))
+    dense = Matrix(rng.random((n, 3)))
+    thin = Matrix(sparse.csr_array((rng.random((n, 5)) < 0.3) * rng.random((n, 5))))
     kinds = {"codes": codes, "dense": dense, "sparse": thin, "stacked": Stacked((dense, codes, thin))}
     return kinds[draw(st.sampled_from(sorted(kinds)))]
 
@@ -354,7 +354,7 @@ def test_displacement_is_the_adjoint_of_moments(design: Design, d: int, cells: b
 @pytest.mark.parametrize("d", [1, 3])
 def test_pieces_change_nothing(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    design, U, rho = Dense(rng.random((50, 4))), rng.random((50, 3)), rng.normal(size=(50, d))
+    design, U, rho = Matrix(rng.random((50, 4))), rng.random((50, 3)), rng.normal(size=(50, d))
     theta = rng.normal(size=(4, 3, d))
     whole = moments(design, U, rho), displacement(design, U, theta)
     cells = CellIds(rng.integers(0, 4, 50), 3)

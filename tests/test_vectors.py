@@ -12,14 +12,14 @@ import definition
 import lowcal
 from lowcal.datasets import parity_square, two_halves
 from lowcal.engines.line import aggregate, solve_line
-from lowcal.engines.reference import Dense
+from lowcal.engines.reference import Matrix
 from lowcal.moments import moments
 from lowcal.notions.low_degree import best_linear
 from lowcal.weights import Cell, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
 
 
-def everyone(n: int) -> Dense:
-    return Dense(np.ones((n, 1)))
+def everyone(n: int) -> Matrix:
+    return Matrix(np.ones((n, 1)))
 
 
 def value(notion: lowcal.Notion, p: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.engines import reference
-from lowcal.engines.reference import Codes, Cumulative, Dense, Sparse, Stacked, Table, histogram, pieces, stack
+from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table, histogram, pieces, stack
 
 FORMS = ["codes", "cumulative", "dense", "sparse", "stacked"]
 
@@ -30,9 +30,9 @@ def make(form, rng, n):
         return Codes((code,), (Cumulative(levels),)), np.column_stack(below + above).astype(float)
     matrix = rng.random((n, int(rng.integers(1, 5)))) * rng.integers(0, 2, (n, 1))
     if form == "dense":
-        return Dense(matrix), matrix
+        return Matrix(matrix), matrix
     if form == "sparse":
-        return Sparse(sparse.csr_array(matrix)), matrix
+        return Matrix(sparse.csr_array(matrix)), matrix
     parts = [make(part, rng, n) for part in ("codes", "dense", "sparse", "cumulative")]
     return Stacked(tuple(d for d, _ in parts)), np.concatenate([m for _, m in parts], axis=1)
 
@@ -105,7 +105,7 @@ def test_a_column_that_is_not_there(form):
 
 
 def test_stack_of_one_is_itself():
-    one = Dense(np.ones((2, 1)))
+    one = Matrix(np.ones((2, 1)))
     assert stack([one]) is one
     assert stack([one, one]).shape == (2, 2)
 

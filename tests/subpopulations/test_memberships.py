@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Dense, Sparse
+from lowcal.engines.reference import Codes, Matrix
 from lowcal.frames import Table
 from lowcal.subpopulations import Memberships
 from lowcal.subpopulations.memberships import Packed, pack
@@ -43,8 +43,11 @@ def test_bits_are_the_matrix(m, n, seed):
 def test_forms_of_storage():
     C = np.array([[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]])
     kind = Memberships(min_mass=0, everyone=False)
-    assert isinstance(kind.prepare(Table.of(C), uniform(3)).design(), Dense)
-    assert isinstance(kind.prepare(Table.of(sparse.csr_array(C)), uniform(3)).design(), Sparse)
+    dense, thin = (kind.prepare(Table.of(X), uniform(3)).design() for X in (C, sparse.csr_array(C)))
+    assert isinstance(dense, Matrix)
+    assert isinstance(dense.matrix, np.ndarray)
+    assert isinstance(thin, Matrix)
+    assert sparse.issparse(thin.matrix)
     assert isinstance(kind.prepare(Table.of(np.round(C + 0.1)), uniform(3)).design(), Codes)
     for X in (C, sparse.csr_array(C), sparse.csc_matrix(C)):
         np.testing.assert_array_equal(kind.prepare(Table.of(X), uniform(3)).design().dense(), C)

@@ -2,7 +2,7 @@
 
 Every finite family of subpopulations is, on given rows, a matrix C. Auditing needs C'R (the moments), updating
 needs C theta. `Codes` holds small integer code columns with a decode table each: one histogram, then a small
-product; no n x m array is built. `Dense` and `Sparse` hold fractional memberships; `Stacked` puts them side by side.
+product; no n x m array is built. `Matrix` holds fractional memberships; `Stacked` puts designs side by side.
 This file is the definition that faster engines must agree with.
 """
 
@@ -189,76 +189,41 @@ class Codes:
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
-    """C as an array of fractional memberships."""
+class Matrix:
+    """C itself: an array or a sparse matrix of memberships."""
 
-    matrix: FloatArray
+    matrix: FloatArray | sparse.csr_array
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and subpopulations."""
-        return self.matrix.shape[0], self.matrix.shape[1]
+        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R."""
         return np.asarray(self.matrix.T @ R)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-        """Return the moments inside each cell, a column of R at a time."""
-        return _cells_by_product(self.matrix.T, ids, n_cells, R)
+        """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell."""
+        n, q = R.shape
+        placed = [sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1)) for a in range(q)]
+        return np.stack([_array(P.T @ self.matrix).T[:, :n_cells] for P in placed], axis=2)
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
         return np.asarray(self.matrix @ theta)
 
-    def rows(self, part: slice | IntArray) -> Dense:
+    def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
-        return Dense(self.matrix[part])
+        return Matrix(self.matrix[part])
 
     def dense(self) -> FloatArray:
-        """Return C itself."""
-        return self.matrix
+        """Return C as an array."""
+        return _array(self.matrix)
 
     def column(self, j: int) -> FloatArray:
         """Return one membership."""
-        return np.asarray(self.matrix[:, j])
-
-
-@dataclass(frozen=True, eq=False)
-class Sparse:
-    """C as a sparse matrix of memberships."""
-
-    matrix: sparse.csr_array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and subpopulations."""
-        n, m = self.matrix.shape
-        return int(n), int(m)
-
-    def moments(self, R: FloatArray) -> FloatArray:
-        """Return C'R."""
-        return np.asarray(self.matrix.T @ R)
-
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-        """Return the moments inside each cell, a column of R at a time."""
-        return _cells_by_product(self.matrix.T, ids, n_cells, R)
-
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta."""
-        return np.asarray(self.matrix @ theta)
-
-    def rows(self, part: slice | IntArray) -> Sparse:
-        """Return the same memberships on some rows."""
-        return Sparse(self.matrix[part])
-
-    def dense(self) -> FloatArray:
-        """Return C itself."""
-        return np.asarray(self.matrix.toarray())
-
-    def column(self, j: int) -> FloatArray:
-        """Return one membership."""
-        return np.asarray(self.matrix[:, [j]].toarray().ravel())
+        return _array(self.matrix[:, [j]]).ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,12 +293,6 @@ def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     return np.asarray(one_hot.T @ R)
 
 
-def _cells_by_product(C_T: object, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-    """Return C' [R_a placed in column ids_i] for every a, as (m, n_cells, q)."""
-    n, q = R.shape
-    out = []
-    for a in range(q):
-        placed = sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1))
-        product = (placed.T @ C_T.T).T  # type: ignore[attr-defined]
-        out.append((product.toarray() if sparse.issparse(product) else product)[:, :n_cells])
-    return np.stack(out, axis=2)
+def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:
+    """Return an array, whatever the storage."""
+    return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())

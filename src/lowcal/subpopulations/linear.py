@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from lowcal.engines.reference import Dense, Design
+from lowcal.engines.reference import Design, Matrix
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive
 from lowcal.simplex import FloatArray, IntArray, leading
@@ -69,7 +69,7 @@ class Sigmoids:
 
     def design(self, rows: FloatArray) -> Design:
         """Return the memberships."""
-        return Dense(np.asarray(expit(rows @ self.theta[:-1] + self.theta[-1])))
+        return Matrix(np.asarray(expit(rows @ self.theta[:-1] + self.theta[-1])))
 
     def take(self, members: IntArray) -> Sigmoids:
         """Return some of the members."""

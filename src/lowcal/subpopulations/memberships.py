@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Dense, Design, Sparse, Table
+from lowcal.engines.reference import Codes, Design, Matrix, Table
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -174,8 +174,8 @@ class Members:
         if isinstance(rows, Packed):
             return self._unpack(rows)
         if isinstance(rows, np.ndarray):
-            return Dense(rows[:, self.columns])
-        return Sparse(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
+            return Matrix(rows[:, self.columns])
+        return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
     def _unpack(self, rows: Packed) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.reference import Dense, Design
+from lowcal.engines.reference import Design, Matrix
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
@@ -74,7 +74,7 @@ class Fitted:
     def design(self, rows: FloatArray) -> Design:
         """Return the signed memberships."""
         columns = [h.predict(rows) / s for h, s in zip(self.estimators, self.scales, strict=True)]
-        return Dense(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
+        return Matrix(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
 
     def take(self, members: IntArray) -> Fitted:
         """Return some of the members."""
