@@ -53,6 +53,11 @@ class Measurement:
         return self.suprema.basis
 
     @property
+    def conditional(self) -> FloatArray:
+        """The violation divided by the mass of the subpopulation: how wrong it is for each member."""
+        return self.violation / np.maximum(self.mass, np.finfo(float).tiny)
+
+    @property
     def largest(self) -> float:
         """The largest violation of all."""
         return float(self.violation.max())

@@ -396,7 +396,8 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
         return _boolean(name, _floats(series))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return _categorise(name, *_factorise_series(series))
-    if dtype in (nw.Object, nw.Unknown):  # Unknown: no type (all null) or one that narwhals lacks
+    # Unknown: no type (all null), or one that narwhals lacks; those of pandas turn into arrays that tell their own
+    if dtype == nw.Object or series.implementation.is_pandas_like() or series.is_null().all():
         return _from_array(name, series.to_numpy())
     return _refuse(name, f"the type {dtype}")
 

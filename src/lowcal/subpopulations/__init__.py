@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowcal.frames import Table as Frame
-from lowcal.subpopulations.base import EVERYONE, Family, Found, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Found, Subpopulations, WeakLearner
 from lowcal.subpopulations.groups import Groups, Intersections
 from lowcal.subpopulations.linear import Linear
 from lowcal.subpopulations.memberships import Memberships
@@ -14,6 +14,7 @@ from lowcal.subpopulations.union import Union
 
 __all__ = [
     "EVERYONE",
+    "Everyone",
     "Family",
     "Found",
     "Groups",

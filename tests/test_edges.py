@@ -1,0 +1,143 @@
+"""Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
+
+import numpy as np
+import pytest
+
+import lowcal
+from lowcal.errors import InvalidInput
+from lowcal.notions import Multiaccuracy
+from lowcal.solvers import SOLVERS, Problem
+from lowcal.subpopulations import Everyone
+from lowcal.subpopulations.groups import cover
+from lowcal.updates import Term, Update
+from lowcal.weights import Cell, Points, evaluate, n_cells, occupied_cells
+
+Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"callback": 3}, "callback must be a function"),
+        ({"random_state": "a"}, "random_state must be"),
+        ({"random_state": -1}, "random_state must be"),
+        ({"notion": 3}, "A notion is a name"),
+        ({"notion": lowcal.LowDegree}, "A notion is a name"),
+        ({"max_updates": 1.5}, "max_updates must be a whole number"),
+        ({"max_updates": "a"}, "max_updates must be a whole number"),
+        ({"patience": "a"}, "patience must be a whole number"),
+        ({"step": True}, "step must be"),
+        ({"step": [1]}, "step must be"),
+        ({"validation_fraction": None}, "validation_fraction must be a number"),
+    ],
+)
+def test_odd_options_are_refused_in_a_sentence(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        lowcal.multicalibrate(Y, P, **options)
+
+
+def test_a_width_or_degree_that_is_no_number():
+    with pytest.raises(InvalidInput, match="width"):
+        lowcal.Full("a")
+    with pytest.raises(InvalidInput, match="degree"):
+        lowcal.LowDegree(True)
+
+
+def test_a_tolerance_beyond_all_counting_has_a_bound():
+    fit = lowcal.multicalibrate(Y, P, alpha=1e-300, max_updates=2)
+    assert fit.bound > 10**18
+
+
+@pytest.mark.parametrize("solver", ["worst", "block"])
+def test_a_solver_that_can_not_move_ends_and_says_so(solver, monkeypatch):
+    """Rounding may leave a violation that no step lowers: the stream ends, the status is honest."""
+    from lowcal import solvers
+
+    monkeypatch.setattr(solvers, "line_search", lambda *_: 0.0)
+    fit = lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver)
+    assert fit.status == "stalled"
+    assert fit.n_updates == 0
+    assert "no step lowers the loss" in str(fit)
+
+
+@pytest.mark.parametrize("solver", ["worst", "block"])
+def test_a_step_that_would_raise_the_loss_is_not_taken(solver, monkeypatch):
+    from lowcal import solvers
+
+    monkeypatch.setattr(solvers, "line_search", lambda *_: -1.0)
+    assert lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver).n_updates == 0
+
+
+def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeypatch):
+    from lowcal import solvers
+
+    real = solvers.block_terms
+
+    def feeble(*arguments):
+        return tuple(term.scaled(0.0) for term in real(*arguments))
+
+    monkeypatch.setattr(solvers, "block_terms", feeble)
+    data = lowcal.datasets.make_miscalibrated(1000, random_state=0)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, solver="block")
+    assert fit.status == "reached"
+    assert fit.n_updates > 1
+    assert all(len(update.terms[0].family.names) == 1 for update in fit.predictor.updates)
+
+
+def test_too_many_joint_values_are_refused_before_the_table_is_built():
+    assert cover([300, 300], 2) == ((0, 1),)
+    with pytest.raises(InvalidInput, match="joint values"):
+        cover([100_000, 100_000], 2)
+
+
+def test_rare_categories_belong_to_no_group():
+    X = {"id": np.array([f"id{k % 997}" for k in range(1000)]), "sex": np.array(["f", "m"] * 500)}
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 2, 1000), rng.random(1000)
+    measured = lowcal.measure(y, p, X, subpopulations=lowcal.Intersections(["id", "sex"], depth=2))
+    assert measured.names == ("everyone", "sex=f", "sex=m")
+
+
+def test_cells_of_many_classes_are_told_apart_without_counting_them_all():
+    p = np.eye(30)[[0, 1, 1, 2]]
+    occupied, which = occupied_cells(p, 0.01)
+    assert len(occupied) == 3
+    assert which[1] == which[2] != which[0]
+    ids = evaluate([Cell(0.01, tuple(row)) for row in occupied.tolist()], p)
+    assert ids.ids.tolist() == which.tolist()
+
+
+def test_cells_of_a_width_that_does_not_divide_one_are_bounded_by_the_grid():
+    assert n_cells(3, 0.3) == 4**3
+    assert n_cells(1, 0.3) == 4
+
+
+def test_points_are_named_and_become_plain_data():
+    weight = Points(np.array([[0.2, 0.8]]), np.array([0.1]))
+    assert str(weight) == "a Lipschitz function through 1 points"
+    term = Term(Everyone(), (weight,), np.ones((1, 1, 2)))
+    assert Update((term,)).to_dict()["terms"][0]["weights"][0]["kind"] == "points"
+    with pytest.raises(TypeError, match="no plain form"):
+        Term(Everyone(), (np.mean,), np.ones((1, 1, 2))).to_dict()
+
+
+def test_solvers_are_generators_that_know_nothing_of_limits():
+    """The central algorithms run bare, without the loop around them."""
+    from lowcal.frames import Table
+    from lowcal.subpopulations import Groups
+
+    data = lowcal.datasets.make_miscalibrated(500, random_state=1)
+    weight = np.full(500, 1 / 500)
+    for name, solver in SOLVERS.items():
+        learner = Groups(min_mass=0).prepare(Table.of(data.X), weight)
+        problem = Problem(data.y[:, None].astype(float), weight, Multiaccuracy(), learner, alpha=0.02)
+        p = data.p[:, None]
+        for step in solver(problem, p):
+            p = step.update(p, learner.rows)
+            np.testing.assert_array_equal(p, step.p)
+        assert problem.suprema(p).upper.max() <= 0.02, name
+
+
+def test_unknown_public_names_are_refused():
+    with pytest.raises(AttributeError, match="banana"):
+        lowcal.banana  # noqa: B018
