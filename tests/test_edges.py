@@ -141,3 +141,24 @@ def test_solvers_are_generators_that_know_nothing_of_limits():
 def test_unknown_public_names_are_refused():
     with pytest.raises(AttributeError, match="banana"):
         lowcal.banana  # noqa: B018
+
+
+def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(monkeypatch):
+    """All that is known may be satisfied while the learner would still find a violation: that is not "reached"."""
+    from lowcal import runs
+
+    data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
+    options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012}
+    whole = lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", **options)
+    assert whole.status == "reached"
+    cut = [
+        lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
+        for n in range(1, whole.n_updates)
+    ]
+    assert {fit.status.value for fit in cut} == {"limit"}
+    monkeypatch.setattr(runs, "explore", lambda *_: False)
+    hasty = [
+        lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
+        for n in range(1, whole.n_updates)
+    ]
+    assert "reached" in {fit.status.value for fit in hasty}  # without the question the claim would be false

@@ -68,7 +68,8 @@ def multicalibrate(
     sample_weight : weights of the rows, not negative.
     validation_fraction : share of the rows that is held out to stop early; 0 fits on all rows.
     max_updates : stop after so many updates; None: the a-priori bound.
-    callback : called with a `Record` after every update; return True to stop.
+    callback : called with a `Record` after every update (its violation is the one the update was made for, as the
+        next is not known yet); return True to stop.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the held-out split and of subsamples.
     classes : names of the columns of p, where the values of y do not tell.

@@ -291,7 +291,7 @@ def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> 
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
         return _given_classes(classes, n_classes)
-    found = _sorted({_plain(v) for v in y.tolist()})
+    found = _sorted({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
     if y.dtype.kind in "biuf" and all(v in range(n_classes) for v in found):
         return list(range(n_classes))
     if len(found) == n_classes:

@@ -16,7 +16,7 @@ from lowcal.inputs import Layout, Outcomes
 from lowcal.notions import Notion, Suprema
 from lowcal.progress import Progress
 from lowcal.simplex import FloatArray, brier, log_loss
-from lowcal.solvers import SOLVERS, Problem, Step, bound
+from lowcal.solvers import SOLVERS, Problem, Step, bound, explore
 from lowcal.stopping import Monitor, Patience, Status
 from lowcal.subpopulations.base import Rows
 from lowcal.updates import Predictor, Update
@@ -178,6 +178,8 @@ class Run:
             if best < len(updates):
                 status, updates = Status.PATIENCE, updates[:best]
                 p = self._replay(updates)
+        if status is Status.LIMIT:
+            explore(self.problem, p)  # a learner that was cut short is asked once more before anything is said
         found = self.problem.suprema(p)
         if self.history and len(updates) == len(self.history):
             self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
