@@ -396,10 +396,14 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
         return _boolean(name, _floats(series))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return _categorise(name, *_factorise_series(series))
-    # Unknown: no type (all null), or one that narwhals lacks; those of pandas turn into arrays that tell their own
-    if dtype == nw.Object or series.implementation.is_pandas_like() or series.is_null().all():
+    if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
         return _from_array(name, series.to_numpy())
     return _refuse(name, f"the type {dtype}")
+
+
+def _tells_its_type(series: nw.Series[Any]) -> bool:
+    """Whether a type that narwhals lacks shows in the array: it does in pandas, and a column of nulls has none."""
+    return bool(series.implementation.is_pandas_like() or series.is_null().all())
 
 
 def _floats(series: nw.Series[Any]) -> FloatArray:

@@ -87,7 +87,7 @@ def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]
     eta = beta / (2 * p.shape[1]) if problem.step is None else min(problem.step, beta)
     while True:                                                  # while not mc
         for u, a in _basis(problem, p):                          #     for w = u e_a in W
-            z = problem.weight * residual(u, a, p, problem.y)    #         <w(f_t), y - f_t>
+            z = residual(u, a, p, problem.y)                     #         <w(f_t), y - f_t>
             c = problem.learner.search(z, beta)                  #         c <- WAL_{C, beta}
             if c is None:                                        #         if c is bottom:
                 continue                                         #             continue
@@ -170,14 +170,11 @@ def explore(problem: Problem, p: FloatArray) -> bool:
     """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
     if problem.learner.is_exact:
         return False
-    Z = [
-        problem.weight * residual(u, a, p, problem.y)
-        for u in problem.notion.probes(p.shape[1])
-        for a in range(p.shape[1])
-    ]
+    d = p.shape[1]
+    Z = [residual(u, a, p, problem.y) for u in problem.notion.probes(d) for a in range(d)]
     new = problem.learner.learn(np.column_stack(Z))
     found = problem.suprema(p)
-    z = (found.witness(found.worst)(p) * problem.rho(p)).sum(axis=1)
+    z = (found.witness(found.worst)(p) * (problem.y - p)).sum(axis=1)
     return problem.learner.learn(z[:, None]) or new
 
 

@@ -66,7 +66,7 @@ def test_an_exact_search_keeps_its_contract(name, seed, alpha, shift):
     learner = prepare(name)
     z = W * np.clip(np.random.default_rng(seed).normal(size=N) + shift, -1, 1)
     every = learner.design().dense().T @ z
-    found = learner.search(z, alpha)
+    found = learner.search(z / learner.weight, alpha)
     if found is None:
         assert np.abs(every).max() <= alpha + 1e-15
     else:
@@ -83,7 +83,7 @@ def test_a_learned_search_keeps_its_contract(name, seed):
     learner = prepare(name)
     z = W * np.clip(np.random.default_rng(seed).normal(size=N), -1, 1)
     for alpha in (0.05, 0.02, 0.01, 1e-4):
-        found = learner.search(z, alpha)
+        found = learner.search(z / learner.weight, alpha)
         known = np.abs(learner.design().dense().T @ z).max()
         if found is None:
             assert known <= alpha + 1e-15
@@ -96,7 +96,7 @@ def test_a_learned_search_keeps_its_contract(name, seed):
 @pytest.mark.parametrize("name", EVERY)
 def test_only_negative_violations_are_found_with_their_sign(name):
     learner = prepare(name)
-    found = learner.search(-0.5 * W, 0.1)
+    found = learner.search(np.full(N, -0.5), 0.1)
     assert found is not None
     assert found.sign == -1.0
     assert found.violation == pytest.approx(0.5, abs=1e-9)
@@ -115,7 +115,7 @@ def test_the_pool_never_loses_a_member(name):
     rng = np.random.default_rng(3)
     names, C = learner.names, learner.design().dense()
     for _ in range(5):
-        learner.learn(W[:, None] * rng.normal(size=(N, 2)))
+        learner.learn(rng.normal(size=(N, 2)))
         now = learner.design().dense()
         assert learner.names[: len(names)] == names
         np.testing.assert_array_equal(now[:, : C.shape[1]], C)
@@ -129,7 +129,7 @@ def test_the_pool_never_loses_a_member(name):
 @pytest.mark.parametrize("name", EVERY)
 def test_new_rows_are_encoded_like_the_fitted_ones(name):
     learner = prepare(name)
-    learner.learn(W[:, None] * np.random.default_rng(1).normal(size=(N, 2)))
+    learner.learn(np.random.default_rng(1).normal(size=(N, 2)))
     full = learner.design().dense()
     rows = np.array([5, 3, 299, 3, 0])
     part = learner.encoder(Table.of(EVERY[name][1]).take(rows))
@@ -141,7 +141,7 @@ def test_designs_of_rows_that_are_gone_are_not_mixed_up():
     """Rows are told apart by identity: one that is freed must not lend its design to the next."""
     learner = prepare("trees")
     rng = np.random.default_rng(0)
-    learner.learn(W[:, None] * rng.normal(size=(N, 1)))
+    learner.learn(rng.normal(size=(N, 1)))
     table = Table.of(COLUMNS)
     full = learner.design().dense()
     for _ in range(30):
@@ -161,7 +161,7 @@ def test_linear_finds_a_planted_direction(sign):
     c = expit(3 * (X @ direction))
     z = sign * (c - c.mean() + 0.02 * rng.normal(size=n)) / n
     learner = Linear().prepare(Table.of(X), np.full(n, 1 / n))
-    found = learner.search(z, 0.5 * abs(c @ z))
+    found = learner.search(z / learner.weight, 0.5 * abs(c @ z))
     assert found is not None
     theta = found.family.theta[:-1, 0]
     cosine = theta @ direction / np.linalg.norm(theta)
@@ -178,7 +178,7 @@ def test_linear_looks_at_the_side_where_the_residual_is(high, sign):
     side = (x > 0) == high
     z = sign * side / 1000
     learner = Linear().prepare(Table.of({"x": x}), np.full(1000, 1 / 1000))
-    learner.learn(z[:, None])
+    learner.learn(z[:, None] / learner.weight[:, None])
     c = learner.design().column(1)
     assert abs(c @ z) > 0.9 * np.abs(z).sum()
     assert c[side].mean() > c[~side].mean() + 0.3
@@ -187,7 +187,7 @@ def test_linear_looks_at_the_side_where_the_residual_is(high, sign):
 def test_linear_memberships_are_sigmoids_of_scaled_features():
     learner = prepare("linear")
     assert learner.encoder.names == ("a", "b", "b is missing", "s is missing", "s=u", "s=v", "s=w")
-    learner.learn(W[:, None] * np.random.default_rng(1).normal(size=(N, 1)))
+    learner.learn(np.random.default_rng(1).normal(size=(N, 1)))
     A = np.zeros((N, len(learner.encoder.names)))
     for j, name in enumerate(learner.encoder.names):
         if name == "a":
@@ -215,7 +215,7 @@ def test_linear_survives_infinite_and_constant_columns():
     assert learner.encoder.names == ("x", "k")
     assert np.isfinite(learner.design().dense()).all()
     alone = Linear("none").prepare(Table.of(X), np.full(40, 1 / 40))
-    assert not alone.learn(np.ones((40, 1)) / 40)  # no direction in no feature
+    assert not alone.learn(np.ones((40, 1)))  # no direction in no feature
     assert alone.names == ("everyone",)
 
 
@@ -228,7 +228,7 @@ def test_a_regressor_is_signed(estimator):
     X = rng.normal(size=(500, 2))
     z = (0.5 * np.sign(X[:, 0]) + 0.05 * rng.normal(size=500)) / 500
     learner = Regressor(estimator).prepare(Table.of(X), np.full(500, 1 / 500))
-    found = learner.search(z, 0.1)
+    found = learner.search(z / learner.weight, 0.1)
     assert found is not None
     assert found.sign == 1.0  # the regressor follows the residual, so its own sign does
     c = found.design.dense()[:, 0]
@@ -243,10 +243,10 @@ def test_a_regressor_knows_the_weights():
     X = np.array([[0.0], [0.0], [1.0]])
     w = np.array([0.5, 0.25, 0.25])
     learner = Regressor(DecisionTreeRegressor()).prepare(Table.of(X), w)
-    learner.learn((w * np.array([1.0, -1.0, 0.5]))[:, None])  # the mean at 0 is (0.5 - 0.25) / 0.75
+    learner.learn(np.array([[1.0], [-1.0], [0.5]]))  # the mean at 0 is (0.5 - 0.25) / 0.75
     np.testing.assert_allclose(learner.design().dense()[:, 1], [2 / 3, 2 / 3, 1.0])
     nobody = Regressor(DecisionTreeRegressor()).prepare(Table.of(X), np.array([0.5, 0.0, 0.5]))
-    nobody.learn(np.array([[0.5], [0.0], [-0.5]]))
+    nobody.learn(np.array([[1.0], [0.0], [-1.0]]))
     np.testing.assert_allclose(nobody.design().dense()[:, 1], [1, 1, -1])
 
 
@@ -257,7 +257,7 @@ def test_a_regressor_without_an_answer_adds_nothing():
 
 def test_a_regressor_is_not_plain_data():
     learner = prepare("regressor")
-    learner.learn(W[:, None] * np.random.default_rng(1).normal(size=(N, 1)))
+    learner.learn(np.random.default_rng(1).normal(size=(N, 1)))
     with pytest.raises(InvalidInput, match=r"can't be written as plain data.*Use Trees or Linear"):
         learner.families[1].to_dict()
     json.dumps(learner.encoder.to_dict())
@@ -295,7 +295,7 @@ def test_a_union_counts_everyone_once():
 def test_a_union_is_exact_if_all_its_parts_are(union, is_exact):
     learner = union.prepare(Table.of(COLUMNS), W)
     assert learner.is_exact is is_exact
-    assert learner.learn(W[:, None] * np.sign(COLUMNS["a"])[:, None]) is not is_exact
+    assert learner.learn(np.sign(COLUMNS["a"])[:, None]) is not is_exact
 
 
 def test_a_union_with_itself_is_itself():
@@ -308,7 +308,7 @@ def test_a_union_learns_with_all_its_learners():
     union = Groups("s", min_mass=1) + Trees(columns="a", max_depth=1, min_mass=5) + Linear("a")
     learner = union.prepare(Table.of(COLUMNS), W)
     before = len(learner.names)
-    assert learner.learn(W[:, None] * np.sign(COLUMNS["a"])[:, None])
+    assert learner.learn(np.sign(COLUMNS["a"])[:, None])
     new = learner.names[before:]
     assert any(name.startswith("a>") for name in new)
     assert any(name.startswith("sigmoid") for name in new)
@@ -326,7 +326,7 @@ def test_a_union_learns_with_all_its_learners():
 )
 def test_regressors_of_a_union_do_not_hide_each_other(union):
     learner = union.prepare(Table.of(COLUMNS), W)
-    learner.learn(W[:, None] * np.random.default_rng(2).normal(size=(N, 1)))
+    learner.learn(np.random.default_rng(2).normal(size=(N, 1)))
     assert len(learner.names) == 3
     C = learner.design().dense()
     assert np.abs(C[:, 1] - C[:, 2]).max() > 0.1
@@ -334,7 +334,7 @@ def test_regressors_of_a_union_do_not_hide_each_other(union):
 
 def test_a_union_is_plain_data_and_refuses_strangers():
     learner = prepare("mixed union")
-    learner.learn(W[:, None] * np.random.default_rng(2).normal(size=(N, 1)))
+    learner.learn(np.random.default_rng(2).normal(size=(N, 1)))
     json.dumps([learner.encoder.to_dict(), *(f.to_dict() for f in learner.families)])
     with pytest.raises(TypeError):
         Groups() + 3

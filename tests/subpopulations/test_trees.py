@@ -83,7 +83,7 @@ def test_every_node_is_what_its_name_says(columns, depth, min_mass):
     learner = Trees(max_depth=depth, min_mass=min_mass).prepare(Table.of(data), w)
     assert not learner.is_exact
     for _ in range(4):
-        learner.learn((w * rng.normal(size=N))[:, None])
+        learner.learn(rng.normal(size=(N, 1)))
     assert len(learner.names) == len(set(learner.names)) > 5
     C = learner.design().dense()
     for j, name in enumerate(learner.names):
@@ -101,7 +101,7 @@ def test_new_rows_follow_the_names(columns):
     half = N // 2
     learner = Trees(max_depth=3, min_mass=10).prepare(Table.of(take(data, slice(0, half))), uniform(half))
     for _ in range(3):
-        learner.learn(rng.normal(size=(half, 1)) / half)
+        learner.learn(rng.normal(size=(half, 1)))
     rest = take(data, slice(half, N))
     C = learner.design(learner.encoder(Table.of(rest))).dense()
     for j, name in enumerate(learner.names):
@@ -112,7 +112,7 @@ def test_unseen_values_go_where_missing_ones_go(columns):
     rng = np.random.default_rng(3)
     learner = Trees(columns=["sex", "member"], max_depth=2, min_mass=5).prepare(Table.of(columns), uniform(N))
     for _ in range(3):
-        learner.learn(rng.normal(size=(N, 1)) / N)
+        learner.learn(rng.normal(size=(N, 1)))
     strange = {"sex": np.array(["?", None], dtype=object), "member": np.array([True, True])}
     C = learner.design(learner.encoder(Table.of(strange))).dense()
     np.testing.assert_array_equal(C[0], C[1])
@@ -129,8 +129,8 @@ def test_a_planted_group_is_found():
     group = (data["age"] <= 30) & (data["sex"] == "F")
     z = (0.3 * group + 0.05 * rng.normal(size=n)) / n
     learner = Trees(max_depth=2).prepare(Table.of(data), uniform(n))
-    found = learner.search(z, 0.3 * group.mean() / 2)
-    learner.learn(z[:, None])
+    found = learner.search(z / learner.weight, 0.3 * group.mean() / 2)
+    learner.learn(z[:, None] / learner.weight[:, None])
     names = set(learner.names)
     assert {"age<=30 or missing & sex in {F} or missing"} & names
     assert found is not None
@@ -146,7 +146,7 @@ def test_the_order_of_rows_does_not_matter_and_neither_does_time(columns):
     made = []
     for rows in (np.arange(N), np.arange(N), order):
         learner = Trees(max_depth=3).prepare(Table.of(take(columns, rows)), uniform(N))
-        learner.learn(z[rows][:, None])
+        learner.learn(z[rows][:, None] / learner.weight[:, None])
         made.append(learner)
     assert made[0].names == made[1].names == made[2].names
     np.testing.assert_array_equal(made[0].design().dense()[order], made[2].design().dense())
@@ -155,7 +155,7 @@ def test_the_order_of_rows_does_not_matter_and_neither_does_time(columns):
 def test_nothing_to_split():
     table = Table.of({"x": np.ones(50)})
     learner = Trees(min_mass=1).prepare(table, uniform(50))
-    assert not learner.learn(np.ones((50, 1)) / 50)
+    assert not learner.learn(np.ones((50, 1)))
     assert learner.names == ("everyone",)
     empty = Trees().prepare(Table.of(np.zeros((5, 0))), uniform(5))
     assert empty.is_exact
@@ -168,7 +168,7 @@ def test_a_tree_for_each_residual_or_one_for_many(q):
     rng = np.random.default_rng(q)
     X = rng.normal(size=(500, 4))
     learner = Trees(max_depth=2, min_mass=10).prepare(Table.of(X), uniform(500))
-    assert learner.learn(rng.normal(size=(500, q)) / 500)
+    assert learner.learn(rng.normal(size=(500, q)))
     trees = {id(f.tree) for f in learner.families[1:]}
     assert len(trees) <= (q if q <= OWN_TREES else 1)
     assert learner.n_calls == 1
@@ -184,7 +184,7 @@ def test_many_bins_and_levels_use_wider_codes():
 def test_few_values_are_each_a_bin():
     x = np.repeat([0.0, 1.0, 5.0], 40)
     learner = Trees(max_depth=2, min_mass=1).prepare(Table.of({"x": x}), uniform(120))
-    learner.learn((np.repeat([1.0, -1.0, 1.0], 40) / 120)[:, None])
+    learner.learn((np.repeat([1.0, -1.0, 1.0], 40))[:, None])
     assert "0<x<=1" in learner.names or "x<=1 or missing" in learner.names
     assert {m for name in learner.names for m in re.findall(r"<=([\d.]+)|>([\d.]+)", name)} <= {
         ("0", ""),
@@ -199,7 +199,7 @@ def test_close_numbers_make_different_members():
     x = 1e7 + np.arange(64.0)
     learner = Trees(max_depth=1, min_mass=1).prepare(Table.of({"x": x}), uniform(64))
     for cut in range(5, 60, 5):
-        learner.learn((np.where(np.arange(64) <= cut, 1.0, -1.0) / 64)[:, None])
+        learner.learn((np.where(np.arange(64) <= cut, 1.0, -1.0))[:, None])
     assert len(learner.names) == 1 + 2 * len(range(5, 60, 5))
     for j, name in enumerate(learner.names):
         np.testing.assert_array_equal(learner.design().column(j), member(name, {"x": x}))
@@ -221,7 +221,7 @@ def test_a_stump_finds_the_best_split(seed, n_columns):
         return sum(z[s].sum() ** 2 / w[s].sum() for s in (c, ~c)) if worth >= 3 else -np.inf
 
     every = [gain(X[:, k] <= t) for k in range(n_columns) for t in range(5)]
-    if learner.learn(z[:, None]):
+    if learner.learn(z[:, None] / learner.weight[:, None]):
         c = learner.design().column(1) == 1
         assert gain(c) == pytest.approx(max(every), rel=1e-9)
     else:
@@ -234,14 +234,14 @@ def test_sparse_and_dense_features_give_the_same_trees():
     z = rng.normal(size=(300, 1)) / 300
     learners = [Trees(min_mass=5).prepare(Table.of(form(X)), uniform(300)) for form in (np.asarray, sparse.csr_array)]
     for learner in learners:
-        learner.learn(z)
+        learner.learn(z / learner.weight[:, None])
     assert learners[0].names == learners[1].names
     np.testing.assert_array_equal(learners[0].design().dense(), learners[1].design().dense())
 
 
 def test_plain_data(columns):
     learner = Trees(min_mass=10).prepare(Table.of(columns), uniform(N))
-    learner.learn(np.random.default_rng(0).normal(size=(N, 2)) / N)
+    learner.learn(np.random.default_rng(0).normal(size=(N, 2)))
     json.dumps([learner.encoder.to_dict(), *(f.to_dict() for f in learner.families)])
 
 

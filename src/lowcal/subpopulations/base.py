@@ -23,10 +23,12 @@ from scipy import sparse
 
 from lowcal.engines.reference import Codes, Decode, Design, Table, stack
 from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.inputs import read_weight
 from lowcal.simplex import FloatArray, IntArray, leading
 
 if TYPE_CHECKING:
-    from lowcal.frames import Table as Frame
+    from numpy.typing import ArrayLike
 
 #: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
 Rows = Any
@@ -141,13 +143,22 @@ class WeakLearner:
     Parameters
     ----------
     encoder, rows : how X became rows, and the rows.
+    weight : the sample weights, which sum to one; E is the mean under them.
     known : the whole class if it can be listed, otherwise what the learner starts with.
-    learn : makes new members from weighted residuals Z of shape (n, q); None if `known` is the whole class.
+    learn : makes new members from the weighted residuals p_i Z_i of shape (n, q); None if `known` is the whole class.
     """
 
-    def __init__(self, encoder: Encoder, rows: Rows, known: Sequence[Family], learn: Learn | None = None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        rows: Rows,
+        weight: FloatArray,
+        known: Sequence[Family],
+        learn: Learn | None = None,
+    ) -> None:
         self.encoder = encoder
         self.rows = rows
+        self.weight = weight / weight.sum()
         self.families: list[Family] = []
         self.n_calls = 0
         self.learner = learn
@@ -174,11 +185,11 @@ class WeakLearner:
         if self.learner is None:
             return False
         self.n_calls += 1
-        return self._keep(self.learner(Z))
+        return self._keep(self.learner(self.weight[:, None] * Z))
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
-        """Return a signed member with s sum_i c_i z_i > alpha for weighted residuals z, or None: the paper's bottom."""
-        if np.abs(z).sum() <= alpha:  # no c with |c| <= 1 can correlate more
+        """Return a signed member with s E[c z] > alpha for residuals z in [-1, 1], or None: the paper's bottom."""
+        if self.weight @ np.abs(z) <= alpha:  # no c with |c| <= 1 can correlate more
             return None
         found = self._best_known(z, alpha)
         if found is None and self.learn(z[:, None]):
@@ -195,7 +206,7 @@ class WeakLearner:
 
     def fresh(self) -> WeakLearner:
         """Return the same class on the same rows, without the members found since."""
-        return WeakLearner(self.encoder, self.rows, self._start, self.learner)
+        return WeakLearner(self.encoder, self.rows, self.weight, self._start, self.learner)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -214,7 +225,7 @@ class WeakLearner:
 
     def _best_known(self, z: FloatArray, alpha: float) -> Found | None:
         self.n_calls += 1
-        violations = self.design().moments(z[:, None])[:, 0]
+        violations = self.design().moments((self.weight * z)[:, None])[:, 0]
         j = leading(np.abs(violations))
         if abs(violations[j]) <= alpha:
             return None
@@ -225,9 +236,14 @@ class WeakLearner:
 class Subpopulations(ABC):
     """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
 
+    def prepare(self, X: object, sample_weight: ArrayLike | None = None) -> WeakLearner:
+        """Do all work on X (any supported table) once and return the weak learner bound to those rows."""
+        table = Frame.of(X)
+        return self.bind(table, read_weight(sample_weight, table.n_rows))
+
     @abstractmethod
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Do all work on X once and return the weak learner bound to those rows."""
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Return the weak learner of this class on a table, for weights that sum to one."""
 
     def __add__(self, other: Subpopulations) -> Subpopulations:
         """Return the union of the two classes."""

@@ -64,7 +64,7 @@ class Groups(Subpopulations):
     min_mass: float = 30
     everyone: bool = True
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns into merged code columns and list the groups."""
         return _prepare(self.columns, 1, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
 
@@ -85,7 +85,7 @@ class Intersections(Subpopulations):
     min_mass: float = 30
     everyone: bool = True
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column."""
         check_whole("depth", self.depth, 1)
         return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
@@ -163,7 +163,7 @@ def _prepare(
     rows = encoder(X)
     family = _list_groups(encoder, depth, rows, sample_weight, min_mass, everyone)
     require_members(family.names, "The class of groups", min_mass)
-    return WeakLearner(encoder, rows, [family])
+    return WeakLearner(encoder, rows, sample_weight, [family])
 
 
 def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan:

@@ -42,7 +42,7 @@ class Linear(Subpopulations):
     columns: str | int | Sequence[str | int] | None = None
     ridge: float = 1e-3
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Standardise the features and factor their Gram matrix once."""
         check_positive("ridge", self.ridge)
         encoder = learn_features(self.columns, X, sample_weight)
@@ -57,7 +57,7 @@ class Linear(Subpopulations):
             found = [_sigmoid(A, betas[:, a], Z[:, a], w) for a in range(Z.shape[1])]
             return [Sigmoids((_name(b, encoder.names, next(number)),), b[:, None]) for b in found if b.any()]
 
-        return WeakLearner(encoder, rows, [Everyone()], learn)
+        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ class Memberships(Subpopulations):
     min_mass: float = 30
     everyone: bool = True
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Check the memberships, store them compactly and drop those too small to judge."""
         check_min_mass(self.min_mass)
         names = self._read_names(X)
@@ -61,7 +61,7 @@ class Memberships(Subpopulations):
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
         known: list[Family] = [Everyone(), family] if self.everyone else [family]
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
-        return WeakLearner(encoder, rows, [f for f in known if f.names])
+        return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names])
 
     def _read_names(self, X: Frame) -> tuple[str, ...]:
         """Return a name for each column, no two alike."""

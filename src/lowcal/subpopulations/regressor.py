@@ -36,7 +36,7 @@ class Regressor(Subpopulations):
     estimator: Any
     columns: str | int | Sequence[str | int] | None = None
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Encode the features once; every call fits clones."""
         if not _is_regressor(self.estimator):
             raise InvalidInput(
@@ -55,7 +55,7 @@ class Regressor(Subpopulations):
             found = [_fit(self.estimator, rows, Z[:, a], w) for a in range(Z.shape[1])]
             return [Fitted((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
 
-        return WeakLearner(encoder, rows, [Everyone()], learn)
+        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
     def _name(self, features: Sequence[str]) -> str:
         """Say which regressor this is, so that those of a union are told apart."""

@@ -50,7 +50,7 @@ class Thresholds(Subpopulations):
     min_mass: float = 30
     everyone: bool = True
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Sort every column once; the thresholds between its distinct values are the class."""
         check_min_mass(self.min_mass)
         columns = resolve(self.columns, X)
@@ -60,7 +60,7 @@ class Thresholds(Subpopulations):
         encoder = ThresholdEncoder(columns, cuts)
         family = _list_thresholds(encoder, self.everyone)
         require_members(family.names, "The class of thresholds", self.min_mass)
-        return WeakLearner(encoder, encoder(X), [family])
+        return WeakLearner(encoder, encoder(X), sample_weight, [family])
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ class Trees(Subpopulations):
     max_bins: int = 64
     min_mass: float = 30
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
         check_min_mass(self.min_mass)
         check_whole("max_depth", self.max_depth, 1, 12)
@@ -69,7 +69,7 @@ class Trees(Subpopulations):
             trees = [grow(rows, t, sample_weight, self.max_depth, self.min_mass, levels) for t in targets]
             return [family(tree, levels) for tree in trees if (tree.feature >= 0).any()]
 
-        return WeakLearner(encoder, rows, [Everyone()], learn if levels else None)
+        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn if levels else None)
 
 
 @dataclass(frozen=True)

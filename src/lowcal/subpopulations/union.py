@@ -18,9 +18,9 @@ class Union(Subpopulations):
 
     parts: tuple[Subpopulations, ...]
 
-    def prepare(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Prepare every part on the same rows."""
-        learners = [part.prepare(X, sample_weight) for part in self.parts]
+        learners = [part.bind(X, sample_weight) for part in self.parts]
         known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
 
         def learn(Z: FloatArray) -> Sequence[Family]:
@@ -28,7 +28,9 @@ class Union(Subpopulations):
 
         encoder = UnionEncoder(tuple(one.encoder for one in learners))
         rows = tuple(one.rows for one in learners)
-        return WeakLearner(encoder, rows, known, None if all(one.is_exact for one in learners) else learn)
+        return WeakLearner(
+            encoder, rows, sample_weight, known, None if all(one.is_exact for one in learners) else learn
+        )
 
 
 @dataclass(frozen=True)
