@@ -1,7 +1,7 @@
 """Linear: c(x) = sigmoid(<theta, x> + b), the class of the paper's experiment (Section 6).
 
 The direction is the ridge regression of the residual on the features (closed form, the Gram matrix factored once),
-which design/evidence found both the fastest and the best generalising; its steepness is then chosen by correlation.
+a fast direction that generalises well; its steepness is then chosen by correlation.
 """
 
 from __future__ import annotations
