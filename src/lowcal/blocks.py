@@ -47,20 +47,17 @@ def block_terms(
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
     row_weight = weight[:, None] * _row_curvature(p, geometry)
-    rows = _sample_rows(len(p), seed)
     weights = tuple(notion.features(p))
     if not weights:
-        return _witness_terms(learner, p, rho, row_weight, found, rows)
+        return _witness_terms(learner, p, rho, row_weight, found, _sample_rows(len(p), seed))
     U = evaluate(weights, p)
     per_member = 1 if isinstance(U, CellIds) else U.shape[1]
     families = _active(learner, found.value, max(1, MAX_FEATURES // per_member))
     design = stack([family.design(learner.rows) for family in families])
     g = moments(design, U, rho)
+    rows = _sample_rows(len(p), seed, 10 * len(g) * per_member)
     if isinstance(U, CellIds):
         return _split(families, weights, _solve_cells(design, U, g, row_weight, rows))
-    rows = (
-        rows if len(rows) >= 10 * g.shape[0] * g.shape[1] else _sample_rows(len(p), seed, 10 * g.shape[0] * g.shape[1])
-    )
     features = _products(design, U)
     theta = _solve(features, g.reshape(-1, g.shape[2]), row_weight, rows)
     return _split(families, weights, theta.reshape(g.shape))
