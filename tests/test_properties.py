@@ -295,7 +295,7 @@ def designs(draw: st.DrawFn) -> Design:
     table = Table(sparse.csr_array((rng.random((levels, 4)) < 0.5) * rng.random((levels, 4))))
     codes = Codes(
         (rng.integers(0, levels, n).astype(np.uint8), rng.integers(0, ordered, n).astype(np.uint16)),
-        (table, Cumulative(ordered)),
+        (table, Cumulative.every(ordered)),
     )
     dense = Matrix(rng.random((n, 3)))
     thin = Matrix(sparse.csr_array((rng.random((n, 5)) < 0.3) * rng.random((n, 5))))
@@ -328,7 +328,7 @@ def test_designs_are_their_matrix(design: Design, q: int, seed: int) -> None:
 
 def test_thresholds_as_cumulative_sums() -> None:
     """Codes 1..t+1 below, the others above; code 0, missing, in neither."""
-    design = Codes((np.array([0, 1, 2, 3]),), (Cumulative(4),))
+    design = Codes((np.array([0, 1, 2, 3]),), (Cumulative.every(4),))
     expected = [[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert design.dense().tolist() == expected
     np.testing.assert_array_equal(design.combine(np.eye(4)), expected)

@@ -7,6 +7,7 @@ A subsample of the rows may stand for all of them in G: the line search that fol
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,12 +16,12 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from lowcal.engines.reference import Design, pieces, stack
 from lowcal.moments import moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
 from lowcal.weights import CellIds, Weight, evaluate
 
-#: At most this many features are solved for in one round; the subpopulations with the largest violations come first.
+#: At most this many features are solved for in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
 MAX_WITNESSES = 100
@@ -79,8 +80,12 @@ def _sample_rows(n: int, seed: int, least: int = 0) -> IntArray:
 
 
 def _active(learner: WeakLearner, value: FloatArray, limit: int) -> list[Family]:
-    """Return the members with the largest violations, family by family."""
-    chosen = np.sort(np.argsort(-value, kind="stable")[:limit])
+    """Return the members to solve for, family by family: all, or the worst of each of `limit` runs of neighbours.
+
+    Neighbours (two thresholds of a feature, two values of a column) say almost the same; the worst of all is kept.
+    """
+    edges = np.linspace(0, len(value), min(limit, len(value)) + 1).astype(np.intp)
+    chosen = np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
     families = []
     start = 0
     for family in learner.families:

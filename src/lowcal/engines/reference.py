@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.simplex import FloatArray, IntArray
@@ -70,8 +71,16 @@ class Decode(Protocol):
         """Return decode theta."""
         ...
 
-    def take(self, groups: IntArray) -> Table:
+    def take(self, groups: IntArray) -> Decode:
         """Return the columns of some groups."""
+        ...
+
+    def look_up(self, codes: IntArray) -> FloatArray:
+        """Return the rows of the table for these codes, shape (n, m)."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain data."""
         ...
 
 
@@ -99,38 +108,65 @@ class Table:
         """Return the columns of some groups."""
         return Table(sparse.csr_array(self.matrix.tocsc()[:, groups]))
 
+    def look_up(self, codes: IntArray) -> FloatArray:
+        """Return the rows of the table for these codes."""
+        return np.asarray(self.matrix.toarray()[codes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as its entries: levels, groups and values."""
+        coo = self.matrix.tocoo()
+        entries = [coo.row.tolist(), coo.col.tolist(), coo.data.tolist()]
+        return {"kind": "table", "shape": list(self.shape), "entries": entries}
+
 
 @dataclass(frozen=True, eq=False)
 class Cumulative:
-    """All one-sided thresholds of ordered codes: group t holds codes 1..t+1, group T + t those above; 0 is missing."""
+    """One-sided thresholds of ordered codes: a group holds the codes 1..cut, or those above its cut; 0 is missing.
+
+    No table is built: histograms and coefficients are summed up along the codes.
+    """
 
     levels: int
+    cuts: IntArray
+    is_above: NDArray[np.bool_]
+
+    @classmethod
+    def every(cls, levels: int) -> Cumulative:
+        """Return all thresholds of the codes 1..levels-1: first every "at or below", then every "above"."""
+        cuts = np.arange(1, levels - 1)
+        return cls(levels, np.tile(cuts, 2), np.repeat([False, True], len(cuts)))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Levels and groups."""
-        return self.levels, 2 * (self.levels - 2)
+        return self.levels, len(self.cuts)
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram by one cumulative sum."""
         below = np.cumsum(histogram[1:], axis=0)
-        return np.concatenate([below[:-1], below[-1] - below[:-1]])
+        mass = below[self.cuts - 1]
+        return np.where(self.is_above[:, None], below[-1] - mass, mass)
 
     def spread(self, theta: FloatArray) -> FloatArray:
-        """Return decode theta by two cumulative sums."""
-        below, above = np.split(theta, 2)
-        out = np.zeros((self.levels, theta.shape[1]))
-        out[1:-1] += np.cumsum(below[::-1], axis=0)[::-1]
-        out[2:] += np.cumsum(above, axis=0)
-        return out
+        """Return decode theta: every group switches on at its first code and off after its last."""
+        change = np.zeros((self.levels + 1, theta.shape[1]))
+        np.add.at(change, np.where(self.is_above, self.cuts + 1, 1), theta)
+        np.add.at(change, np.where(self.is_above, self.levels, self.cuts + 1), -theta)
+        return np.cumsum(change, axis=0)[:-1]
 
-    def take(self, groups: IntArray) -> Table:
-        """Return the columns of some groups as an explicit table."""
-        half = self.levels - 2
-        code = np.arange(self.levels)[:, None]
-        cut = groups % half + 1
-        member = np.where(groups < half, (code >= 1) & (code <= cut), code > cut)
-        return Table(sparse.csr_array(member.astype(np.float64)))
+    def take(self, groups: IntArray) -> Cumulative:
+        """Return some of the thresholds."""
+        return Cumulative(self.levels, self.cuts[groups], self.is_above[groups])
+
+    def look_up(self, codes: IntArray) -> FloatArray:
+        """Return the memberships of these codes."""
+        code = codes.astype(np.intp)[:, None]
+        return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the thresholds as plain data."""
+        cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
+        return {"kind": "cumulative", "levels": self.levels, **cuts}
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +210,13 @@ class Codes:
 
     def dense(self) -> FloatArray:
         """Return C itself."""
-        blocks = [
-            t.take(np.arange(t.shape[1])).matrix.toarray()[c] for c, t in zip(self.codes, self.decode, strict=True)
-        ]
-        return np.concatenate(blocks, axis=1)
+        return np.concatenate([t.look_up(c) for c, t in zip(self.codes, self.decode, strict=True)], axis=1)
 
     def column(self, j: int) -> FloatArray:
         """Return one membership by look-up."""
         for c, t in zip(self.codes, self.decode, strict=True):
             if j < t.shape[1]:
-                return np.asarray(t.take(np.array([j])).matrix.toarray().ravel()[c])
+                return t.take(np.array([j])).look_up(c)[:, 0]
             j -= t.shape[1]
         raise IndexError(j)
 

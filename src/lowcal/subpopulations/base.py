@@ -85,7 +85,7 @@ class CodeFamily:
         """Return some of the members, in the given order within each column."""
         starts = np.concatenate([[0], np.cumsum([t.shape[1] for t in self.decode])])
         names: list[str] = []
-        kept: list[tuple[int, Table]] = []
+        kept: list[tuple[int, Decode]] = []
         for k, column in enumerate(self.columns):
             inside = members[(members >= starts[k]) & (members < starts[k + 1])]
             if len(inside):
@@ -94,12 +94,8 @@ class CodeFamily:
         return CodeFamily(tuple(names), tuple(c for c, _ in kept), tuple(t for _, t in kept))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tables as plain lists of (level, member) pairs with their values."""
-        tables = []
-        for column, decode in zip(self.columns, self.decode, strict=True):
-            coo = decode.take(np.arange(decode.shape[1])).matrix.tocoo()
-            entries = [coo.row.tolist(), coo.col.tolist(), coo.data.tolist()]
-            tables.append({"column": column, "shape": list(decode.shape), "entries": entries})
+        """Return the tables as plain data, each with its code column."""
+        tables = [{"column": k, **t.to_dict()} for k, t in zip(self.columns, self.decode, strict=True)]
         return {"kind": "codes", "names": list(self.names), "tables": tables}
 
 

@@ -105,7 +105,7 @@ def _list_thresholds(encoder: ThresholdEncoder, everyone: bool) -> CodeFamily:
         tables.append((0, Table(sparse.csr_array(np.ones((len(encoder.cuts[0]) + 2, 1))))))
     for k, (column, cuts) in enumerate(zip(encoder.columns, encoder.cuts, strict=True)):
         if len(cuts):
-            tables.append((k, Cumulative(len(cuts) + 2)))
+            tables.append((k, Cumulative.every(len(cuts) + 2)))
             shown = show_numbers(cuts.tolist())
             names += [f"{column}<={t}" for t in shown] + [f"{column}>{t}" for t in shown]
     return CodeFamily(tuple(names), tuple(k for k, _ in tables), tuple(t for _, t in tables))
