@@ -162,3 +162,17 @@ def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(mo
         for n in range(1, whole.n_updates)
     ]
     assert "reached" in {fit.status.value for fit in hasty}  # without the question the claim would be false
+
+
+def test_a_fit_uses_one_blas_thread_and_gives_the_others_back():
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before, inside = threads(), []
+    data = lowcal.datasets.make_miscalibrated(300, random_state=0)
+    lowcal.multicalibrate(data.y, data.p, data.X, callback=lambda _: inside.append(threads()))
+    assert inside
+    assert all(set(counts) == {1} for counts in inside)
+    assert threads() == before

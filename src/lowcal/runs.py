@@ -19,6 +19,7 @@ from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.solvers import SOLVERS, Problem, Step, bound, explore
 from lowcal.stopping import Monitor, Patience, Status
 from lowcal.subpopulations.base import Rows
+from lowcal.threads import one_blas_thread
 from lowcal.updates import Predictor, Update
 
 
@@ -135,7 +136,7 @@ class Run:
         status = None
         if self.held_out is not None:
             self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
-        with Progress(progress, self.problem.alpha) as bar:
+        with Progress(progress, self.problem.alpha) as bar, one_blas_thread():
             try:
                 for step in SOLVERS[self.solver](self.problem, p):
                     p = step.p
