@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.errors import InvalidInput, MissingColumn, suggest
+from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
     import narwhals.stable.v2 as nw
 
-FloatArray = NDArray[np.float64]
 Categories = tuple[Hashable, ...]
 
 MISSING = -1

@@ -18,11 +18,10 @@ from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, suggest
+from lowcal.simplex import FloatArray
 
-FloatArray: TypeAlias = NDArray[np.float64]
 Intervals: TypeAlias = tuple[list[float], list[float]]
 Method: TypeAlias = Literal["auto", "stack", "dual"]
 

@@ -21,7 +21,8 @@ from scipy.optimize import linprog
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-FloatArray: TypeAlias = NDArray[np.float64]
+from lowcal.simplex import FloatArray
+
 IntArray: TypeAlias = NDArray[np.intp]
 
 # HiGHS' tolerances are absolute; 1e-10 is the smallest it takes
