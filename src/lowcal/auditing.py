@@ -1,22 +1,33 @@
-"""Measuring a predictor on every subpopulation: the suprema that a fit drives down, on any rows.
+"""Measuring and auditing: the suprema that a fit drives down, on any rows, and what they say of the population.
 
-This is the exact in-sample figure of spec 2 for each c; it says nothing yet about confidence.
+`measure` is the exact in-sample figure of spec 2 for each c; `audit` adds confidence (spec 10.i), on rows that were
+not used to make the model or to find the subpopulations.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowcal.fitting import choose_subpopulations
-from lowcal.inputs import read_outcomes
-from lowcal.notions import Notion, Suprema, parse_notion
-from lowcal.simplex import FloatArray
+from lowcal import provenance
+from lowcal.certificates import METHODS, Band, Method, Null, Panel, band, null_test
+from lowcal.engines.reference import stack
+from lowcal.errors import AuditWarning, InvalidInput, suggest
+from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
+from lowcal.frames import Table as Frame
+from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
+from lowcal.notions import Notion, Suprema, Witness, parse_notion
+from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
+from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations.base import Rows, WeakLearner
+from lowcal.threads import one_blas_thread
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -104,3 +115,267 @@ def measure(
     mass = design.moments(outcomes.weight[:, None])[:, 0]
     found = chosen_notion.suprema(outcomes.p, rho, design)
     return Measurement(chosen_notion, learner.names, mass, found, learner.is_exact)
+
+
+#: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.
+SEARCHES = 3
+JUDGED = 10
+#: The chance with which a detectable violation is seen.
+POWER = 0.8
+
+
+def audit(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object = None,
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    alpha: float = 0.01,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+    random_state: int | np.random.Generator | None = None,
+    method: Method = "bootstrap",
+    null_draws: int = 99,
+    classes: Sequence[Any] | None = None,
+) -> AuditReport:
+    """Say whether the notion holds at alpha in the population these rows were drawn from, and for whom it does not.
+
+    For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, an interval that
+    holds for all of them at once, and what chance alone would show. Nothing of the rows may have been used to fit the
+    model. Subpopulations that are learned (trees, linear functions) are found on one half of the rows and judged on the
+    other, and the other way round.
+
+    Parameters
+    ----------
+    y, p, X, subpopulations, notion, sample_weight, classes : as in `multicalibrate`; weights are taken as fixed.
+    alpha : the largest violation that is tolerated.
+    confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
+    random_state : seed of the bootstrap, of the redrawn labels and of the halves.
+    method : "bootstrap" (asymptotic, narrowest), "bernstein" or "hoeffding" (hold for every number of rows).
+    null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
+
+    Examples
+    --------
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(5000, random_state=0)
+    >>> report = audit(data.y, data.p, data.X, alpha=0.005, random_state=0)
+    >>> report.verdict.value, report.violation > report.null_floor, report.p_value
+    ('violated', True, 0.01)
+    >>> finding = report.worst(1)[0]
+    >>> finding.lower <= finding.violation <= finding.upper
+    True
+    """
+    _check_options(alpha, confidence, method, null_draws)
+    parsed = parse_notion(notion)
+    outcomes = read_outcomes(y, p, sample_weight, classes)
+    table = read_features(X, len(outcomes.p))
+    chosen = choose_subpopulations(subpopulations, X, table)
+    rng = read_random_state(random_state)
+    with one_blas_thread():
+        panels, is_exact = _panels(chosen, table, outcomes, parsed, rng)
+        level = 1.0 - (1.0 - confidence) / len(panels)
+        bands = [band(panel, parsed, level, method, rng) for panel in panels]
+        is_label = outcomes.layout.classes is not None
+        nulls = [null_test(one, parsed, level, rng, draws=null_draws, is_exact=is_label) for one in panels]
+    notes = _notes(outcomes, nulls, panels, is_exact)
+    return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, is_exact, notes)
+
+
+def _check_options(alpha: object, confidence: object, method: str, null_draws: object) -> None:
+    check_alpha(alpha)
+    check_share("confidence", confidence)
+    if confidence == 0:
+        raise InvalidInput("confidence must be above 0, for instance 0.95.")
+    if method not in METHODS:
+        raise InvalidInput(f"Unknown method {method!r}; valid: {', '.join(METHODS)}.{suggest(str(method), METHODS)}")
+    check_whole("null_draws", null_draws, 19)
+
+
+# --- who is judged on which rows ----------------------------------------------------------------------------
+
+
+def _panels(
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
+) -> tuple[list[Panel], bool]:
+    """Return what is judged on all rows, and for a learner what each half of the rows found, judged on the other."""
+    learner = chosen.prepare(table, outcomes.weight)
+    whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names)
+    if learner.is_exact:
+        return [whole], True
+    halves = np.array_split(rng.permutation(len(outcomes.p)), 2)
+    if any(outcomes.weight[half].sum() <= 0 for half in halves):
+        raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
+    crossed = [_crossed(learner, chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
+    return [whole, *(panel for panel in crossed if panel is not None)], False
+
+
+def _crossed(
+    whole: WeakLearner,
+    chosen: Subpopulations,
+    table: Frame,
+    outcomes: Outcomes,
+    notion: Notion,
+    finds: IntArray,
+    judges: IntArray,
+) -> Panel | None:
+    """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
+    own = outcomes.weight[finds] / outcomes.weight[finds].sum()
+    learner = chosen.prepare(table.take(np.sort(finds)), own[np.argsort(finds, kind="stable")])
+    finds, judges = np.sort(finds), np.sort(judges)
+    p = outcomes.p[finds]
+    problem = Problem(outcomes.y[finds], learner.weight, notion, learner, np.inf)
+    known = len(learner.names)
+    for _ in range(SEARCHES):
+        if not explore(problem, p):
+            break
+    found = problem.suprema(p).value[known:]
+    if len(found) == 0:
+        return None
+    worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]
+    rows: Rows = learner.encoder(table.take(judges))
+    members = [learner.member(j) for j in worst]
+    weight = outcomes.weight[judges]
+    names = tuple(name for member in members for name in member.names)
+    design = stack([member.design(rows) for member in members])
+    return Panel(outcomes.y[judges], outcomes.p[judges], weight / weight.sum(), design, names)
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+
+
+def _notes(outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], is_exact: bool) -> tuple[str, ...]:
+    """Return what a reader must know, and warn of rows that were used before."""
+    notes = []
+    if provenance.was_fitted_on(outcomes.y, outcomes.p):
+        notes.append("these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen.")
+    elif nulls[0].is_too_good:
+        notes.append(
+            "the violations are smaller than a perfect model would show by chance: were these rows used to fit the "
+            "model? Audit it on rows it has not seen."
+        )
+    for note in notes:
+        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=3)
+    if not is_exact:
+        notes.append("subpopulations were found by a learner; others may exist that it does not find.")
+    if outcomes.layout.classes is None:
+        notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
+    empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
+    if empty:
+        notes.append(f"no row belongs to {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}.")
+    return tuple(notes)
+
+
+def _report(
+    notion: Notion,
+    alpha: float,
+    confidence: float,
+    method: Method,
+    outcomes: Outcomes,
+    panels: Sequence[Panel],
+    bands: Sequence[Band],
+    nulls: Sequence[Null],
+    is_exact: bool,
+    notes: tuple[str, ...],
+) -> AuditReport:
+    lower = max(float(one.lower.max()) for one in bands)
+    upper = min(1.0, max(float(one.upper.max()) for one in bands))
+    verdict = Verdict.VIOLATED if lower > alpha else Verdict.SATISFIED if upper <= alpha else Verdict.UNDECIDED
+    findings = [
+        one
+        for panel, limits, null in zip(panels, bands, nulls, strict=True)
+        for one in _findings(panel, limits, null, outcomes)
+    ]
+    return AuditReport(
+        notion=notion,
+        alpha=float(alpha),
+        confidence=float(confidence),
+        method=method,
+        layout=outcomes.layout,
+        n_rows=len(outcomes.p),
+        n_effective=1.0 / panels[0].energy,
+        verdict=verdict,
+        violation=max(float(one.found.value.max()) for one in bands),
+        basis_error=max(float(one.found.basis.max()) for one in bands),
+        certified_lower=lower,
+        certified_alpha=upper,
+        p_value=min(1.0, len(nulls) * min(null.p_value for null in nulls)),
+        null_floor=max(null.largest for null in nulls),
+        detectable=max(one.detectable for one in findings),
+        is_exact=is_exact,
+        findings=sort_findings(findings),
+        constraints=tuple(
+            (panel.names, one.constraints)
+            for panel, one in zip(panels, bands, strict=True)
+            if one.constraints is not None
+        ),
+        describe=lambda name: (),
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The violation of one subpopulation and weight, signed, with its standard error and half-width."""
+
+    weight: Witness
+    label: int
+    violation: float
+    standard_error: float
+    half: float
+
+
+def _findings(panel: Panel, limits: Band, null: Null, outcomes: Outcomes) -> list[Finding]:
+    """Return a finding for every subpopulation of a panel."""
+    mass, worth = panel.mass, panel.n_effective
+    bracket = limits.found.upper - limits.found.value
+    found = []
+    for j, name in enumerate(panel.names):
+        one = _judge(panel, limits, j)
+        below, above = (0.0, bracket[j]) if one.violation >= 0 else (bracket[j], 0.0)
+        found.append(
+            Finding(
+                subpopulation=name,
+                weight=one.weight,
+                label=label_of(outcomes.layout, one.label),
+                violation=one.violation,
+                conditional=one.violation / float(mass[j]) if mass[j] > 0 else np.nan,
+                standard_error=one.standard_error,
+                lower=max(float(one.violation - one.half - below), -1.0),
+                upper=min(float(one.violation + one.half + above), 1.0),
+                mass=float(mass[j]),
+                n_effective=float(worth[j]),
+                basis=float(limits.found.basis[j]),
+                null_floor=float(null.floor[j]),
+                detectable=min(1.0, one.half + NormalDist().inv_cdf(POWER) * one.standard_error),
+            )
+        )
+    return found
+
+
+def _judge(panel: Panel, limits: Band, j: int) -> Judged:
+    """Return the violation that the witness of subpopulation j shows: a single constraint, or its own pass over rows."""
+    witness = limits.found.witness(j)
+    if np.count_nonzero(witness.coefficients) != 1 or limits.constraints is None:
+        return _judge_rows(panel, float(limits.half[j]), j, witness)
+    s, a = (int(k) for k in np.argwhere(witness.coefficients)[0])
+    at = j, list(limits.constraints.weights).index(witness.weights[s]), a
+    weight = Witness((witness.weights[s],), np.abs(witness.coefficients[[s]]))
+    error, half = limits.constraints.standard_error[at], limits.constraints.half[at]
+    return Judged(weight, a, float(limits.constraints.v[at]), float(error), float(half))
+
+
+def _judge_rows(panel: Panel, half: float, j: int, witness: Witness) -> Judged:
+    """Evaluate a witness on the members of c_j. A witness is s w with w in [0, 1]^d: the sign s is that of its values."""
+    c = panel.design.column(j)
+    inside = np.flatnonzero(c)
+    W = witness(panel.p[inside])
+    sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0
+    parts = c[inside, None] * sign * W * (panel.y[inside] - panel.p[inside])
+    weight, z = panel.weight[inside], parts.sum(axis=1)
+    g = float(weight @ z)
+    square = np.square(weight)
+    variance = square @ np.square(z - g) + (panel.energy - square.sum()) * g * g
+    error = np.sqrt(max(variance, 0.0) / (1.0 - panel.energy)) if panel.energy < 1.0 else np.inf
+    label = int(np.abs(weight @ parts).argmax())
+    return Judged(Witness(witness.weights, sign * witness.coefficients), label, g, float(error), half)

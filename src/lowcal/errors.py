@@ -28,6 +28,10 @@ class MissingExtra(LowcalError, ImportError):
     """An optional library is needed that is not installed."""
 
 
+class AuditWarning(UserWarning):
+    """An audit can't be believed as it stands: its rows were used to fit the model, or look as if they were."""
+
+
 class FitInterrupted(LowcalError, KeyboardInterrupt):
     """The fit was interrupted; what was reached so far is in `.fit`."""
 

@@ -90,7 +90,7 @@ def multicalibrate(
     notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
-    rng = _generator(random_state)
+    rng = read_random_state(random_state)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     chosen = choose_subpopulations(subpopulations, X, table)
     fitted = _subset(outcomes, ~held_out)
@@ -130,8 +130,7 @@ def _check_options(
     patience: object,
     callback: object,
 ) -> None:
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
-        raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
+    check_alpha(alpha)
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
         ("geometry", geometry, ("euclidean", "mirror")),
@@ -153,6 +152,12 @@ def _check_options(
         raise InvalidInput(f"callback must be a function of a Record, but {callback!r} was given.")
 
 
+def check_alpha(alpha: object) -> None:
+    """Refuse a tolerance that is not a positive number."""
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
+        raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
+
+
 def _check_step(step: object, solver: str) -> None:
     if step is None or (isinstance(step, str) and step == "newton" and solver != "first"):
         return
@@ -163,7 +168,8 @@ def _check_step(step: object, solver: str) -> None:
         )
 
 
-def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
+def read_random_state(random_state: int | np.random.Generator | None) -> np.random.Generator:
+    """Return the generator of a seed."""
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:

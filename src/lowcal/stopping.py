@@ -66,13 +66,20 @@ def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generat
     return float(np.quantile(found, 0.95))
 
 
-def _redraw(problem: Problem, p: FloatArray, random_state: np.random.Generator) -> float:
+def redraw_labels(p: FloatArray, random_state: np.random.Generator) -> FloatArray:
+    """Return labels drawn from the predictions, in the shape of p: 0 or 1 for scalars, one-hot on the simplex.
+
+    >>> redraw_labels(np.array([[0.0], [1.0]]), np.random.default_rng(0)).ravel().tolist()
+    [0.0, 1.0]
+    """
     u = random_state.random(len(p))
     if p.shape[1] == 1:
-        y = (u < p[:, 0]).astype(np.float64)[:, None]
-    else:
-        label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
-        y = np.eye(p.shape[1])[label]
-    null = replace(problem, y=y, learner=problem.learner.fresh())
+        return (u < p[:, 0]).astype(np.float64)[:, None]
+    label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
+    return np.asarray(np.eye(p.shape[1])[label])
+
+
+def _redraw(problem: Problem, p: FloatArray, random_state: np.random.Generator) -> float:
+    null = replace(problem, y=redraw_labels(p, random_state), learner=problem.learner.fresh())
     explore(null, p)
     return float(null.suprema(p, np.inf).value.max())

@@ -54,6 +54,10 @@ class Design(Protocol):
         """Return the membership of every row in subpopulation j."""
         ...
 
+    def squared(self) -> Design:
+        """Return the matrix of squared memberships."""
+        ...
+
 
 class Decode(Protocol):
     """The L x m table that says which groups a code belongs to."""
@@ -77,6 +81,10 @@ class Decode(Protocol):
 
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes, shape (n, m)."""
+        ...
+
+    def squared(self) -> Decode:
+        """Return the table of squares."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +119,10 @@ class Table:
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes."""
         return np.asarray(self.matrix.toarray()[codes])
+
+    def squared(self) -> Table:
+        """Return the table of squares."""
+        return Table(self.matrix.power(2))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as its entries: levels, groups and values."""
@@ -162,6 +174,10 @@ class Cumulative:
         """Return the memberships of these codes."""
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
+
+    def squared(self) -> Cumulative:
+        """Return itself: its memberships are 0 and 1."""
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the thresholds as plain data."""
@@ -220,6 +236,10 @@ class Codes:
             j -= t.shape[1]
         raise IndexError(j)
 
+    def squared(self) -> Codes:
+        """Return the same codes with squared tables."""
+        return Codes(self.codes, tuple(t.squared() for t in self.decode))
+
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
@@ -257,6 +277,10 @@ class Matrix:
     def column(self, j: int) -> FloatArray:
         """Return one membership."""
         return _array(self.matrix[:, [j]]).ravel()
+
+    def squared(self) -> Matrix:
+        """Return the squares, stored the same way."""
+        return Matrix(np.square(self.matrix) if isinstance(self.matrix, np.ndarray) else self.matrix.power(2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,6 +323,10 @@ class Stacked:
                 return part.column(j)
             j -= part.shape[1]
         raise IndexError(j)
+
+    def squared(self) -> Stacked:
+        """Return the squares, part by part."""
+        return Stacked(tuple(part.squared() for part in self.parts))
 
 
 def stack(parts: Sequence[Design]) -> Design:

@@ -85,6 +85,38 @@ class Notion(Protocol):
         ...
 
 
+@runtime_checkable
+class Finite(Notion, Protocol):
+    """A notion whose supremum is a function of finitely many moments v[c, s, a], those of its `constraints`."""
+
+    def constraints(self, p: FloatArray) -> Sequence[Weight]:
+        """Return the weights u whose moments determine the supremum."""
+        ...
+
+    def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
+        """Return the suprema from the moments of the constraints."""
+        ...
+
+    def is_largest(self, d: int) -> bool:
+        """Whether the supremum is always the largest single moment."""
+        ...
+
+    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the least and the greatest supremum, at worst, when every moment lies within e of v."""
+        ...
+
+
+def limits_of_largest(v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the limits of max |v|: attained at a corner of the box v +- e."""
+    size = np.abs(v)
+    return np.maximum(size - e, 0.0).max(axis=(1, 2)), (size + e).max(axis=(1, 2))
+
+
+def limits_around(value: FloatArray, upper: FloatArray, deviation: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return value - deviation and upper + deviation: a supremum moves by no more than its deviation process."""
+    return np.maximum(value - deviation, 0.0), upper + deviation
+
+
 def combination(U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return sum_s theta_sa u_s(f_i), shape (n, d)."""
     if isinstance(U, np.ndarray):

@@ -14,9 +14,9 @@ import numpy as np
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
-from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.base import Suprema, Witness, limits_around
 from lowcal.simplex import TIE, FloatArray, above_noise
-from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, occupied_cells
+from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,34 @@ class Full:
         """Return max(sum v+, sum v-) for scalars and ||v||_1 / 2 on the simplex, v over cells (spec 2.5)."""
         occupied, which = occupied_cells(p, self.width)
         v = moments(design, CellIds(which, len(occupied)), rho)
+        return self.norm(_cells(occupied.tolist(), self.width), v)
+
+    def constraints(self, p: FloatArray) -> Sequence[Weight]:
+        """Return every cell for scalars, those that hold a row on the simplex, where the others are too many."""
+        every = [[j] for j in range(n_intervals(self.width))]
+        return _cells(every, self.width) if p.shape[1] == 1 else self.basis(p, 1.0)
+
+    def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
+        """Return the supremum from the moments of the cells."""
         up = np.maximum(v, 0.0).sum(axis=(1, 2))
         down = np.maximum(-v, 0.0).sum(axis=(1, 2))
         value = np.maximum(up, down)
 
         def witness(j: int) -> Witness:
             sign = 1.0 if up[j] >= down[j] * (1.0 - TIE) else -1.0
-            return Witness(_cells(occupied.tolist(), self.width), np.where(above_noise(sign * v[j]), sign, 0.0))
+            return Witness(tuple(weights), np.where(above_noise(sign * v[j]), sign, 0.0))
 
         return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+
+    def is_largest(self, d: int) -> bool:
+        """Return False: cells of one sign add up."""
+        return False
+
+    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the limits of the supremum: it moves by at most the sum of e (half of it on the simplex)."""
+        found = self.norm((), v)
+        deviation = e.sum(axis=(1, 2)) / (1.0 if v.shape[2] == 1 else 2.0)
+        return limits_around(found.value, found.upper, deviation)
 
 
 def _cells(indices: list[list[int]], width: float) -> tuple[Cell, ...]:

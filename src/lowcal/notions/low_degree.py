@@ -16,7 +16,7 @@ import numpy as np
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
-from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
 from lowcal.notions.bracket import bracket
 from lowcal.simplex import TIE, FloatArray, above_noise, leading
 from lowcal.weights import Monomial, Weight, evaluate, monomials
@@ -55,8 +55,24 @@ class Multiaccuracy:
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max_a |v_a| (spec 2.1)."""
-        v = moments(design, evaluate((Monomial(),), p), rho)
-        return _largest_monomial((Monomial(),), v)
+        weights = self.features(p)
+        return self.norm(weights, moments(design, evaluate(weights, p), rho))
+
+    def constraints(self, p: FloatArray) -> Sequence[Weight]:
+        """Return the constant weight."""
+        return (Monomial(),)
+
+    def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
+        """Return max_a |v_a|."""
+        return _largest_monomial(weights, v)
+
+    def is_largest(self, d: int) -> bool:
+        """Return True: the class is its basis."""
+        return True
+
+    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return max(|v| - e) and max(|v| + e)."""
+        return limits_of_largest(v, e)
 
 
 @dataclass(frozen=True)
@@ -103,17 +119,39 @@ class LowDegree:
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
-        weights = monomials(p.shape[1], self.degree - 1)
-        v = moments(design, evaluate(weights, p), rho)
-        if p.shape[1] == 1:
+        weights = self.features(p)
+        return self.norm(weights, moments(design, evaluate(weights, p), rho))
+
+    def constraints(self, p: FloatArray) -> Sequence[Weight]:
+        """Return all monomials of degree below k."""
+        return monomials(p.shape[1], self.degree - 1)
+
+    def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
+        """Return the supremum from the moments of all monomials."""
+        if v.shape[2] == 1:
             return _largest_monomial(weights, v)
         if self.degree == 1:
             return _half_l1(weights, v)
         return _degree_two(weights, v) if self.degree == 2 else _monomial_bracket(weights, v)
 
+    def is_largest(self, d: int) -> bool:
+        """Whether single monomials attain the supremum: for scalars only (spec 9.c)."""
+        return d == 1
+
+    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the limits of the supremum; on the simplex it moves by at most sum_a max_S e (l1 norms of at most 1).
+
+        At degree 1 by half the l1 norm of e, as constants lie in [0, 1]^d.
+        """
+        if v.shape[2] == 1:
+            return limits_of_largest(v, e)
+        found = self.norm(monomials(v.shape[2], self.degree - 1), v)
+        deviation = e.sum(axis=(1, 2)) / 2 if self.degree == 1 else e.max(axis=1).sum(axis=1)
+        return limits_around(found.value, found.upper, deviation)
+
     def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
         """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
-        weights = monomials(p.shape[1], self.degree - 1)
+        weights = self.features(p)
         v = moments(design, evaluate(weights, p), rho)[j]
         both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
         return max(low for low, _ in both), max(high for _, high in both)

@@ -145,3 +145,16 @@ def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tupl
         return value, witness
     points = tuple(Points(centres, heights) for _, centres, heights in labels)
     return total, Witness(points, np.eye(r.shape[1]))
+
+
+class GridSmooth:
+    """TEMPORARY."""
+
+    def __init__(self, p, design, step=1/1024):
+        self.p, self.design = np.round(p / step) * step, design
+
+    def values(self, rho):
+        return Smooth().suprema(self.p, rho, self.design).value
+
+    def error(self, rho):
+        return np.zeros(self.design.shape[1])

@@ -1,0 +1,409 @@
+"""Certificates: what a sample says about the population, for all constraints at once (spec 10.i).
+
+The rows must not have helped to make the model or to choose the subpopulations. Then, with the stated confidence and
+simultaneously for every subpopulation c and weight w, the violation in the population lies within the band around the
+violation of the sample. Three methods make the bands:
+
+* "bootstrap": studentised, by Gaussian multipliers on the rows; asymptotic, and the narrowest (10.i.c);
+* "bernstein": from each constraint's own variance; holds for every n (10.i.b);
+* "hoeffding": from the range alone; holds for every n (10.i.a).
+
+For weight classes that are not finitely many moments (smooth) the bootstrap resamples the supremum itself, and the two
+others stand for the symmetrisation bound of 10.i.e. The exact test redraws the labels from the predictions (10.i.d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Literal
+
+import numpy as np
+
+from lowcal.engines.reference import CHUNK, Design
+from lowcal.moments import moments
+from lowcal.notions.base import Finite, Notion, Suprema
+from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.stopping import redraw_labels
+from lowcal.subpopulations.base import effective_rows
+from lowcal.weights import CellIds, Evaluated, Weight, evaluate
+
+Method = Literal["bootstrap", "bernstein", "hoeffding"]
+METHODS = ("bootstrap", "bernstein", "hoeffding")
+#: Multiplier draws; quantiles near 95% are then good to about half a per cent of coverage.
+DRAWS = 1000
+#: Draws where each one has to look at all rows again.
+SLOW_DRAWS = 200
+#: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 1%.
+BAGS = 4096
+#: The bags' moments hold at most this many numbers, and at least 256 bags are used.
+BAG_NUMBERS = 1 << 25
+#: Below so many effective rows (of even labels) the normal approximation is not trusted, and Bernstein's band is used.
+SMALL = 30.0
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Rows to judge on, and the subpopulations judged there. No label of these rows helped to choose them."""
+
+    y: FloatArray
+    p: FloatArray
+    weight: FloatArray
+    design: Design
+    names: tuple[str, ...]
+
+    @property
+    def rho(self) -> FloatArray:
+        """The weighted residuals p_i (y_i - f_i)."""
+        return self.weight[:, None] * (self.y - self.p)
+
+    @property
+    def energy(self) -> float:
+        """Return sum p_i^2 = 1 / n_eff."""
+        return float(self.weight @ self.weight)
+
+    @property
+    def mass(self) -> FloatArray:
+        """E[c] for every subpopulation."""
+        return self.design.moments(self.weight[:, None])[:, 0]
+
+    @property
+    def n_effective(self) -> FloatArray:
+        """How many rows every subpopulation is worth."""
+        square = self.design.squared().moments(np.square(self.weight)[:, None])[:, 0]
+        return effective_rows(self.mass, square)
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """The moments v[c, s, a] with their standard errors and the half-widths of a simultaneous band."""
+
+    weights: Sequence[Weight]
+    v: FloatArray
+    standard_error: FloatArray
+    half: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The suprema of a panel with simultaneous limits.
+
+    `lower` and `upper` (one for each c) hold the supremum over the whole class in the population; `half` is the
+    largest deviation of any single weight of the class. `constraints` are there for finitely many moments.
+    """
+
+    found: Suprema
+    lower: FloatArray
+    upper: FloatArray
+    half: FloatArray
+    constraints: Constraints | None
+
+
+def band(panel: Panel, notion: Notion, confidence: float, method: Method, rng: np.random.Generator) -> Band:
+    """Return the suprema of a panel with limits that hold together with the given confidence."""
+    if isinstance(notion, Finite):
+        return _finite_band(panel, notion, 1.0 - confidence, method, rng)
+    return _sup_band(panel, notion, 1.0 - confidence, method, rng)
+
+
+# --- finitely many moments ----------------------------------------------------------------------------------
+
+
+def _finite_band(panel: Panel, notion: Finite, beta: float, method: Method, rng: np.random.Generator) -> Band:
+    weights = notion.constraints(panel.p)
+    U = evaluate(weights, panel.p)
+    v = moments(panel.design, U, panel.rho)
+    se = standard_errors(panel, U, v)
+    found = notion.norm(weights, v)
+    if method != "bootstrap":
+        half = _finite_sample(panel, v, se, beta, method)
+        return _limits(notion, found, Constraints(weights, v, se, half))
+    small = panel.n_effective < SMALL
+    safe = _finite_sample(panel, v, se, beta, "bernstein")
+    resampled = _resample(panel, notion, weights, U, v.shape, beta, rng)
+    # the error of the normal tail at q is of the order q^3 / sqrt(rows)
+    enough = SMALL * max(1.0, resampled.critical / 3.0) ** 6
+    half = np.where(_worth(panel, U) < enough, safe, resampled.critical * se)
+    plain = _limits(notion, found, Constraints(weights, v, se, half))
+    if notion.is_largest(v.shape[2]):
+        return plain
+    deviation = np.where(small, plain.half, resampled.deviation)
+    lower, upper = np.maximum(found.value - deviation, 0.0), found.upper + deviation
+    return Band(found, lower, upper, deviation, plain.constraints)
+
+
+def _worth(panel: Panel, U: Evaluated) -> FloatArray:
+    """Return how many rows every constraint is worth, shape (m, S, d): a row counts 4 f (1 - f), as rare labels tell less.
+
+    Thirty rows with f near 0 or 1 may show a single label, and then no variance.
+    """
+    weight, square = panel.weight[:, None], U if isinstance(U, CellIds) else np.square(U)
+    mass = moments(panel.design, U, weight)
+    rows = effective_rows(mass, moments(panel.design.squared(), square, np.square(weight)))
+    balance = moments(panel.design, U, 4.0 * weight * panel.p * (1.0 - panel.p))
+    return np.asarray(rows * balance / np.maximum(mass, np.finfo(float).tiny))
+
+
+def _limits(notion: Finite, found: Suprema, constraints: Constraints) -> Band:
+    """Return what bands on the moments say about the suprema."""
+    lower, upper = notion.limits(constraints.v, constraints.half)
+    deviation = notion.limits(np.zeros_like(constraints.v), constraints.half)[1]
+    return Band(found, lower, upper, deviation, constraints)
+
+
+def standard_errors(panel: Panel, U: Evaluated, v: FloatArray) -> FloatArray:
+    """Return the standard error of every moment: sqrt(sum p_i^2 (Z_i - g)^2 / (1 - sum p_i^2)).
+
+    Z_i = c u_s (y_a - f_a); expanded, so that three passes over the rows do. One row alone has no standard error: inf.
+    """
+    rho, square = panel.rho, U if isinstance(U, CellIds) else np.square(U)
+    second = moments(panel.design.squared(), square, np.square(rho))
+    cross = moments(panel.design, U, panel.weight[:, None] * rho)
+    variance = np.maximum(second - 2.0 * v * cross + np.square(v) * panel.energy, 0.0)
+    left = 1.0 - panel.energy
+    return np.sqrt(variance / left) if left > 1e-12 else np.full(v.shape, np.inf)
+
+
+def _finite_sample(panel: Panel, v: FloatArray, se: FloatArray, beta: float, method: Method) -> FloatArray:
+    """Return half-widths that hold for every n, by a union bound over all constraints.
+
+    No violation exceeds its subpopulation's mass, which bounds those of tiny ones better than any variance does.
+    """
+    if method == "hoeffding":
+        return np.full(v.shape, hoeffding(panel.energy, v.size, beta))
+    n, largest = len(panel.weight), float(panel.weight.max())
+    half = bernstein(se, n, n * largest, v.size, beta)
+    return np.minimum(half, np.abs(v) + _mass_limit(panel, beta / 2)[:, None, None])
+
+
+def hoeffding(energy: float, n_pairs: int, beta: float) -> float:
+    """Return sqrt(2 ln(2N / beta) sum p_i^2): the deviation of N means of terms in [-1, 1] (spec 10.i.a).
+
+    >>> round(hoeffding(1 / 5000, 60, 0.05), 4)
+    0.0558
+    """
+    return sqrt(2.0 * log(2.0 * n_pairs / beta) * energy)
+
+
+def bernstein(se: FloatArray, n: int, spread: float, n_pairs: int, beta: float) -> FloatArray:
+    """Return the empirical Bernstein deviation sqrt(2 V ln(4N/b) / n) + 14 ln(4N/b) / (3 (n - 1)) (spec 10.i.b).
+
+    `se` = sqrt(V / n), and `spread` = n max p_i widens the range for uneven weights. Half of beta is left for the
+    limit on the mass. Maurer and Pontil, 2009.
+
+    >>> bernstein(np.array([0.002]), 5000, 1.0, 60, 0.05).round(4)
+    array([0.0173])
+    """
+    level = log(8.0 * n_pairs / beta)
+    if n < 2:
+        return np.full(np.shape(se), np.inf)
+    return np.asarray(se * sqrt(2.0 * level) + 14.0 * spread * level / (3.0 * (n - 1)))
+
+
+def _mass_limit(panel: Panel, beta: float) -> FloatArray:
+    """Return an upper confidence limit on every mass: mu_n + L + sqrt(L (L + 2 mu_n)), L = ln(m / beta) max p_i.
+
+    The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its solution for mu.
+    """
+    mass = panel.mass
+    level = log(len(mass) / beta) * float(panel.weight.max())
+    return np.asarray(mass + level + np.sqrt(level * (level + 2.0 * mass)))
+
+
+# --- the multiplier bootstrap -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """The critical value of the studentised moments, and for each c the deviation of its supremum."""
+
+    critical: float
+    deviation: FloatArray
+
+
+def _resample(
+    panel: Panel,
+    notion: Finite,
+    weights: Sequence[Weight],
+    U: Evaluated,
+    shape: tuple[int, int, int],
+    beta: float,
+    rng: np.random.Generator,
+) -> Resampled:
+    """Draw sum_i (xi_i - mean xi) p_i Z_ij for Gaussian xi, and take quantiles of the largest (spec 10.i.c).
+
+    Rows are dealt into bags at random, and a bag shares its multiplier: one pass over the rows serves all draws.
+    """
+    sums, share = bag_moments(panel, U, shape, rng)
+    flat = sums.reshape(len(share), -1)
+    spread = np.sqrt(np.square(flat - share[:, None] * flat.sum(axis=0)).sum(axis=0))
+    spread = np.where(spread > 0.0, spread, np.inf)
+    largest, suprema = [], []
+    for draws in _multiply(flat, share, rng):
+        largest.append((np.abs(draws) / spread).max(axis=1))
+        if not notion.is_largest(shape[2]):
+            found = notion.norm(weights, draws.reshape(-1, *shape[1:]))
+            suprema.append(found.upper.reshape(len(draws), -1))
+    critical = _quantile(np.concatenate(largest), beta)
+    deviation = _deviation(np.concatenate(suprema), beta) if suprema else np.zeros(shape[0])
+    return Resampled(critical, deviation)
+
+
+def bag_moments(
+    panel: Panel, U: Evaluated, shape: tuple[int, int, int], rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return the moments of every bag, (bags, m, S, d), and the weight of every bag."""
+    n, numbers = len(panel.weight), int(np.prod(shape))
+    n_bags = min(n, max(256, min(BAGS, BAG_NUMBERS // numbers)))
+    order = np.arange(n) if n_bags == n else rng.permutation(n)
+    starts = np.linspace(0, n, n_bags + 1).astype(np.intp)
+    rho, sums = panel.rho, np.empty((n_bags, *shape))
+    per_row = shape[2] * (1 if isinstance(U, CellIds) else shape[1])
+    step = max(1, (2 * CHUNK // per_row) * n_bags // n)
+    for first in range(0, n_bags, step):
+        last = min(first + step, n_bags)
+        rows = order[starts[first] : starts[last]]
+        bag = np.repeat(np.arange(last - first), np.diff(starts[first : last + 1]))
+        sums[first:last] = _per_bag(panel.design.rows(rows), _take(U, rows), rho[rows], bag, last - first)
+    return sums, np.add.reduceat(panel.weight[order], starts[:-1])
+
+
+def _take(U: Evaluated, rows: IntArray) -> Evaluated:
+    return CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
+
+
+def _per_bag(design: Design, U: Evaluated, rho: FloatArray, bag: IntArray, n_bags: int) -> FloatArray:
+    """Return the moments of each bag, shape (bags, m, S, d)."""
+    m, d = design.shape[1], rho.shape[1]
+    if isinstance(U, CellIds):
+        width = U.n_cells + 1
+        both = design.cell_moments(bag * width + U.ids, n_bags * width, rho)
+        return both.reshape(m, n_bags, width, d)[:, :, :-1].transpose(1, 0, 2, 3)
+    R = (U[:, :, None] * rho[:, None, :]).reshape(len(rho), -1)
+    return design.cell_moments(bag, n_bags, R).reshape(m, n_bags, U.shape[1], d).transpose(1, 0, 2, 3)
+
+
+def _multiply(flat: FloatArray, share: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
+    """Yield batches of draws, each draw the moments under centred Gaussian multipliers."""
+    batch = max(1, min(DRAWS, 2 * CHUNK // flat.shape[1]))
+    for start in range(0, DRAWS, batch):
+        xi = rng.standard_normal((min(batch, DRAWS - start), len(share)))
+        yield (xi - (xi @ share)[:, None]) @ flat
+
+
+def _quantile(values: FloatArray, beta: float) -> float:
+    return float(np.quantile(values, 1.0 - beta, method="higher"))
+
+
+def _deviation(suprema: FloatArray, beta: float) -> FloatArray:
+    """Return for every c how far its supremum may deviate: a common multiple of its own typical size."""
+    typical = np.sqrt(np.square(suprema).mean(axis=0))
+    ratio = suprema / np.where(typical > 0.0, typical, np.inf)
+    return _quantile(ratio.max(axis=1), beta) * typical
+
+
+# --- any weight class: resampling the supremum itself -------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """The suprema of all subpopulations as a function of weighted residuals, and an error bound of that figure."""
+
+    values: Callable[[FloatArray], FloatArray]
+    error: Callable[[FloatArray], FloatArray]
+
+
+def statistic(notion: Notion, p: FloatArray, design: Design) -> Statistic:
+    """Prepare what does not depend on the labels, so that every draw costs one pass over the rows."""
+    if isinstance(notion, Finite):
+        weights = notion.constraints(p)
+        U = evaluate(weights, p)
+        return Statistic(lambda rho: notion.norm(weights, moments(design, U, rho)).value, _no_error(design))
+    if isinstance(notion, Smooth):
+        grid = GridSmooth(p, design)
+        return Statistic(grid.values, grid.error)
+    return Statistic(lambda rho: notion.suprema(p, rho, design).value, _no_error(design))
+
+
+def _no_error(design: Design) -> Callable[[FloatArray], FloatArray]:
+    return lambda rho: np.zeros(design.shape[1])
+
+
+def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np.random.Generator) -> Band:
+    found = notion.suprema(panel.p, panel.rho, panel.design)
+    compute = statistic(notion, panel.p, panel.design)
+    if method == "bootstrap":
+        deviation = _bootstrap_suprema(panel, compute, beta, rng)
+        # no violation exceeds the mass, in the sample or out of it
+        deviation = np.where(panel.n_effective < SMALL, panel.mass + _mass_limit(panel, beta), deviation)
+    else:
+        deviation = np.full(panel.design.shape[1], symmetrisation(panel, compute, beta, rng))
+    return Band(found, np.maximum(found.value - deviation, 0.0), found.upper + deviation, deviation, None)
+
+
+def _bootstrap_suprema(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator) -> FloatArray:
+    """Draw the supremum of the centred multiplier process for every c; the class need not be finite."""
+    rho, draws, error = panel.rho, [], np.zeros(panel.design.shape[1])
+    for _ in range(SLOW_DRAWS):
+        xi = rng.standard_normal(len(rho))
+        centred = (xi - panel.weight @ xi)[:, None] * rho
+        draws.append(compute.values(centred))
+        error = np.maximum(error, compute.error(centred))
+    return _deviation(np.array(draws), beta) + error
+
+
+def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
+    """Return 2 R + 2 sqrt(2 L e / B) + 3 sqrt(2 L e), L = ln(3 / beta), e = sum p_i^2 (spec 10.i.e).
+
+    R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
+    violation of any weight of the class, however large the class, deviates by more.
+    """
+    found = []
+    for _ in range(draws):
+        signed = rng.choice([-1.0, 1.0], len(panel.rho))[:, None] * panel.rho
+        found.append(float((compute.values(signed) + compute.error(signed)).max()))
+    level = 2.0 * log(3.0 / beta) * panel.energy
+    return 2.0 * float(np.mean(found)) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
+
+
+# --- the exact test -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """What a perfectly calibrated model would have shown on these rows.
+
+    `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise for the largest of all;
+    `p_value` is exact at any n (nan where outcomes are no draws of labels); `is_too_good`: the violations are far
+    smaller than those of any draw, as happens on rows that the model was fitted to.
+    """
+
+    floor: FloatArray
+    largest: float
+    p_value: float
+    is_too_good: bool
+
+
+def null_test(
+    panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99, is_exact: bool = True
+) -> Null:
+    """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
+
+    If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the largest
+    supremum in units of its own size under the redraws, so that small subpopulations count as much as large ones.
+    """
+    compute = statistic(notion, panel.p, panel.design)
+    observed = compute.values(panel.rho)
+    drawn = np.array(
+        [compute.values(panel.weight[:, None] * (redraw_labels(panel.p, rng) - panel.p)) for _ in range(draws)]
+    )
+    every = np.vstack([observed, drawn])
+    typical = np.sqrt(np.square(every).mean(axis=0))
+    T = (every / np.where(typical > 0.0, typical, np.inf)).max(axis=1)
+    p_value = (1.0 + np.count_nonzero(T[1:] >= T[0] * (1.0 - 1e-12))) / (1.0 + draws) if is_exact else np.nan
+    floor = np.quantile(drawn, confidence, axis=0, method="higher")
+    largest = float(np.quantile(drawn.max(axis=1), confidence, method="higher"))
+    is_too_good = bool(largest > 0.0 and observed.max() < 0.5 * drawn.max(axis=1).min())
+    return Null(floor, largest, float(p_value), is_too_good)

@@ -1,0 +1,224 @@
+"""What an audit says: a finding for every subpopulation, a verdict, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isnan
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+
+from lowcal.certificates import Constraints, Method
+from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.inputs import Layout, check_whole
+from lowcal.notions import Notion, Witness
+
+
+class Verdict(StrEnum):
+    """Whether the notion holds at alpha in the population, with the stated confidence."""
+
+    SATISFIED = "satisfied"
+    VIOLATED = "violated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One subpopulation c and the weight w of the class that shows its largest violation.
+
+    `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same for
+    a member of c. `lower` and `upper` hold the violation of (c, w) in the population, for all findings at once;
+    `n_effective` is how many rows c is worth. `basis` is the part that single basis elements show, `null_floor` what a
+    perfect model would show by chance, `detectable` the violation of c that would be seen to differ from zero with
+    probability 80%.
+    """
+
+    subpopulation: str
+    weight: Witness
+    label: Any
+    violation: float
+    conditional: float
+    standard_error: float
+    lower: float
+    upper: float
+    mass: float
+    n_effective: float
+    basis: float
+    null_floor: float
+    detectable: float
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.lower > 0.0 or self.upper < 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as plain data."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "weight": str(self.weight), "label": _plain(self.label)}
+
+    def __str__(self) -> str:
+        side = "too low" if self.violation > 0 else "too high"
+        return (
+            f"{self.subpopulation}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] with the "
+            f"weight {self.weight}, predictions {side} by {abs(self.conditional):.4f} a member"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AuditReport:
+    """What `audit` returns.
+
+    `violation` is the supremum over the whole weight class for the worst subpopulation of the sample, `basis_error` the
+    largest of single basis elements. With the stated confidence the supremum in the population lies between
+    `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is what a perfect model
+    would show by chance, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation
+    of this size, wherever it is, would be seen to differ from zero with probability 80%.
+    """
+
+    notion: Notion
+    alpha: float
+    confidence: float
+    method: Method
+    layout: Layout
+    n_rows: int
+    n_effective: float
+    verdict: Verdict
+    violation: float
+    basis_error: float
+    certified_lower: float
+    certified_alpha: float
+    p_value: float
+    null_floor: float
+    detectable: float
+    is_exact: bool
+    findings: tuple[Finding, ...] = field(repr=False)
+    constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
+    describe: Callable[[str], Sequence[object]] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    def worst(self, n: int = 5) -> tuple[Finding, ...]:
+        """Return the n findings with the largest violations."""
+        check_whole("n", n, 1)
+        return self.findings[:n]
+
+    def finding(self, subpopulation: str) -> Finding:
+        """Return the finding of one subpopulation by its name."""
+        for one in self.findings:
+            if one.subpopulation == subpopulation:
+                return one
+        raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see [f.subpopulation for f in .findings].")
+
+    def guarantees(self, subpopulation: str | None = None) -> str:
+        """Return what follows for the people of each subpopulation (section 5 of the specification), to be read."""
+        names = [one.subpopulation for one in self.findings]
+        chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
+        return "\n\n".join(str(page) for name in chosen for page in self.describe(name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data, ready for JSON."""
+        skipped = ("notion", "layout", "findings", "constraints", "describe", "verdict", "notes")
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        return {
+            "notion": str(self.notion),
+            "verdict": self.verdict.value,
+            **{name: _finite(value) for name, value in plain.items()},
+            "layout": self.layout.to_dict(),
+            "notes": list(self.notes),
+            "findings": [{k: _finite(v) for k, v in one.to_dict().items()} for one in self.findings],
+        }
+
+    def to_frame(self, constraints: bool = False) -> Any:
+        """Return the findings as a data frame (pandas, or polars where pandas is not installed).
+
+        With `constraints`, every single constraint (subpopulation, basis weight, label) with its own interval.
+        """
+        rows = self._constraint_rows() if constraints else [one.to_dict() for one in self.findings]
+        try:
+            import pandas
+
+            return pandas.DataFrame(rows)
+        except ImportError:
+            pass
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().") from error
+        return polars.DataFrame(rows)
+
+    def _constraint_rows(self) -> list[dict[str, Any]]:
+        """Return a row for every constraint."""
+        rows = []
+        for names, found in self.constraints:
+            for j, s, a in np.ndindex(*found.v.shape):
+                v, half = float(found.v[j, s, a]), float(found.half[j, s, a])
+                row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
+                error = float(found.standard_error[j, s, a])
+                rows.append({**row, "violation": v, "standard_error": error, "lower": v - half, "upper": v + half})
+        return rows
+
+    def __str__(self) -> str:
+        lines = [self._headline(), "", *self._figures(), "", *self._table()]
+        lines += [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in self.notes]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        return fill(f"{self.notion} at alpha={self.alpha:g}: {self.verdict.value}. {self._reason()}", 110)
+
+    def _reason(self) -> str:
+        sure = f"With {self.confidence:.0%} confidence"
+        if self.verdict is Verdict.SATISFIED:
+            return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
+        worst = self.findings[0].subpopulation
+        if self.verdict is Verdict.VIOLATED:
+            return f"{sure} the largest violation is at least {self.certified_lower:.3g}; the worst is {worst}."
+        between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
+        return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
+
+    def _figures(self) -> list[str]:
+        whose = "" if self.is_exact else " (found by a learner on one half of the rows, judged on the other)"
+        test = "" if isnan(self.p_value) else f", p-value of perfect calibration {self.p_value:.3g}"
+        basis = f" (single basis elements: {self.basis_error:.4f})" if self.basis_error < self.violation else ""
+        return [
+            f"  largest violation      {self.violation:.4f}{basis}",
+            f"  by chance alone up to  {self.null_floor:.4f}{test}",
+            f"  could have been shown  {self.detectable:.4f} wherever it is, with probability 80%",
+            f"  {self.n_rows:,} rows, {len(self.findings)} subpopulations{whose}, intervals by {self.method}",
+        ]
+
+    def _table(self, n: int = 10) -> list[str]:
+        shown = self.worst(n)
+        wide = max(13, *(len(one.subpopulation) for one in shown)) + 2
+        head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'a member':>10}   weight"
+        rows = [f"  {'subpopulation':<{wide}}{head}"]
+        for one in shown:
+            interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
+            figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.conditional:>+10.4f}"
+            rows.append(f"  {one.subpopulation:<{wide}}{figures}   {one.weight}")
+        more = len(self.findings) - len(shown)
+        return rows + ([f"  and {more} more"] if more else [])
+
+
+def label_of(layout: Layout, a: int) -> Any:
+    """Return the class that coordinate a speaks of: the second of two in the scalar convention, None without classes."""
+    if layout.classes is None:
+        return None if layout.d == 1 else a
+    return layout.classes[1] if layout.d == 1 else layout.classes[a]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _finite(value: Any) -> Any:
+    """Return None for nan, which JSON does not know."""
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with the largest violation first; equal ones keep their order."""
+    order = np.argsort(-np.abs(np.array([one.violation for one in findings])), kind="stable")
+    return tuple(findings[j] for j in order)
