@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowcal import datasets, errors
-    from lowcal.auditing import Measurement, measure
-    from lowcal.errors import FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
+    from lowcal.auditing import Measurement, audit, measure
+    from lowcal.errors import AuditWarning, FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.fitting import multicalibrate
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.reports import AuditReport, Finding, Verdict
     from lowcal.runs import Fit, Record
     from lowcal.stopping import Status
     from lowcal.subpopulations import (
@@ -40,6 +41,9 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; it is imported when first used, so that `import lowcal` costs next to nothing.
 _HOME = {
+    "AuditReport": "reports",
+    "AuditWarning": "errors",
+    "Finding": "reports",
     "Fit": "runs",
     "FitInterrupted": "errors",
     "Full": "notions",
@@ -66,6 +70,8 @@ _HOME = {
     "Thresholds": "subpopulations",
     "Trees": "subpopulations",
     "Update": "updates",
+    "Verdict": "reports",
+    "audit": "auditing",
     "measure": "auditing",
     "multicalibrate": "fitting",
     "parse_notion": "notions",
@@ -73,6 +79,9 @@ _HOME = {
 _MODULES = ("datasets", "errors")
 
 __all__ = [  # noqa: RUF022
+    "AuditReport",
+    "AuditWarning",
+    "Finding",
     "Fit",
     "FitInterrupted",
     "Full",
@@ -99,7 +108,9 @@ __all__ = [  # noqa: RUF022
     "Thresholds",
     "Trees",
     "Update",
+    "Verdict",
     "__version__",
+    "audit",
     "datasets",
     "errors",
     "measure",

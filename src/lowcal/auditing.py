@@ -26,7 +26,6 @@ from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_finding
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import Rows, WeakLearner
 from lowcal.threads import one_blas_thread
 from lowcal.updates import read_features
 
@@ -203,26 +202,18 @@ def _panels(
     whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names)
     if learner.is_exact:
         return [whole], True
-    halves = np.array_split(rng.permutation(len(outcomes.p)), 2)
+    halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
     if any(outcomes.weight[half].sum() <= 0 for half in halves):
         raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
-    crossed = [_crossed(learner, chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
+    crossed = [_crossed(chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
     return [whole, *(panel for panel in crossed if panel is not None)], False
 
 
 def _crossed(
-    whole: WeakLearner,
-    chosen: Subpopulations,
-    table: Frame,
-    outcomes: Outcomes,
-    notion: Notion,
-    finds: IntArray,
-    judges: IntArray,
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, finds: IntArray, judges: IntArray
 ) -> Panel | None:
     """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
-    own = outcomes.weight[finds] / outcomes.weight[finds].sum()
-    learner = chosen.prepare(table.take(np.sort(finds)), own[np.argsort(finds, kind="stable")])
-    finds, judges = np.sort(finds), np.sort(judges)
+    learner = chosen.prepare(table.take(finds), outcomes.weight[finds])
     p = outcomes.p[finds]
     problem = Problem(outcomes.y[finds], learner.weight, notion, learner, np.inf)
     known = len(learner.names)
@@ -233,7 +224,7 @@ def _crossed(
     if len(found) == 0:
         return None
     worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]
-    rows: Rows = learner.encoder(table.take(judges))
+    rows = learner.encoder(table.take(judges))
     members = [learner.member(j) for j in worst]
     weight = outcomes.weight[judges]
     names = tuple(name for member in members for name in member.names)
@@ -248,7 +239,9 @@ def _notes(outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], i
     """Return what a reader must know, and warn of rows that were used before."""
     notes = []
     if provenance.was_fitted_on(outcomes.y, outcomes.p):
-        notes.append("these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen.")
+        notes.append(
+            "these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen."
+        )
     elif nulls[0].is_too_good:
         notes.append(
             "the violations are smaller than a perfect model would show by chance: were these rows used to fit the "
@@ -299,7 +292,7 @@ def _report(
         basis_error=max(float(one.found.basis.max()) for one in bands),
         certified_lower=lower,
         certified_alpha=upper,
-        p_value=min(1.0, len(nulls) * min(null.p_value for null in nulls)),
+        p_value=float(np.minimum(1.0, len(nulls) * np.min([null.p_value for null in nulls]))),
         null_floor=max(null.largest for null in nulls),
         detectable=max(one.detectable for one in findings),
         is_exact=is_exact,
@@ -354,7 +347,7 @@ def _findings(panel: Panel, limits: Band, null: Null, outcomes: Outcomes) -> lis
 
 
 def _judge(panel: Panel, limits: Band, j: int) -> Judged:
-    """Return the violation that the witness of subpopulation j shows: a single constraint, or its own pass over rows."""
+    """Return the violation that the witness of subpopulation j shows: one constraint, or its own pass over rows."""
     witness = limits.found.witness(j)
     if np.count_nonzero(witness.coefficients) != 1 or limits.constraints is None:
         return _judge_rows(panel, float(limits.half[j]), j, witness)
@@ -366,7 +359,7 @@ def _judge(panel: Panel, limits: Band, j: int) -> Judged:
 
 
 def _judge_rows(panel: Panel, half: float, j: int, witness: Witness) -> Judged:
-    """Evaluate a witness on the members of c_j. A witness is s w with w in [0, 1]^d: the sign s is that of its values."""
+    """Evaluate a witness s w on the members of c_j; as w lies in [0, 1]^d, the sign s is that of its values."""
     c = panel.design.column(j)
     inside = np.flatnonzero(c)
     W = witness(panel.p[inside])

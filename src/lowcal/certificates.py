@@ -28,6 +28,7 @@ from lowcal.notions.smooth import GridSmooth, Smooth
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.stopping import redraw_labels
 from lowcal.subpopulations.base import effective_rows
+from lowcal.threads import spread
 from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 
 Method = Literal["bootstrap", "bernstein", "hoeffding"]
@@ -36,8 +37,8 @@ METHODS = ("bootstrap", "bernstein", "hoeffding")
 DRAWS = 1000
 #: Draws where each one has to look at all rows again.
 SLOW_DRAWS = 200
-#: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 1%.
-BAGS = 4096
+#: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 2%.
+BAGS = 2048
 #: The bags' moments hold at most this many numbers, and at least 256 bags are used.
 BAG_NUMBERS = 1 << 25
 #: Below so many effective rows (of even labels) the normal approximation is not trusted, and Bernstein's band is used.
@@ -135,9 +136,9 @@ def _finite_band(panel: Panel, notion: Finite, beta: float, method: Method, rng:
 
 
 def _worth(panel: Panel, U: Evaluated) -> FloatArray:
-    """Return how many rows every constraint is worth, shape (m, S, d): a row counts 4 f (1 - f), as rare labels tell less.
+    """Return how many rows every constraint is worth, shape (m, S, d).
 
-    Thirty rows with f near 0 or 1 may show a single label, and then no variance.
+    A row counts 4 f (1 - f): thirty rows with f near 0 or 1 may show a single label, and then no variance.
     """
     weight, square = panel.weight[:, None], U if isinstance(U, CellIds) else np.square(U)
     mass = moments(panel.design, U, weight)
@@ -194,7 +195,7 @@ def bernstein(se: FloatArray, n: int, spread: float, n_pairs: int, beta: float) 
     limit on the mass. Maurer and Pontil, 2009.
 
     >>> bernstein(np.array([0.002]), 5000, 1.0, 60, 0.05).round(4)
-    array([0.0173])
+    array([0.0171])
     """
     level = log(8.0 * n_pairs / beta)
     if n < 2:
@@ -301,7 +302,7 @@ def _deviation(suprema: FloatArray, beta: float) -> FloatArray:
     """Return for every c how far its supremum may deviate: a common multiple of its own typical size."""
     typical = np.sqrt(np.square(suprema).mean(axis=0))
     ratio = suprema / np.where(typical > 0.0, typical, np.inf)
-    return _quantile(ratio.max(axis=1), beta) * typical
+    return np.asarray(_quantile(ratio.max(axis=1), beta) * typical)
 
 
 # --- any weight class: resampling the supremum itself -------------------------------------------------------
@@ -328,7 +329,7 @@ def statistic(notion: Notion, p: FloatArray, design: Design) -> Statistic:
 
 
 def _no_error(design: Design) -> Callable[[FloatArray], FloatArray]:
-    return lambda rho: np.zeros(design.shape[1])
+    return lambda _: np.zeros(design.shape[1])
 
 
 def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np.random.Generator) -> Band:
@@ -345,13 +346,16 @@ def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np
 
 def _bootstrap_suprema(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator) -> FloatArray:
     """Draw the supremum of the centred multiplier process for every c; the class need not be finite."""
-    rho, draws, error = panel.rho, [], np.zeros(panel.design.shape[1])
-    for _ in range(SLOW_DRAWS):
-        xi = rng.standard_normal(len(rho))
+    rho = panel.rho
+
+    def draw(own: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        xi = own.standard_normal(len(rho))
         centred = (xi - panel.weight @ xi)[:, None] * rho
-        draws.append(compute.values(centred))
-        error = np.maximum(error, compute.error(centred))
-    return _deviation(np.array(draws), beta) + error
+        return compute.values(centred), compute.error(centred)
+
+    drawn = spread(draw, rng.spawn(SLOW_DRAWS))
+    error: FloatArray = np.max([one[1] for one in drawn], axis=0)
+    return np.asarray(_deviation(np.array([one[0] for one in drawn]), beta) + error)
 
 
 def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
@@ -360,10 +364,13 @@ def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random
     R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
     violation of any weight of the class, however large the class, deviates by more.
     """
-    found = []
-    for _ in range(draws):
-        signed = rng.choice([-1.0, 1.0], len(panel.rho))[:, None] * panel.rho
-        found.append(float((compute.values(signed) + compute.error(signed)).max()))
+    rho = panel.rho
+
+    def draw(own: np.random.Generator) -> float:
+        signed = own.choice([-1.0, 1.0], len(rho))[:, None] * rho
+        return float((compute.values(signed) + compute.error(signed)).max())
+
+    found = spread(draw, rng.spawn(draws))
     level = 2.0 * log(3.0 / beta) * panel.energy
     return 2.0 * float(np.mean(found)) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
 
@@ -391,14 +398,16 @@ def null_test(
 ) -> Null:
     """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
 
-    If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the largest
-    supremum in units of its own size under the redraws, so that small subpopulations count as much as large ones.
+    If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
+    largest supremum in units of its own size under the redraws, so that small subpopulations count as much as large ones.
     """
     compute = statistic(notion, panel.p, panel.design)
     observed = compute.values(panel.rho)
-    drawn = np.array(
-        [compute.values(panel.weight[:, None] * (redraw_labels(panel.p, rng) - panel.p)) for _ in range(draws)]
-    )
+
+    def draw(own: np.random.Generator) -> FloatArray:
+        return compute.values(panel.weight[:, None] * (redraw_labels(panel.p, own) - panel.p))
+
+    drawn = np.array(spread(draw, rng.spawn(draws)))
     every = np.vstack([observed, drawn])
     typical = np.sqrt(np.square(every).mean(axis=0))
     T = (every / np.where(typical > 0.0, typical, np.inf)).max(axis=1)

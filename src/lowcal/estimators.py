@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
 from lowcal.errors import InvalidInput
 from lowcal.fitting import multicalibrate
 from lowcal.inputs import check_share, is_share
+from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Trees
@@ -208,7 +209,16 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         part = self._fit_parts(X, labels, weight, seed, codes)
         p = self._start(part.X)
         self._mend(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
+        self._remember(X, codes)
         return self
+
+    def _remember(self, X: Any, codes: NDArray[np.intp]) -> None:
+        """Leave a sketch of all rows given, those of the base model too, so that an audit on them can warn."""
+        rows = sketch_rows(len(codes))
+        some = _safe_indexing(X, rows)
+        p = self.predictor_(self._start(some), some)
+        y = np.eye(len(self.classes_))[codes[rows]]
+        remember(len(codes), *((y[:, [1]], p[:, [1]]) if len(self.classes_) == 2 else (y, p)))
 
     def _start(self, X: Any) -> FloatArray:
         """Return the base model's probabilities, one column for each class; uniform without a model."""

@@ -12,6 +12,7 @@ from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
+from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem
@@ -116,7 +117,17 @@ def multicalibrate(
         )
     floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
     run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
-    return run(fitted.p, progress)
+    fit = run(fitted.p, progress)
+    if fit.predictor.updates:
+        _remember(fit, outcomes, table)
+    return fit
+
+
+def _remember(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
+    """Leave a sketch of the rows, so that an audit on them can warn."""
+    some = sketch_rows(len(outcomes.p))
+    rows = fit.predictor.encoder(table.take(some))
+    remember(len(outcomes.p), outcomes.y[some], fit.predictor.replay(outcomes.p[some], rows))
 
 
 def _check_options(

@@ -29,7 +29,8 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
     S, d = U.shape[1], rho.shape[1]
     total = np.zeros((m, S * d))
     for part in pieces(n, S * d):
-        R = (U[part, :, None] * rho[part, None, :]).reshape(-1, S * d)
+        # one contiguous run for each moment, which is what histograms read
+        R = (U[part].T[:, None, :] * rho[part].T[None, :, :]).reshape(S * d, -1).T
         total += design.rows(part).moments(R)
     return total.reshape(m, S, d)
 

@@ -113,6 +113,12 @@ class Predictor:
             current = update(current, rows)
             yield self.layout.show(current, p)
 
+    def replay(self, p: FloatArray, rows: Rows) -> FloatArray:
+        """Return the mended predictions for checked p and encoded rows."""
+        for update in self.updates:
+            p = update(p, rows)
+        return p
+
     def __len__(self) -> int:
         """How many updates there are."""
         return len(self.updates)

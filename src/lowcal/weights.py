@@ -117,7 +117,7 @@ def evaluate(weights: Sequence[Weight], p: FloatArray) -> Evaluated:
     cells = [u for u in weights if isinstance(u, Cell)]
     if cells and len(cells) == len(weights) and len({u.width for u in cells}) == 1:
         return _cell_ids(cells, p)
-    return np.column_stack([u(p) for u in weights])
+    return np.array([u(p) for u in weights]).T
 
 
 def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:

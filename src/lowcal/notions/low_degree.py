@@ -151,7 +151,7 @@ class LowDegree:
 
     def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
         """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
-        weights = self.features(p)
+        weights = monomials(p.shape[1], self.degree - 1)
         v = moments(design, evaluate(weights, p), rho)[j]
         both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
         return max(low for low, _ in both), max(high for _, high in both)

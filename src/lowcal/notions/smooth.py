@@ -150,7 +150,7 @@ def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tupl
 class GridSmooth:
     """TEMPORARY."""
 
-    def __init__(self, p, design, step=1/1024):
+    def __init__(self, p, design, step=1 / 1024):
         self.p, self.design = np.round(p / step) * step, design
 
     def values(self, rho):

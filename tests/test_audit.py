@@ -1,0 +1,419 @@
+"""`audit`: what it reports, recomputed from the definition; who is judged on which rows; when it warns."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lowcal
+from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
+from lowcal.auditing import _panels
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import AuditWarning, InvalidInput
+from lowcal.frames import Table
+from lowcal.inputs import read_outcomes
+from lowcal.notions import LowDegree
+from lowcal.reports import Verdict
+
+NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "full-0.2", "smooth"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_miscalibrated(1500, random_state=3)
+
+
+@pytest.fixture(scope="module")
+def data3():
+    return make_miscalibrated(350, n_classes=3, random_state=3)
+
+
+def groups(n=20):
+    return Groups(["g0", "g1"], min_mass=n)
+
+
+# --- the figures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("notion", NOTIONS)
+def test_every_finding_is_the_violation_of_its_weight(data, data3, notion, n_classes):
+    d = data if n_classes == 2 else data3
+    weight = np.random.default_rng(0).random(len(d.y)) + 0.2
+    report = audit(d.y, d.p, d.X, subpopulations=groups(), notion=notion, sample_weight=weight, random_state=0)
+    measured = measure(d.y, d.p, d.X, subpopulations=groups(), notion=notion, sample_weight=weight)
+    p = d.p[:, None] if d.p.ndim == 1 else d.p
+    y = d.y[:, None] if d.p.ndim == 1 else np.eye(3)[d.y]
+    share = weight / weight.sum()
+    assert len(report.findings) == len(measured.names)
+    for one in report.findings:
+        c = members(d.X, one.subpopulation)
+        W = one.weight(p)
+        assert W.min() >= -1e-9
+        assert W.max() <= 1 + 1e-9
+        z = c * (W * (y - p)).sum(axis=1)
+        g = share @ z
+        assert one.violation == pytest.approx(g, abs=1e-12)
+        error = np.sqrt(share**2 @ (z - g) ** 2 / (1 - (share**2).sum()))
+        assert one.standard_error == pytest.approx(error, rel=1e-6)
+        j = measured.names.index(one.subpopulation)
+        assert abs(one.violation) == pytest.approx(measured.violation[j], abs=1e-9)
+        assert one.basis == pytest.approx(measured.basis[j], abs=1e-12)
+        assert one.mass == pytest.approx(share @ c)
+        assert one.conditional == pytest.approx(g / (share @ c))
+        assert one.n_effective == pytest.approx((share @ c) ** 2 / (share**2 @ c))
+        assert one.lower < one.violation < one.upper
+        assert one.detectable > (one.upper - one.lower) / 2 - (measured.upper - measured.violation)[j] - 1e-12
+
+
+def members(X, name):
+    if name == "everyone":
+        return np.ones(len(X["g0"]))
+    column, value = name.split("=")
+    return (np.asarray(X[column]) == value).astype(float)
+
+
+def test_the_report_holds_the_largest_of_everything(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    sizes = [abs(one.violation) for one in report.findings]
+    assert sizes == sorted(sizes, reverse=True)
+    assert report.violation == sizes[0]
+    assert report.worst(2) == report.findings[:2]
+    assert report.finding("everyone") in report.findings
+    assert report.detectable == max(one.detectable for one in report.findings)
+    assert report.certified_alpha >= report.violation >= report.certified_lower
+    assert report.n_rows == 1500
+    assert report.n_effective == pytest.approx(1500)
+    assert report.is_exact
+
+
+def test_intervals_of_single_constraints(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    frame = report.to_frame(constraints=True)
+    assert len(frame) == 2 * len(report.findings)
+    assert set(frame["weight"]) == {"1", "p0"}
+    for one in report.findings:
+        mine = frame[(frame["subpopulation"] == one.subpopulation) & (frame["weight"] == str(one.weight))]
+        assert mine["violation"].item() == pytest.approx(one.violation)
+        assert mine["lower"].item() == pytest.approx(one.lower)
+        assert mine["upper"].item() == pytest.approx(one.upper)
+
+
+@pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])
+def test_three_verdicts(data, method):
+    kind = dict(subpopulations=groups(), method=method, random_state=0)
+    limits = audit(data.y, data.p, data.X, **kind)
+    low, high = limits.certified_lower, limits.certified_alpha
+    verdict = {alpha: audit(data.y, data.p, data.X, alpha=alpha, **kind).verdict for alpha in (high, (low + high) / 2)}
+    assert verdict[high] is Verdict.SATISFIED
+    assert verdict[(low + high) / 2] is Verdict.UNDECIDED
+    if low > 0:
+        assert audit(data.y, data.p, data.X, alpha=low / 2, **kind).verdict == "violated"
+    else:
+        assert method != "bootstrap"
+
+
+def test_more_confidence_is_wider(data):
+    kind = dict(subpopulations=groups(), random_state=0)
+    wide = audit(data.y, data.p, data.X, confidence=0.999, **kind)
+    narrow = audit(data.y, data.p, data.X, confidence=0.5, **kind)
+    assert wide.certified_alpha > narrow.certified_alpha
+    assert wide.certified_lower < narrow.certified_lower
+    assert wide.null_floor > narrow.null_floor
+
+
+def test_labels_are_named_and_any_labels_will_do(data):
+    words = np.where(data.y == 1, "yes", "no")
+    report = audit(words, data.p, data.X, subpopulations=groups(), random_state=0)
+    plain = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    assert {one.label for one in report.findings} == {"yes"}
+    assert [one.violation for one in report.findings] == [one.violation for one in plain.findings]
+
+
+def test_bounded_outcomes_have_no_exact_test(data):
+    y = 0.25 + 0.5 * data.y
+    report = audit(y, data.p, data.X, subpopulations=groups(), random_state=0)
+    assert np.isnan(report.p_value)
+    assert any("numbers, not labels" in note for note in report.notes)
+    assert report.to_dict()["p_value"] is None
+    assert report.findings[0].label is None
+
+
+def test_weights_scale_freely_and_zero_weights_drop_rows(data):
+    weight = np.random.default_rng(1).integers(0, 3, 1500).astype(float)
+    kind = dict(subpopulations=groups(), random_state=0, method="bernstein")
+    report = audit(data.y, data.p, data.X, sample_weight=weight, **kind)
+    scaled = audit(data.y, data.p, data.X, sample_weight=7 * weight, **kind)
+    for one, two in zip(scaled.findings, report.findings, strict=True):
+        assert (one.violation, one.upper) == pytest.approx((two.violation, two.upper))
+    keep = weight > 0
+    X = {name: np.asarray(column)[keep] for name, column in data.X.items()}
+    kept = audit(data.y[keep], data.p[keep], X, sample_weight=weight[keep], **kind)
+    assert {f.subpopulation: f.violation for f in kept.findings} == pytest.approx(
+        {f.subpopulation: f.violation for f in report.findings}
+    )
+
+
+def test_the_same_seed_gives_the_same_report(data):
+    kind = dict(subpopulations=groups(), random_state=5)
+    one, two = (audit(data.y, data.p, data.X, **kind).to_dict() for _ in range(2))
+    assert json.dumps(one) == json.dumps(two)
+    assert json.dumps(one) != json.dumps(audit(data.y, data.p, data.X, **{**kind, "random_state": 6}).to_dict())
+
+
+def test_frames_give_the_same_report(data):
+    kind = dict(subpopulations=groups(), random_state=5)
+    frame = pd.DataFrame({name: np.asarray(column) for name, column in data.X.items()})
+    assert audit(data.y, data.p, frame, **kind).to_dict() == audit(data.y, data.p, data.X, **kind).to_dict()
+
+
+def test_without_groups_everyone_is_audited(data):
+    report = audit(data.y, data.p, random_state=0)
+    assert [one.subpopulation for one in report.findings] == ["everyone"]
+
+
+# --- what is printed and written ----------------------------------------------------------------------------
+
+
+def test_the_text_says_what_was_found(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), alpha=0.001, random_state=0)
+    text = str(report)
+    assert text.startswith("degree-2 at alpha=0.001: violated. With 95% confidence the largest violation is at least")
+    assert f"{report.violation:.4f}" in text
+    assert f"{report.null_floor:.4f}" in text
+    assert "p-value of perfect calibration 0.01" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "everyone" in text
+    assert "a member" in str(report.worst(1)[0])
+    satisfied = str(audit(data.y, data.p, data.X, subpopulations=groups(), alpha=0.9, random_state=0))
+    assert "satisfied. With 95% confidence no violation exceeds" in satisfied
+    between = (report.certified_lower + report.certified_alpha) / 2
+    undecided = str(audit(data.y, data.p, data.X, subpopulations=groups(), alpha=between, random_state=0))
+    assert "can't tell it from alpha" in undecided
+
+
+def test_plain_data_and_frames(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert plain["verdict"] == report.verdict
+    assert plain["findings"][0]["subpopulation"] == report.findings[0].subpopulation
+    frame = report.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame["violation"].tolist() == [one.violation for one in report.findings]
+    assert {"subpopulation", "weight", "label", "lower", "upper", "mass", "n_effective"} <= set(frame.columns)
+
+
+def test_frames_without_pandas(data, monkeypatch):
+    import sys
+
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert type(report.to_frame()).__module__.startswith("polars")
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(lowcal.MissingExtra, match="pip install pandas"):
+        report.to_frame()
+
+
+def test_unknown_subpopulations_and_options(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    with pytest.raises(InvalidInput, match="no subpopulation 'nobody'"):
+        report.finding("nobody")
+    with pytest.raises(InvalidInput, match="n must be a whole number"):
+        report.worst(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"confidence": 1.0}, "confidence must be a number in"),
+        ({"confidence": 0}, "confidence must be above 0"),
+        ({"confidence": "high"}, "confidence must be a number"),
+        ({"method": "bootsrap"}, "Did you mean 'bootstrap'"),
+        ({"null_draws": 5}, "null_draws must be a whole number of at least 19"),
+        ({"alpha": 0}, "alpha must be a positive number"),
+        ({"notion": "degre-2"}, "degree-2"),
+        ({"random_state": "x"}, "random_state must be"),
+        ({"sample_weight": [1.0]}, "sample_weight has 1 rows"),
+    ],
+)
+def test_bad_options_are_refused(data, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        audit(data.y, data.p, data.X, **options)
+
+
+def test_bad_rows_are_refused(data):
+    bad = data.p.copy()
+    bad[7] = np.nan
+    with pytest.raises(InvalidInput, match="row 7"):
+        audit(data.y, bad, data.X)
+
+
+# --- small, empty and constant ------------------------------------------------------------------------------
+
+
+def test_an_empty_group_a_single_row_and_a_constant_prediction():
+    n = 400
+    rng = np.random.default_rng(0)
+    y = (rng.random(n) < 0.3).astype(int)
+    single = np.zeros(n)
+    single[3] = 1.0
+    X = pd.DataFrame({"all": np.ones(n), "none": np.zeros(n), "one": single})
+    for notion in ("multiaccuracy", "degree-2", "full-0.1", "smooth"):
+        for method in ("bootstrap", "bernstein", "hoeffding"):
+            report = audit(
+                y,
+                np.full(n, 0.3),
+                X,
+                subpopulations=Memberships(min_mass=0),
+                notion=notion,
+                method=method,
+                random_state=0,
+            )
+            none, one = report.finding("none"), report.finding("one")
+            assert (none.violation, none.mass, none.n_effective) == (0.0, 0.0, 0.0)
+            assert np.isnan(none.conditional)
+            # no row says nothing: the interval is no point
+            assert none.lower < -0.005 < 0.005 < none.upper
+            assert one.n_effective == pytest.approx(1.0)
+            assert one.lower < one.violation < one.upper
+            assert any("no row belongs to none" in note for note in report.notes)
+            assert str(report)
+            json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "smooth", "full-0.1"])
+def test_two_rows(notion):
+    report = audit([0, 1], [0.2, 0.9], notion=notion, random_state=0)
+    assert report.verdict == "undecided"
+    assert (report.certified_lower, report.findings[0].mass) == (0.0, 1.0)
+
+
+# --- learned classes ----------------------------------------------------------------------------------------
+
+
+def halves(seed=0, n=800):
+    """Return outcomes that are wrong for x > 0.5 only, their table and the panels of an audit with trees."""
+    rng = np.random.default_rng(seed)
+    x = rng.random((n, 3))
+    p = rng.random(n) * 0.6 + 0.2
+    y = (rng.random(n) < np.clip(p + 0.2 * (x[:, 0] > 0.5), 0, 1)).astype(int)
+    return x, y, p
+
+
+def panels_of(x, y, p, seed=0):
+    outcomes = read_outcomes(y, p)
+    return _panels(Trees(max_depth=2), Table.of(x), outcomes, LowDegree(2), np.random.default_rng(seed))
+
+
+def test_what_a_learner_finds_is_judged_on_other_rows():
+    x, y, p = halves()
+    (whole, first, second), is_exact = panels_of(x, y, p)
+    assert not is_exact
+    assert whole.names == ("everyone",)
+    assert len(first.y) + len(second.y) == len(y)
+    own = [set(map(tuple, panel.p)) for panel in (first, second)]
+    assert not own[0] & own[1]
+    # the labels that judge have no say in what is judged
+    judged = {tuple(row) for row in first.p}
+    flipped = np.array([1 - b if (a,) in judged else b for a, b in zip(p, y, strict=True)])
+    (_, again, other), _ = panels_of(x, flipped, p)
+    assert again.names == first.names
+    assert other.names != second.names
+
+
+def test_learned_subpopulations_are_found_where_the_model_is_wrong():
+    x, y, p = halves(n=3000)
+    report = audit(y, p, x, subpopulations=Trees(max_depth=2), alpha=0.01, random_state=0)
+    assert report.verdict == "violated"
+    assert not report.is_exact
+    assert any("found by a learner" in note for note in report.notes)
+    assert "judged on the other" in str(report)
+    assert "x0" in report.worst(2)[1].subpopulation or "x0" in report.worst(2)[0].subpopulation
+
+
+def test_noise_is_not_found_by_a_learner():
+    """On the rows that it learns from, a tree finds noise; the audit does not report it."""
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x, p = rng.random((300, 5)), rng.random(300)
+        y = (rng.random(300) < p).astype(int)
+        found += audit(y, p, x, subpopulations=Trees(max_depth=3), alpha=1e-9, random_state=seed).p_value <= 0.05
+    assert found <= 3
+
+
+def test_a_union_judges_its_groups_on_all_rows(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups() + Trees(max_depth=1), random_state=0)
+    plain = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    for one in plain.findings:
+        assert report.finding(one.subpopulation).violation == pytest.approx(one.violation)
+
+
+# --- rows that were used before -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    fit = multicalibrate(data.y, data.p, data.X, subpopulations=groups(), alpha=0.02)
+    return fit, fit.predictor(data.p, data.X)
+
+
+def test_an_audit_on_the_fitted_rows_warns(data, fitted):
+    with pytest.warns(AuditWarning, match="rows the model was fitted on"):
+        report = audit(data.y, fitted[1], data.X, subpopulations=groups(), random_state=0)
+    assert any("fitted on" in note for note in report.notes)
+    assert "Note: these are the rows" in str(report)
+
+
+def test_other_rows_and_other_models_do_not_warn(data, fitted):
+    fresh = make_miscalibrated(1500, random_state=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        audit(fresh.y, fitted[0].predictor(fresh.p, fresh.X), fresh.X, subpopulations=groups(), random_state=0)
+        audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+
+
+def test_fitted_rows_in_another_order_look_too_good(data):
+    fit = multicalibrate(data.y, data.p, data.X, subpopulations=groups(), alpha=1e-6)
+    order = np.random.default_rng(0).permutation(len(data.y))
+    X = {name: np.asarray(column)[order] for name, column in data.X.items()}
+    with pytest.warns(AuditWarning, match="smaller than a perfect model would show"):
+        audit(data.y[order], fit.predictor(data.p, data.X)[order], X, subpopulations=groups(), random_state=0)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_an_audit_of_an_estimator_on_its_own_rows_warns(data, data3, n_classes):
+    from sklearn.linear_model import LogisticRegression
+
+    d = data if n_classes == 2 else data3
+    x = np.column_stack([np.asarray(d.X[name]) for name in ("x0", "x1")])
+    model = MulticalibratedClassifier(LogisticRegression(), alpha=0.05, random_state=0).fit(x, d.y)
+    with pytest.warns(AuditWarning, match="rows the model was fitted on"):
+        audit(d.y, model.predict_proba(x), x, subpopulations=Trees(), random_state=0)
+
+
+def test_a_fit_that_changes_nothing_leaves_no_trace(data):
+    fit = multicalibrate(data.y, data.p, data.X, subpopulations=groups(), alpha=0.9)
+    assert fit.n_updates == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+
+
+def test_reports_compare_by_identity(data):
+    report = audit(data.y, data.p, random_state=0)
+    assert report != replace(report, alpha=0.5)
+
+
+def test_intersections_of_a_real_table():
+    data = lowcal.datasets.load_adult()
+    rows = np.arange(4000)
+    X = {name: data.X[name][rows] for name in ("sex", "race")}
+    report = audit(data.y[rows], np.full(4000, 0.25), X, subpopulations=Intersections(["sex", "race"], depth=2))
+    assert report.verdict == "violated"
+    assert any(one.is_significant for one in report.findings)

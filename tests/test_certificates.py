@@ -1,0 +1,298 @@
+"""Certificates: every half-width against its formula worked out by hand, and every limit against brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import perfect, thirty_groups
+
+from lowcal import certificates
+from lowcal.certificates import Panel, Statistic, bag_moments, band, bernstein, hoeffding, null_test, standard_errors
+from lowcal.engines.reference import Matrix
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
+from lowcal.weights import CellIds, evaluate
+
+FINITE = [Multiaccuracy(), LowDegree(1), LowDegree(2), LowDegree(3), Full(0.25)]
+
+
+def sample(n: int, d: int, m: int, seed: int, even: bool = False) -> Panel:
+    """Return random rows with ties, uneven weights and fractional memberships."""
+    rng = np.random.default_rng(seed)
+    p = rng.integers(0, 9, (n, 1)) / 8 if d == 1 else rng.dirichlet(np.ones(d), n)
+    y = (rng.random((n, 1)) < p).astype(float) if d == 1 else np.eye(d)[rng.integers(0, d, n)]
+    C = np.column_stack([np.ones(n), *(rng.random(n) * (rng.random(n) < 0.6) for _ in range(m - 1))])
+    weight = np.ones(n) if even else rng.random(n) + 0.1
+    return Panel(y, p, weight / weight.sum(), Matrix(C), tuple(map(str, range(m))))
+
+
+def table(notion, p):
+    """Return the weights as a dense array."""
+    weights = notion.constraints(p)
+    return weights, np.column_stack([u(p) for u in weights])
+
+
+def terms(panel, U):
+    """Return Z_i for every constraint, (n, m, S, d)."""
+    return np.einsum("nc,ns,na->ncsa", panel.design.dense(), U, panel.y - panel.p)
+
+
+# --- standard errors and half-widths ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("notion", FINITE, ids=str)
+def test_standard_errors_are_those_of_the_weighted_mean(notion, d):
+    panel = sample(60, d, 4, 0)
+    weights, U = table(notion, panel.p)
+    Z = terms(panel, U)
+    g = np.einsum("n,ncsa->csa", panel.weight, Z)
+    variance = np.einsum("n,ncsa->csa", panel.weight**2, (Z - g) ** 2) / (1 - (panel.weight**2).sum())
+    found = standard_errors(panel, evaluate(weights, panel.p), g)
+    np.testing.assert_allclose(found, np.sqrt(variance), rtol=1e-9, atol=1e-15)
+
+
+def test_standard_error_of_even_weights_is_the_usual_one():
+    panel = sample(50, 1, 1, 1, even=True)
+    z = (panel.y - panel.p).ravel()
+    found = standard_errors(panel, np.ones((50, 1)), np.array([[[z.mean()]]]))
+    assert found.item() == pytest.approx(z.std(ddof=1) / sqrt(50))
+
+
+def test_one_row_has_no_standard_error():
+    panel = sample(1, 1, 1, 0)
+    assert np.isinf(standard_errors(panel, np.ones((1, 1)), np.zeros((1, 1, 1)))).all()
+
+
+def test_hoeffding_by_hand():
+    assert hoeffding(1 / 400, 10, 0.1) == pytest.approx(sqrt(2 * log(200) / 400))
+
+
+def test_bernstein_by_hand():
+    level = log(4 * 10 / 0.05)  # half of 0.1 is left for the masses
+    wanted = 0.03 * sqrt(2 * level) + 14 * 1.5 * level / (3 * 99)
+    assert bernstein(np.array([0.03]), 100, 1.5, 10, 0.1) == pytest.approx(wanted)
+    assert np.isinf(bernstein(np.array([0.1]), 1, 1.0, 10, 0.1)).all()
+
+
+def test_hoeffding_holds_for_every_constraint_alike():
+    panel = sample(200, 1, 3, 2)
+    found = band(panel, LowDegree(2), 0.9, "hoeffding", np.random.default_rng(0)).constraints
+    np.testing.assert_allclose(found.half, sqrt(2 * log(2 * 6 / 0.1) * (panel.weight**2).sum()))
+
+
+def test_bernstein_never_exceeds_what_the_mass_allows():
+    """A violation is at most the mass of its subpopulation, in the sample and in the population."""
+    n = 2000
+    tiny = np.zeros(n)
+    tiny[0] = 1.0
+    base = sample(n, 1, 1, 3, even=True)
+    panel = replace(base, design=Matrix(np.column_stack([np.ones(n), tiny])), names=("all", "one"))
+    found = band(panel, Multiaccuracy(), 0.95, "bernstein", np.random.default_rng(0)).constraints
+    step = log(2 / 0.025) / n
+    limit = 1 / n + step + sqrt(step * (step + 2 / n))
+    assert found.half[1, 0, 0] == pytest.approx(abs(found.v[1, 0, 0]) + limit)
+    assert found.half[1, 0, 0] < found.half[0, 0, 0]
+
+
+def test_the_mass_limit_solves_the_tail_bound():
+    panel = sample(500, 1, 4, 4)
+    mu, s = certificates._mass_limit(panel, 0.05), panel.weight.max()
+    np.testing.assert_allclose(mu - panel.mass, np.sqrt(2 * mu * s * log(4 / 0.05)), rtol=1e-9)
+
+
+# --- limits of the suprema ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(FINITE), st.sampled_from([1, 3, 4]))
+def test_limits_hold_for_all_moments_within_the_box(seed, notion, d):
+    rng = np.random.default_rng(seed)
+    S = 4 if isinstance(notion, Full) else len(notion.constraints(np.full((1, d), 1 / d)))
+    v = centred(rng.normal(size=(2, S, d)))
+    e = np.abs(centred(rng.normal(size=(2, S, d)))) * rng.random()
+    lower, upper = notion.limits(v, e)
+    weights = notion.constraints(np.full((1, d), 1 / d))
+    for _ in range(30):
+        move = centred(rng.choice([-1.0, 1.0], e.shape) * e * rng.random(e.shape) ** 0.2)
+        move *= np.min(e / np.maximum(np.abs(move), 1e-300), initial=1.0)
+        found = notion.norm(weights, v + move)
+        assert (found.value <= upper + 1e-12).all()
+        assert (found.upper >= lower - 1e-12).all()
+
+
+def centred(v):
+    """Residuals on the simplex sum to zero over the labels."""
+    return v - v.mean(axis=2, keepdims=True) if v.shape[2] > 1 else v
+
+
+@pytest.mark.parametrize(("notion", "d"), [(Multiaccuracy(), 1), (Multiaccuracy(), 3), (LowDegree(3), 1)], ids=str)
+def test_limits_of_single_moments_are_attained(notion, d):
+    assert notion.is_largest(d)
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(3, len(notion.constraints(np.full((1, d), 1 / d))), d))
+    e = rng.random(v.shape)
+    weights = notion.constraints(np.full((1, d), 1 / d))
+    lower, upper = notion.limits(v, e)
+    shrunk = np.sign(v) * np.maximum(np.abs(v) - e, 0)
+    np.testing.assert_allclose(notion.norm(weights, shrunk).value, lower)
+    np.testing.assert_allclose(notion.norm(weights, v + np.sign(v) * e).value, upper)
+
+
+# --- the bootstrap ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bags", [7, 1000])
+@pytest.mark.parametrize("notion", [LowDegree(3), Full(0.25)], ids=str)
+@pytest.mark.parametrize("d", [1, 3])
+def test_bags_add_up_to_the_sample(monkeypatch, n_bags, notion, d):
+    monkeypatch.setattr(certificates, "BAGS", n_bags)
+    monkeypatch.setattr(certificates, "CHUNK", 50)
+    panel = sample(300, d, 3, 5)
+    weights, U = table(notion, panel.p)
+    shape = (3, U.shape[1], d)
+    monkeypatch.setattr(certificates, "BAG_NUMBERS", 1 << 25)
+    sums, share = bag_moments(panel, evaluate(weights, panel.p), shape, np.random.default_rng(0))
+    assert len(share) == (256 if n_bags == 7 else 300)  # at least 256, at most a row each
+    assert share.sum() == pytest.approx(1.0)
+    direct = np.einsum("n,ncsa->csa", panel.weight, terms(panel, U))
+    np.testing.assert_allclose(sums.sum(axis=0), direct, atol=1e-14)
+
+
+def test_single_rows_as_bags_are_the_rows():
+    panel = sample(40, 1, 3, 6)
+    weights, U = table(LowDegree(2), panel.p)
+    sums, share = bag_moments(panel, evaluate(weights, panel.p), (3, 2, 1), np.random.default_rng(0))
+    np.testing.assert_allclose(share, panel.weight)
+    np.testing.assert_allclose(sums, panel.weight[:, None, None, None] * terms(panel, U), atol=1e-16)
+
+
+def test_one_constraint_has_the_normal_quantile():
+    panel = sample(3000, 1, 1, 7, even=True)
+    found = band(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(0)).constraints
+    assert (found.half / found.standard_error).item() == pytest.approx(1.96, abs=0.15)
+
+
+def test_copies_of_a_constraint_cost_nothing_and_new_ones_do():
+    base = sample(3000, 1, 1, 8, even=True)
+    rng = np.random.default_rng(0)
+
+    def critical(C):
+        panel = replace(base, design=Matrix(C), names=tuple(map(str, range(C.shape[1]))))
+        found = band(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(1)).constraints
+        return (found.half / found.standard_error).max()
+
+    one = critical(np.ones((3000, 1)))
+    assert critical(np.ones((3000, 20))) == pytest.approx(one, abs=1e-9)
+    many = critical(np.eye(20)[rng.integers(0, 20, 3000)])
+    assert many == pytest.approx(3.02, abs=0.2)  # the 95% quantile of the largest of twenty normals
+
+
+def test_bags_change_the_band_little(monkeypatch):
+    panel = thirty_groups().draw(6000, np.random.default_rng(0))
+    monkeypatch.setattr(certificates, "BAGS", 6000)
+    rows = band(panel, LowDegree(2), 0.95, "bootstrap", np.random.default_rng(1))
+    monkeypatch.setattr(certificates, "BAGS", 512)
+    bags = band(panel, LowDegree(2), 0.95, "bootstrap", np.random.default_rng(1))
+    np.testing.assert_allclose(bags.constraints.half, rows.constraints.half, rtol=0.06)
+    np.testing.assert_array_equal(bags.constraints.standard_error, rows.constraints.standard_error)
+
+
+@pytest.mark.parametrize("notion", [LowDegree(1), LowDegree(2), Full(0.5)], ids=str)
+def test_the_deviation_of_suprema_has_the_size_of_direct_draws(notion):
+    """Draw the multipliers row by row, take the supremum by the notion itself, and compare the typical sizes."""
+    panel = sample(600, 3, 2, 9, even=True)
+    found = band(panel, notion, 0.95, "bootstrap", np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    draws = []
+    for _ in range(400):
+        xi = rng.standard_normal(600)
+        draws.append(notion.suprema(panel.p, (xi - panel.weight @ xi)[:, None] * panel.rho, panel.design).upper)
+    typical = np.sqrt(np.mean(np.square(draws), axis=0))
+    wanted = np.quantile((np.array(draws) / typical).max(axis=1), 0.95) * typical
+    np.testing.assert_allclose(found.half, wanted, rtol=0.12)
+
+
+def test_small_groups_are_judged_by_bernstein():
+    n = 3000
+    few = np.zeros(n)
+    few[:10] = 1.0
+    base = sample(n, 1, 1, 10, even=True)
+    panel = replace(base, design=Matrix(np.column_stack([np.ones(n), few])), names=("all", "ten"))
+    rng = np.random.default_rng
+    normal = band(panel, LowDegree(2), 0.95, "bootstrap", rng(0)).constraints
+    safe = band(panel, LowDegree(2), 0.95, "bernstein", rng(0)).constraints
+    np.testing.assert_array_equal(normal.half[1], safe.half[1])
+    assert (normal.half[0] < safe.half[0]).all()
+
+
+@pytest.mark.parametrize(("rate", "is_small"), [(0.0018, True), (0.0021, False)])
+def test_rare_labels_count_for_less_than_their_rows(rate, is_small):
+    n = 4000
+    p = np.full((n, 1), rate)
+    y = (np.arange(n) < 8).astype(float)[:, None]
+    panel = Panel(y, p, np.full(n, 1 / n), Matrix(np.ones((n, 1))), ("all",))
+    worth = certificates._worth(panel, np.ones((n, 1))).item()
+    assert worth == pytest.approx(n * 4 * rate * (1 - rate))
+    assert (worth < certificates.SMALL) == is_small
+    found = band(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(0)).constraints
+    safe = band(panel, Multiaccuracy(), 0.95, "bernstein", np.random.default_rng(0)).constraints
+    assert (found.half.item() == safe.half.item()) == is_small
+
+
+# --- infinite classes and the exact test --------------------------------------------------------------------
+
+
+def test_symmetrisation_by_hand():
+    panel = sample(100, 1, 2, 11)
+    fixed = Statistic(lambda _: np.array([0.1, 0.2]), lambda _: np.array([0.05, 0.0]))
+    e, L = (panel.weight**2).sum(), log(3 / 0.1)
+    wanted = 2 * 0.2 + 2 * sqrt(2 * L * e / 5) + 3 * sqrt(2 * L * e)
+    assert certificates.symmetrisation(panel, fixed, 0.1, np.random.default_rng(0), 5) == pytest.approx(wanted)
+
+
+def test_smooth_limits_hold_the_supremum_and_shrink_with_rows():
+    widths = []
+    for n in (500, 4000):
+        panel = thirty_groups().draw(n, np.random.default_rng(n))
+        some = replace(panel, design=Matrix(panel.design.dense()[:, :4]), names=panel.names[:4])
+        normal = band(some, Smooth(), 0.95, "bootstrap", np.random.default_rng(0))
+        proof = band(some, Smooth(), 0.95, "bernstein", np.random.default_rng(0))
+        assert (normal.lower <= normal.found.value).all()
+        assert (normal.found.value <= normal.upper).all()
+        assert (proof.half > normal.half).all()
+        assert normal.constraints is None
+        widths.append(normal.half.max())
+    assert widths[1] < 0.5 * widths[0]
+
+
+def test_the_null_floor_is_the_quantile_of_redrawn_suprema():
+    panel = perfect().draw(400, np.random.default_rng(0))
+    null = null_test(panel, LowDegree(2), 0.9, np.random.default_rng(5), draws=49)
+    drawn = []
+    for own in np.random.default_rng(5).spawn(49):
+        y = (own.random(400) < panel.p[:, 0]).astype(float)[:, None]
+        drawn.append(LowDegree(2).suprema(panel.p, panel.weight[:, None] * (y - panel.p), panel.design).value)
+    np.testing.assert_allclose(null.floor, np.quantile(drawn, 0.9, axis=0, method="higher"))
+    assert null.largest == pytest.approx(np.quantile(np.max(drawn, axis=1), 0.9, method="higher"))
+
+
+def test_labels_that_predictions_exclude_are_as_significant_as_can_be():
+    p = np.repeat([0.0, 1.0], 50)[:, None]
+    panel = Panel(1.0 - p, p, np.full(100, 0.01), Matrix(np.ones((100, 1))), ("all",))
+    assert null_test(panel, LowDegree(2), 0.95, np.random.default_rng(0), draws=19).p_value == 1 / 20
+    right = replace(panel, y=p)
+    null = null_test(right, LowDegree(2), 0.95, np.random.default_rng(0), draws=19)
+    assert (null.p_value, null.largest, null.is_too_good) == (1.0, 0.0, False)
+
+
+def test_cells_without_rows_are_constraints_too():
+    p = np.full((50, 1), 0.55)
+    panel = Panel(np.ones((50, 1)), p, np.full(50, 0.02), Matrix(np.ones((50, 1))), ("all",))
+    found = band(panel, Full(0.1), 0.95, "hoeffding", np.random.default_rng(0)).constraints
+    assert len(found.weights) == 10
+    assert isinstance(evaluate(found.weights, p), CellIds)

@@ -1,0 +1,51 @@
+"""A population that is known exactly: finitely many kinds of people, with f*, f and groups; samples are drawn from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowcal.certificates import Panel
+from lowcal.engines.reference import Matrix
+
+
+@dataclass(frozen=True)
+class Population:
+    """K equally likely kinds of people: groups C (K, m), truth f_star and predictions f, both (K, d)."""
+
+    C: np.ndarray
+    f_star: np.ndarray
+    f: np.ndarray
+
+    def violations(self, U: np.ndarray) -> np.ndarray:
+        """Return E[c u_s (f*_a - f_a)] by a plain sum."""
+        return np.einsum("kc,ks,ka->csa", self.C, U, self.f_star - self.f) / len(self.f)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Panel:
+        """Draw n people and their labels."""
+        k = rng.integers(0, len(self.f), n)
+        truth = self.f_star[k]
+        if truth.shape[1] == 1:
+            y = (rng.random((n, 1)) < truth).astype(float)
+        else:
+            label = np.minimum((rng.random(n)[:, None] > truth.cumsum(axis=1)).sum(axis=1), truth.shape[1] - 1)
+            y = np.eye(truth.shape[1])[label]
+        names = tuple(f"group {j}" for j in range(self.C.shape[1]))
+        return Panel(y, self.f[k], np.full(n, 1.0 / n), Matrix(self.C[k]), names)
+
+
+def thirty_groups(seed: int = 0, n_kinds: int = 3000) -> Population:
+    """Thirty overlapping groups (ten attributes with three values), and a model that is wrong on some of them."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 3, (n_kinds, 10))
+    C = np.concatenate([np.eye(3)[values[:, k]] for k in range(10)], axis=1)
+    truth = 1.0 / (1.0 + np.exp(-rng.normal(0.0, 1.2, n_kinds) - 0.3 * (values[:, 0] == 1)))
+    shift = 0.05 * (values[:, 1] == 2) - 0.08 * (values[:, 2] == 0) * (truth - 0.5)
+    return Population(C, truth[:, None], np.clip(truth + shift, 0.01, 0.99)[:, None])
+
+
+def perfect(seed: int = 0) -> Population:
+    """The same people with a model that is right."""
+    world = thirty_groups(seed)
+    return Population(world.C, world.f_star, world.f_star)
