@@ -7,21 +7,32 @@ between weights of one coordinate each and a feasible transport plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2
+from numbers import Real
+from typing import TypeAlias
 
 import numpy as np
 
 from lowcal.engines import transport
-from lowcal.engines.line import aggregate, solve_line
+from lowcal.engines.line import Passes, SortedRows, passes_for, solve_line, solve_lines
 from lowcal.engines.reference import Design
+from lowcal.errors import InvalidInput
 from lowcal.notions.base import Suprema, Witness
-from lowcal.simplex import FloatArray
+from lowcal.simplex import FloatArray, IntArray
 from lowcal.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
+
+#: Subpopulations solved at once; more threads mostly wait for memory.
+THREADS = 2
+
+#: A supremum and the weight that attains it.
+Side: TypeAlias = tuple[float, Witness]
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,14 @@ class Smooth:
         return ()
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
-        """Return the supremum over the whole class: exact for scalars, exact or bracketed on the simplex."""
-        solve = _scalar if p.shape[1] == 1 else _classwise
-        sides = [solve(p, rho * design.column(j)[:, None]) for j in range(design.shape[1])]
+        """Return the supremum over the whole class: exact for scalars, exact or bracketed on the simplex.
+
+        Cost: one sort for each label, then O(n) for each subpopulation.
+        """
+        lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
+        passes = passes_for(len(p))
+        side = _scalar if len(lines) == 1 else _classwise
+        sides = _each(lambda j: side(lines, design.column(j), passes), design.shape[1], passes)
         value = np.array([side[0] for side in sides])
         basis = np.abs(design.moments(rho)).max(axis=1)
         found = [side[1] for side in sides]
@@ -74,6 +90,14 @@ class Smooth:
             return Suprema(value, value, basis, found.__getitem__)
         upper = _tighten(p, rho, design, value, found, alpha)
         return Suprema(value, upper, basis, found.__getitem__)
+
+
+def _each(solve: Callable[[int], Side], groups: int, passes: Passes) -> list[Side]:
+    """Solve every subpopulation, in threads if the passes let go of Python's lock; the results do not depend on it."""
+    if not passes.compiled:
+        return [solve(j) for j in range(groups)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(solve, range(groups)))
 
 
 def _finest_scale(d: int, alpha: float) -> int:
@@ -90,28 +114,25 @@ def _line_witness(coordinate: int, v: FloatArray, w: FloatArray) -> Weight:
     return Knots(coordinate, v[bends], w[bends])
 
 
-def _on_line(p: FloatArray, r: FloatArray, lip: float) -> tuple[FloatArray, FloatArray, float, FloatArray]:
-    """Return the aggregated line problem of the rows with r != 0, its optimum and its weight."""
-    inside = r != 0.0
-    v, mass = aggregate(p[inside], r[inside])
-    value, w = solve_line(v, mass, lip)
-    return v, mass, value, w
-
-
-def _scalar(p: FloatArray, r: FloatArray) -> tuple[float, Witness]:
+def _scalar(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
     """Return max(V, V - R) and its witness: one solve serves both signs, as 1 - w is admissible with w (spec 2.3)."""
-    v, mass, up, w = _on_line(p[:, 0], r[:, 0], 1.0)
+    v, mass = lines[0].inside(c)
+    up, w = solve_line(v, mass, passes=passes)
     down = up - float(mass.sum())
     sign = 1.0 if up >= down else -1.0
     weight = _line_witness(0, v, w if sign > 0 else 1.0 - w)
     return max(up, down), Witness((weight,), np.array([[sign]]))
 
 
-def _classwise(p: FloatArray, r: FloatArray) -> tuple[float, Witness]:
+def _classwise(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
     """Return sum_a V_a(lip = 2): weights of the own coordinate only, 2-Lipschitz there (spec 2.4); exact for d = 2."""
-    solved = [_on_line(p[:, a], r[:, a], 2.0) for a in range(p.shape[1])]
-    weights = tuple(_line_witness(a, v, w) for a, (v, _, _, w) in enumerate(solved))
-    return sum(value for _, _, value, _ in solved), Witness(weights, np.eye(p.shape[1]))
+    total, weights = 0.0, []
+    for a, line in enumerate(lines):
+        v, mass = line.inside(c)
+        value, w = solve_line(v, mass, 2.0, passes=passes)
+        total += value
+        weights.append(_line_witness(a, v, w))
+    return total, Witness(tuple(weights), np.eye(len(lines)))
 
 
 def _tighten(
@@ -123,7 +144,8 @@ def _tighten(
     alpha: float | None,
 ) -> FloatArray:
     """Return upper bounds; where they decide, replace value and witness (in place) by the exact ones."""
-    upper = np.array([np.abs(rho * design.column(j)[:, None]).sum() / 2 for j in range(len(value))])
+    size = np.abs(rho).sum(axis=1)
+    upper = np.array([np.abs(design.column(j)) @ size / 2 for j in range(len(value))])
     if alpha is not None and value.max() > alpha:
         return upper
     for j in np.flatnonzero(upper > (0.0 if alpha is None else alpha)):
@@ -145,3 +167,79 @@ def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tupl
         return value, witness
     points = tuple(Points(centres, heights) for _, centres, heights in labels)
     return total, Witness(points, np.eye(r.shape[1]))
+
+
+# --- a cheap approximation for resampling, with its price -----------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GridSmooth:
+    """The smooth suprema with predictions rounded to a grid: many residuals on the same rows, at a known price.
+
+    The weights see round(f / step) step instead of f, the residuals stay: the supremum of c moves by at most
+    lip sum_i |c_i rho_i| |f_i - rounded f_i| <= lip step / 2 sum_i |c_i rho_i| (spec 3.10). With d = 1 it stands for
+    the exact supremum (lip = 1), on the simplex for the class-wise one, sum_a V_a(lip = 2) (spec 2.4).
+    Cost of `values`: one histogram of the rows for each code column, then a line problem of at most 1 + 1 / step points
+    for each subpopulation.
+
+    >>> from lowcal.engines.reference import Matrix
+    >>> grid = GridSmooth(np.array([[0.2], [0.8]]), Matrix(np.ones((2, 1))))
+    >>> rho = np.array([[-0.5], [0.5]])
+    >>> bool(abs(grid.values(rho) - 0.3) <= grid.error(rho)), bool(grid.error(rho) < 0.0005)
+    (True, True)
+    """
+
+    p: FloatArray
+    design: Design
+    step: float = 1.0 / 1024.0
+
+    def __post_init__(self) -> None:
+        step: object = self.step
+        if not isinstance(step, Real) or not 0 < float(step) <= 1:
+            raise InvalidInput(f"The step of the grid must be in (0, 1], but {self.step!r} was given.")
+
+    def values(self, rho: FloatArray) -> FloatArray:
+        """Return the supremum of every subpopulation for weighted residuals rho, without witnesses."""
+        total = np.zeros(self.design.shape[1])
+        for a, rounded in enumerate(self._rounded):
+            R = self.design.cell_moments(rounded.ids, len(rounded.v), rho[:, [a]])[:, :, 0]
+            total += solve_lines(rounded.v, R, self._lip)
+            if self.p.shape[1] == 1:
+                total += np.maximum(0.0, -R.sum(axis=1))
+        return total
+
+    def error(self, rho: FloatArray) -> FloatArray:
+        """Return a bound, up to rounding of floats, on how far `values(rho)` lies from the suprema at the true p."""
+        moved = np.column_stack([rounded.moved for rounded in self._rounded])
+        price = self._lip * (np.abs(rho) * moved).sum(axis=1)
+        if self._is_signed:
+            return np.array([np.abs(self.design.column(j)) @ price for j in range(self.design.shape[1])])
+        return self.design.moments(price[:, None])[:, 0]
+
+    @property
+    def _lip(self) -> float:
+        return 1.0 if self.p.shape[1] == 1 else 2.0
+
+    @cached_property
+    def _rounded(self) -> list[_Rounded]:
+        return [_Rounded.of(column, self.step) for column in self.p.T]
+
+    @cached_property
+    def _is_signed(self) -> bool:
+        return any(self.design.column(j).min() < 0.0 for j in range(self.design.shape[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounded:
+    """One coordinate on the grid: the occupied points, the point of each row, and how far the row was moved."""
+
+    v: FloatArray
+    ids: IntArray
+    moved: FloatArray
+
+    @classmethod
+    def of(cls, f: FloatArray, step: float) -> _Rounded:
+        """Round to the nearest multiple of the step."""
+        points, ids = np.unique(np.rint(f / step), return_inverse=True)
+        v = points * step
+        return cls(v, ids, np.abs(f - v[ids]))
