@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal.engines import line
+from lowcal.engines import line, transport
 from lowcal.engines.line import PURE, FloatArray, aggregate, solve_line
 from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table
 from lowcal.errors import InvalidInput
-from lowcal.notions import smooth
+from lowcal.notions import Suprema, smooth
 from lowcal.notions.smooth import GridSmooth, Smooth
 
 
@@ -117,3 +117,67 @@ def test_the_grid_serves_many_residuals_on_both_kernels(monkeypatch: pytest.Monk
 def test_a_step_that_is_no_step(step: object) -> None:
     with pytest.raises(InvalidInput, match=r"step of the grid must be in \(0, 1\]"):
         GridSmooth(np.zeros((1, 1)), Matrix(np.ones((1, 1))), step)  # type: ignore[arg-type]
+
+
+def many_classes(n: int, d: int = 3, seed: int = 0) -> tuple[FloatArray, FloatArray, Design]:
+    """Underconfident predictions on distinct rows, and everyone."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(d, 0.7), n)
+    truth = p**1.3 / (p**1.3).sum(axis=1, keepdims=True)
+    label = (rng.random((n, 1)) > np.cumsum(truth, axis=1)).sum(axis=1).clip(0, d - 1)
+    return p, (np.eye(d)[label] - p) / n, Matrix(np.ones((n, 1)))
+
+
+def attained(p: FloatArray, rho: FloatArray, design: Design, found: Suprema, j: int) -> float:
+    return float((rho * design.column(j)[:, None] * found.witness(j)(p)).sum())
+
+
+@pytest.mark.parametrize("near_rows", [0, 2_000], ids=["clusters", "near"])
+@pytest.mark.parametrize("d", [3, 5])
+def test_the_bracket_holds_the_exact_supremum(monkeypatch: pytest.MonkeyPatch, d: int, near_rows: int) -> None:
+    p, rho, _ = many_classes(120, d)
+    design = Matrix(
+        np.column_stack([np.ones(120), np.arange(120) % 2, np.linspace(0, 1, 120), np.linspace(-1, 1, 120)])
+    )
+    exact = Smooth().suprema(p, rho, design)
+    np.testing.assert_array_equal(exact.value, exact.upper)
+    monkeypatch.setattr(smooth, "EXACT_ROWS", 10)
+    monkeypatch.setattr(smooth, "NEAR_ROWS", near_rows)
+    found = Smooth().suprema(p, rho, design)
+    assert np.all(found.value <= exact.value + 1e-9)
+    assert np.all(found.upper >= exact.value - 1e-9)
+    for j in range(4):
+        assert attained(p, rho, design, found, j) == pytest.approx(found.value[j], abs=1e-12)
+
+
+@pytest.mark.parametrize("near_rows", [0, 2_000], ids=["clusters", "near"])
+def test_the_bracket_is_tighter_on_many_rows(monkeypatch: pytest.MonkeyPatch, near_rows: int) -> None:
+    p, rho, design = many_classes(2_000)
+    monkeypatch.setattr(smooth, "NEAR_ROWS", near_rows)
+    classwise = by_groups(p, rho, design)[0]
+    plain = sum(transport.upper_bound(p, rho[:, a]) for a in range(3))
+    found = Smooth().suprema(p, rho, design)
+    assert classwise < found.value[0] <= found.upper[0] < plain
+    assert found.upper[0] - found.value[0] < 0.8 * (plain - classwise)
+    assert attained(p, rho, design, found, 0) == pytest.approx(found.value[0], abs=1e-12)
+
+
+def test_a_bracket_is_narrowed_only_where_alpha_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, rho, everyone = many_classes(450)
+    design = Stacked((everyone, everyone))
+    classwise = by_groups(p, rho, everyone)[0]
+    plain = sum(transport.upper_bound(p, rho[:, a]) for a in range(3))
+    asked = []
+    narrow = smooth._narrow
+    monkeypatch.setattr(smooth, "_narrow", lambda *args: asked.append(1) or narrow(*args))
+    Smooth().suprema(p, rho, design, alpha=plain * 1.01)  # the greedy plan decides
+    Smooth().suprema(p, rho, design, alpha=classwise * 0.99)  # a witness is known
+    assert not asked
+    tight = Smooth().suprema(p, rho, design)
+    assert len(asked) == 2
+    asked.clear()
+    between = (classwise + tight.value[0]) / 2
+    found = Smooth().suprema(p, rho, design, alpha=between)
+    assert len(asked) == 1  # the first group's witness exceeds alpha: nothing is open any more
+    assert found.value[0] > between
+    assert found.upper[1] >= tight.value[1]

@@ -2,7 +2,7 @@
 
 The class is infinite, yet its supremum on a sample is exact: for scalars by dynamic programming on the sorted
 predictions (spec 2.3), on the simplex by transport (spec 2.4) when few rows differ. For more rows it is bracketed
-between weights of one coordinate each and a feasible transport plan.
+between weights (of one coordinate each, or extended from few points) and a feasible transport plan.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2
 from numbers import Real
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +28,9 @@ from lowcal.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_c
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
+
+#: Up to this many, the pairs of near neighbours are solved for; above it they are filled greedily.
+NEAR_ROWS = 2_000
 
 #: Subpopulations solved at once; more threads mostly wait for memory.
 THREADS = 2
@@ -152,21 +156,52 @@ def _tighten(
         c = design.column(int(j))
         inside = c != 0.0
         Z, r = transport.aggregate_rows(p[inside], (rho * c[:, None])[inside])
-        upper[j] = min(upper[j], sum(transport.upper_bound(Z, r[:, a]) for a in range(r.shape[1])))
-        if (alpha is None or upper[j] > alpha) and len(Z) <= EXACT_ROWS:
+        plans = [transport.greedy(Z, label) for label in r.T]
+        upper[j] = min(upper[j], sum(plan.upper() for plan in plans))
+        if alpha is not None and upper[j] <= alpha:
+            continue
+        if len(Z) <= EXACT_ROWS:
             value[j], found[j] = _exact(Z, r, value[j], found[j])
             upper[j] = value[j]
+        elif alpha is None or value.max() <= alpha:
+            value[j], bound, found[j] = _narrow(Z, r, plans, found[j])
+            upper[j] = max(value[j], min(upper[j], bound))
     return upper
 
 
-def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tuple[float, Witness]:
+def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> Side:
     """Return the exact supremum by transport, label by label, and the weight through the sample's points."""
-    labels = [transport.exact(Z, r[:, a]) for a in range(r.shape[1])]
+    labels = [transport.exact(Z, label) for label in r.T]
     total = sum(part for part, _, _ in labels)
     if total <= value:
         return value, witness
     points = tuple(Points(centres, heights) for _, centres, heights in labels)
     return total, Witness(points, np.eye(r.shape[1]))
+
+
+def _narrow(
+    Z: FloatArray, r: FloatArray, plans: Sequence[transport.Shipment], witness: Witness
+) -> tuple[float, float, Witness]:
+    """Return lower and upper bounds on the supremum over many distinct rows, and the weight that attains the lower.
+
+    The best plan between near neighbours while that program is small, the given plans above it; what a plan leaves
+    behind goes through the clusters (spec 2.4). Each label keeps its best weight: the supremum is a sum over labels.
+    """
+    clusters = transport.Clusters.of(Z)
+    if len(Z) <= NEAR_ROWS:
+        # on a simplex of three labels, near pairs run out sooner
+        near = [transport.near(Z, label, 16 if Z.shape[1] == 3 else 8) for label in r.T]
+        plans = [plan for _, plan in near]
+    total, weights = 0.0, []
+    for a, label in enumerate(r.T):
+        lowers = [clusters.lower(Z, label)] + ([near[a][0]] if len(Z) <= NEAR_ROWS else [])
+        sides = [(float(label @ witness.weights[a](Z)), witness.weights[a])]
+        sides += [(value, Points(centres, heights)) for value, centres, heights in lowers]
+        value, weight = max(sides, key=itemgetter(0))
+        total += value
+        weights.append(weight)
+    upper = sum(plan.upper(clusters) for plan in plans)
+    return total, upper, Witness(tuple(weights), np.eye(Z.shape[1]))
 
 
 # --- a cheap approximation for resampling, with its price -----------------------------------------------------
