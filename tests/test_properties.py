@@ -240,15 +240,21 @@ def test_linear_witness_by_hand() -> None:
 
 
 def test_many_rows_of_several_classes_are_bracketed() -> None:
-    """Beyond the exact programs: functions of the own coordinate, 2-Lipschitz there, below; a plan above."""
+    """Beyond the exact programs: functions of the own coordinate, 2-Lipschitz there, below; a plan above.
+
+    Where alpha is decided by these weights, they are the answer; otherwise both sides move towards the supremum.
+    """
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 450)
     rho = (np.eye(3)[rng.integers(0, 3, 450)] - p) / 450
-    found = lowcal.Smooth().suprema(p, rho, Matrix(np.ones((450, 1))))
+    everyone = Matrix(np.ones((450, 1)))
     expected = sum(definition.line(rho[:, a], p[:, [a]], lip=2.0) for a in range(3))
-    assert found.value[0] == pytest.approx(expected, abs=1e-9)
-    assert found.value[0] < found.upper[0] <= np.abs(rho).sum() / 2
-    assert float((found.witness(0)(p) * rho).sum()) == pytest.approx(expected, abs=1e-9)
+    decided, found = (lowcal.Smooth().suprema(p, rho, everyone, alpha) for alpha in (0.1, None))
+    assert decided.value[0] == pytest.approx(expected, abs=1e-9)
+    assert decided.upper[0] == pytest.approx(np.abs(rho).sum() / 2, abs=1e-12)
+    assert expected < found.value[0] <= found.upper[0] < decided.upper[0]
+    for side in (decided, found):
+        assert float((side.witness(0)(p) * rho).sum()) == pytest.approx(side.value[0], abs=1e-9)
 
 
 @pytest.mark.parametrize(("d", "k"), [(1, 1), (1, 3), (3, 2), (3, 3)])

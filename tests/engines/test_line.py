@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,11 +12,23 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from lowcal.engines import line
-from lowcal.engines.line import FloatArray, Method, aggregate, solve_line
+from lowcal.engines.line import (
+    PURE,
+    FloatArray,
+    Method,
+    Passes,
+    SortedRows,
+    aggregate,
+    passes_for,
+    solve_line,
+    solve_lines,
+)
 from lowcal.errors import InvalidInput
 
 LIPS = (0.5, 1.0, 2.0, 4.0, 20.0)
 METHODS: tuple[Method, ...] = ("auto", "stack", "dual")
+COMPILED = passes_for(line.COMPILE_FROM)
+BOTH = (PURE, COMPILED)
 
 
 def line_by_lp(v: FloatArray, r: FloatArray, lip: float) -> float:
@@ -69,8 +83,8 @@ instances = st.builds(
 def test_stack_and_dual_reach_the_linear_program(points: tuple[FloatArray, FloatArray], lip: float) -> None:
     v, r = points
     best = line_by_lp(v, r, lip)
-    for method in METHODS:
-        value, w = solve_line(v, r, lip, method=method)
+    for method, passes in product(METHODS, BOTH):
+        value, w = solve_line(v, r, lip, method=method, passes=passes)
         check_feasible(v, r, lip, value, w)
         assert value == pytest.approx(best, abs=1e-9)
 
@@ -124,6 +138,8 @@ def test_arguments_stay_as_they_are() -> None:
     kept = v.copy(), r.copy()
     solve_line(v, r, method="dual")
     solve_line(v, r, method="stack")
+    solve_line(v, r, method="dual", passes=COMPILED)
+    solve_line(v, r, method="stack", passes=COMPILED)
     aggregate(v[::-1], r)
     np.testing.assert_array_equal((v, r), kept)
 
@@ -135,13 +151,13 @@ def adversarial(m: int) -> tuple[FloatArray, FloatArray]:
     return np.linspace(0.0, 0.5, m), r
 
 
-def test_adversarial_instance_falls_back_to_the_dual() -> None:
+@pytest.mark.parametrize("passes", BOTH, ids=["pure", "compiled"])
+def test_adversarial_instance_falls_back_to_the_dual(passes: Passes) -> None:
     v, r = adversarial(40_000)
-    gaps = np.diff(v).tolist()
-    assert line._forward_stacks(gaps, r.tolist(), budget=64 * len(v) + 1024) is None
-    value, w = solve_line(v, r)
+    assert passes.forward_stacks(np.diff(v), r, 64 * len(v) + 1024) is None
+    value, w = solve_line(v, r, passes=passes)
     check_feasible(v, r, 1.0, value, w)
-    assert value == solve_line(v, r, method="dual")[0]
+    assert value == solve_line(v, r, method="dual", passes=passes)[0]
     # w = 1 but for one gap's dip under each -1; a drift of the masses would cost 1e-8 here
     assert value == pytest.approx(20_000 * 1e-7 + 10_000 * 0.5 / 39_999, abs=1e-11)
 
@@ -149,13 +165,13 @@ def test_adversarial_instance_falls_back_to_the_dual() -> None:
 def test_adversarial_instance_has_one_value() -> None:
     v, r = adversarial(2_000)  # small enough for a quadratic number of moves, and for HiGHS
     best = line_by_lp(v, r, 1.0)
-    for method in METHODS:
-        assert solve_line(v, r, method=method)[0] == pytest.approx(best, abs=1e-9)
+    for method, passes in product(METHODS, BOTH):
+        assert solve_line(v, r, method=method, passes=passes)[0] == pytest.approx(best, abs=1e-9)
 
 
 def test_random_instances_stay_within_the_budget() -> None:
     v, r = instance(1, 5_000, "tails")
-    assert line._forward_stacks(np.diff(v).tolist(), r.tolist(), budget=8 * len(v)) is not None
+    assert PURE.forward_stacks(np.diff(v), r, 8 * len(v)) is not None
 
 
 def test_unknown_method_is_named() -> None:
@@ -171,3 +187,49 @@ def test_aggregate_sums_ties_in_order(seed: int, n: int) -> None:
     assert np.all(np.diff(v) > 0)
     assert set(v) == set(f)
     assert r == pytest.approx([mass[f == x].sum() for x in v], abs=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60))
+def test_one_sort_serves_every_group(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, mass = rng.integers(0, 8, n) / 8, rng.normal(size=n) * rng.integers(0, 2, n)
+    rows = SortedRows.of(f, mass)
+    for c in (rng.integers(0, 2, n).astype(float), rng.uniform(-1, 1, n)):
+        live = c * mass != 0
+        v, r = rows.inside(c)
+        assert v.tolist() == sorted(set(f[live]))
+        assert r == pytest.approx([(c * mass)[f == x].sum() for x in v], abs=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(LIPS))
+@settings(deadline=None, max_examples=50)
+def test_points_without_mass_do_not_matter(seed: int, lip: float) -> None:
+    v, r = instance(seed, 60, "integers")
+    live = r != 0
+    for passes in BOTH:
+        every, few = (solve_line(v[k], r[k], lip, passes=passes)[0] for k in (slice(None), live))
+        assert every == pytest.approx(few, abs=1e-12)
+
+
+@pytest.mark.parametrize("smallest", [1, 10**9], ids=["compiled", "pure"])
+@pytest.mark.parametrize("lip", LIPS)
+def test_many_problems_at_once_are_single_ones(monkeypatch: pytest.MonkeyPatch, smallest: int, lip: float) -> None:
+    monkeypatch.setattr(line, "COMPILE_FROM", smallest)
+    rng = np.random.default_rng(0)
+    v = np.sort(rng.random(50))
+    R = rng.normal(size=(20, 50)) * rng.pareto(1.1, (20, 50)) * rng.integers(0, 2, (20, 50))
+    best = [solve_line(v, r, lip, passes=PURE)[0] for r in R]
+    assert solve_lines(v, R, lip) == pytest.approx(best, rel=1e-12)
+    assert solve_lines(v, R.T.copy().T, lip) == pytest.approx(best, rel=1e-12)  # whatever the layout
+    assert solve_lines(v, R[:0], lip).shape == (0,)
+
+
+def test_many_problems_fall_back_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    v, hard = adversarial(2_000)
+    R = np.stack([hard, np.random.default_rng(0).choice([-1.0, 1.0], 2_000), hard[::-1]])
+    gaps = np.diff(v)
+    stopped = [PURE.forward_stacks(gaps, r, 64 * 2_000 + 1024) is None for r in R]
+    assert stopped[:2] == [True, False]
+    best = [solve_line(v, r, method="stack", passes=PURE)[0] for r in R]
+    monkeypatch.setattr(line, "COMPILE_FROM", 1)
+    assert solve_lines(v, R) == pytest.approx(best, abs=1e-11)

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 
 from lowcal.engines import transport
 from lowcal.engines.line import FloatArray, aggregate, solve_line
-from lowcal.engines.transport import aggregate_rows, evaluate, exact, upper_bound
+from lowcal.engines.transport import Clusters, Shipment, aggregate_rows, evaluate, exact, greedy, near, upper_bound
 
 Points = tuple[FloatArray, FloatArray]
 
@@ -202,3 +202,106 @@ def test_aggregate_rows_sums_ties(columns: int | None) -> None:
     assert summed.shape == (len(unique), *R.shape[1:])
     for row, total in zip(unique, summed, strict=True):
         np.testing.assert_allclose(total, R[(row == Z).all(axis=1)].sum(axis=0), atol=1e-12)
+
+
+def separated(n: int = 150) -> Points:
+    """Positive residuals on one side of the simplex, negative ones on the other: near neighbours do not suffice."""
+    Z = np.random.default_rng(0).dirichlet(np.ones(3), n)
+    return aggregate_rows(Z, np.where(Z[:, 0] > 1 / 3, 1.0, -1.0) / n)
+
+
+@given(instances, st.sampled_from([1, 3, 16]), st.sampled_from([1, 2, 5, 100]))
+@settings(deadline=None, max_examples=120)
+def test_brackets_hold_the_exact_value(points: Points, neighbours: int, limit: int) -> None:
+    Z, r = aggregate_rows(*points)
+    best = supremum_by_lp(Z, r)
+    clusters = Clusters.of(Z, limit)
+    (value, centres, heights), plan = near(Z, r, neighbours)
+    for low, *witness in ((value, centres, heights), clusters.lower(Z, r)):
+        assert low <= best + 1e-9
+        u = evaluate(Z, *witness)
+        assert low == pytest.approx(np.sum(r * u), abs=1e-14)
+        assert np.all(np.abs(u[:, None] - u) <= cdist(Z, Z, "cityblock") + 1e-12)
+    for shipped in (plan, greedy(Z, r, neighbours)):
+        assert best - 1e-9 <= shipped.upper(clusters) <= shipped.upper() + 1e-12
+    assert plan.upper() <= greedy(Z, r, neighbours).upper() + 1e-9
+    assert clusters.upper(r) >= best - 1e-9
+    # spec 2.4: the centres alone are as far off as the rows were moved, in both directions
+    moved = np.abs(r) @ np.minimum(clusters.distance, 1.0)
+    assert clusters.upper(r) - best <= 2 * moved + 1e-9
+    assert best - clusters.lower(Z, r)[0] <= 2 * moved + 1e-9
+
+
+@given(instances, st.integers(1, 30))
+@settings(deadline=None)
+def test_clusters_are_the_nearest_centres(points: Points, limit: int) -> None:
+    Z, r = aggregate_rows(*points)
+    clusters = Clusters.of(Z, limit)
+    assert len(clusters.centres) == min(limit, len(Z))
+    np.testing.assert_array_equal(clusters.centres[0], Z[0])
+    distances = cdist(Z, clusters.centres, "cityblock")
+    assert clusters.distance == pytest.approx(distances.min(axis=1), abs=1e-12)
+    assert distances[np.arange(len(Z)), clusters.which] == pytest.approx(clusters.distance, abs=1e-12)
+    if limit >= len(Z):  # every row is a centre: nothing is lost
+        assert clusters.distance.max() == 0.0
+        assert clusters.upper(r) == pytest.approx(exact(Z, r)[0], abs=1e-9)
+
+
+@given(instances, st.sampled_from([1, 16]))
+@settings(deadline=None)
+def test_a_plan_ships_no_more_than_there_is(points: Points, neighbours: int) -> None:
+    Z, r = aggregate_rows(*points)
+    for plan in (near(Z, r, neighbours)[1], greedy(Z, r, neighbours)):
+        assert np.all(plan.rest * r >= 0)
+        assert np.all(np.abs(plan.rest) <= np.abs(r) + 1e-15)
+        shipped = r - plan.rest
+        assert shipped.sum() == pytest.approx(0.0, abs=1e-12)
+        assert plan.cost >= exact(Z, shipped)[0] - 1e-9  # S+ is at most the cost of what is shipped
+
+
+def test_enough_neighbours_are_exact() -> None:
+    Z, r = aggregate_rows(*instance(0, 200, 3, "spread"))
+    best = exact(Z, r)[0]
+    (value, _, _), plan = near(Z, r, 200)
+    assert value == pytest.approx(best, abs=1e-9)
+    assert plan.upper() == pytest.approx(best, abs=1e-9)
+    (value, _, _), plan = near(Z, r, 16)
+    assert 0.9 * best <= value <= plan.upper() <= 1.1 * best
+
+
+def test_what_is_left_behind_goes_through_the_centres() -> None:
+    Z, r = separated()
+    best = exact(Z, r)[0]
+    plan = near(Z, r, 1)[1]
+    alone, helped = plan.upper(), plan.upper(Clusters.of(Z, 60))
+    assert best <= helped < best + 0.5 * (alone - best)
+
+
+def test_a_shipment_by_hand() -> None:
+    pairs = (np.array([0, 0]), np.array([1, 2]), np.array([0.2, 0.4]))
+    plan = Shipment.of(pairs, np.array([0.3, 0.1]), np.array([0.5, -0.3, -0.5]))
+    assert plan.cost == pytest.approx(0.1)
+    assert plan.rest == pytest.approx([0.1, 0.0, -0.4])
+    assert plan.upper() == pytest.approx(0.2)
+
+
+def test_an_overloaded_plan_is_scaled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overloaded:
+        status, x = 0, np.array([2.0, 0.5])
+
+        class ineqlin:  # noqa: N801
+            marginals = np.zeros(3)
+
+    monkeypatch.setattr(transport, "linprog", lambda *args, **options: Overloaded)
+    pairs = (np.array([0, 0]), np.array([1, 2]), np.array([0.2, 0.4]))
+    flow, _ = transport._plan(pairs, np.array([1.0, 0.5, 1.0]))
+    load = np.array([flow.sum(), *flow])
+    assert np.all(load <= np.array([1.0, 0.5, 1.0]) + 1e-15)
+
+
+def test_no_rows_to_gather() -> None:
+    Z, r = np.zeros((0, 3)), np.zeros(0)
+    clusters = Clusters.of(Z)
+    assert clusters.upper(r) == 0.0
+    assert clusters.lower(Z, r)[0] == 0.0
+    assert near(Z, r)[1].upper(clusters) == 0.0

@@ -14,18 +14,53 @@ O(m log m) always.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lowcal.errors import InvalidInput, suggest
-from lowcal.simplex import FloatArray
+from lowcal.simplex import FloatArray, IntArray
 
-Intervals: TypeAlias = tuple[list[float], list[float]]
+Intervals: TypeAlias = tuple[FloatArray, FloatArray]
 Method: TypeAlias = Literal["auto", "stack", "dual"]
 
 METHODS = ("auto", "stack", "dual")
+
+#: From this many points on, compiled passes are worth the import of numba.
+COMPILE_FROM = 5_000
+
+
+@dataclass(frozen=True, eq=False)
+class SortedRows:
+    """Rows sorted by prediction once, so that every group after them costs O(n) (spec 2.3).
+
+    >>> rows = SortedRows.of(np.array([0.8, 0.2, 0.8]), np.array([1.0, -1.0, 2.0]))
+    >>> [x.tolist() for x in rows.inside(np.array([1.0, 0.0, 0.5]))]
+    [[0.8], [2.0]]
+    """
+
+    order: IntArray
+    v: FloatArray
+    r: FloatArray
+
+    @classmethod
+    def of(cls, v: FloatArray, r: FloatArray) -> SortedRows:
+        """Sort predictions v and weighted residuals r."""
+        order = np.argsort(v, kind="stable")
+        return cls(order, v[order], r[order])
+
+    def inside(self, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the line problem of membership c, in the order of the data: distinct v, and c r summed over ties.
+
+        Rows without mass are left out: the gaps around them add up, so the optimum stays.
+        """
+        mass = self.r * c[self.order]
+        live = np.flatnonzero(mass)
+        return _sum_ties(self.v[live], mass[live])
 
 
 def aggregate(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -38,20 +73,60 @@ def aggregate(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
     ([0.2, 0.8], [-1.0, 3.0])
     """
     order = np.argsort(v, kind="stable")
-    v, r = v[order], r[order]
+    return _sum_ties(v[order], r[order])
+
+
+def _sum_ties(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Sum the mass over equal neighbours."""
     first = np.ones(len(v), dtype=bool)
     np.not_equal(v[1:], v[:-1], out=first[1:])
     starts = np.flatnonzero(first)
     return v[starts], np.add.reduceat(r, starts)
 
 
-def solve_line(v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto") -> tuple[float, FloatArray]:
+# --- the solver, in pure Python or compiled -----------------------------------------------------------------
+
+
+class Passes(NamedTuple):
+    """The three passes of a solver; `compiled` says whether they let go of Python's lock."""
+
+    forward_stacks: Callable[[FloatArray, FloatArray, float], Intervals | None]
+    forward_dual: Callable[[FloatArray, IntArray, int], Intervals]
+    backtrack: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+    compiled: bool
+
+
+def passes_for(points: int) -> Passes:
+    """Return the compiled passes for a large problem where numba is installed, else those of this file.
+
+    Both take the same steps in the same order. A small problem is solved before numba would be imported.
+
+    >>> passes_for(100).compiled
+    False
+    """
+    return (_compiled() or PURE) if points >= COMPILE_FROM else PURE
+
+
+@cache
+def _compiled() -> Passes | None:
+    """Import the compiled passes, or return None without numba."""
+    try:
+        from lowcal.engines import compiled
+    except ImportError:
+        return None
+    return Passes(compiled.forward_stacks, compiled.forward_dual, compiled.backtrack, True)
+
+
+def solve_line(
+    v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto", passes: Passes | None = None
+) -> tuple[float, FloatArray]:
     """Maximise sum_j r_j w_j over weights in [0,1] that are lip-Lipschitz on the sorted distinct v.
 
     Formula: (V, w) of the module's first line; V is computed as sum_j r_j w_j from a feasible w, hence a
     lower bound on the supremum even under rounding. Reference: spec 2.3, algorithms A and B.
     Cost: O(m + moves) by stacks, O(m log m) by the dual. `auto` starts with the stacks and turns to the dual
-    after 64 m + 1024 moves (random residuals take 1 to 3 m, heavy tails up to 8 m).
+    after 64 m + 1024 moves (labels against predictions take 1 to 10 m, heavy tails too). `passes` are chosen by the
+    size of the problem unless given.
 
     >>> v, r = np.array([0.2, 0.8]), np.array([-0.5, 0.5])
     >>> value, w = solve_line(v, r)
@@ -64,38 +139,69 @@ def solve_line(v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method
         raise InvalidInput(f"method is {method!r}; use one of {', '.join(METHODS)}.{suggest(method, METHODS)}")
     if len(v) == 0:
         return 0.0, np.zeros(0)
-    # a gap of 1 already frees the neighbour: weights lie in [0,1]
-    gaps: list[float] = np.minimum(lip * np.diff(v), 1.0).tolist()
-    w = _backtrack(gaps, *_forward(gaps, r, method))
+    passes = passes_for(len(v)) if passes is None else passes
+    gaps, r = _gaps(v, lip), np.ascontiguousarray(r)
+    w = passes.backtrack(gaps, *_forward(passes, gaps, r, method))
     return float(np.sum(r * w)), w
 
 
-def _forward(gaps: list[float], r: FloatArray, method: Method) -> Intervals:
+def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0) -> FloatArray:
+    """Return V for every row of R, on the same points v: many small problems at once, without their weights.
+
+    >>> solve_lines(np.array([0.2, 0.8]), np.array([[-0.5, 0.5], [1.0, -1.0], [0.0, 2.0]])).round(12).tolist()
+    [0.3, 0.6, 2.0]
+    """
+    W, gaps, R = np.zeros(R.shape), _gaps(v, lip), np.ascontiguousarray(R)
+    left = np.arange(len(R))
+    if passes_for(R.size).compiled:
+        from lowcal.engines import compiled
+
+        left = np.flatnonzero(compiled.weights_by_stacks(gaps, R, _budget(len(v)), W))
+    for j in left:
+        W[j] = solve_line(v, R[j], lip)[1]
+    return np.asarray((R * W).sum(axis=1))
+
+
+def _gaps(v: FloatArray, lip: float) -> FloatArray:
+    """Return how far neighbours may differ; a gap of 1 already frees the neighbour, as weights lie in [0,1]."""
+    return np.minimum(lip * np.diff(v), 1.0)
+
+
+def _budget(points: int) -> float:
+    """Return how many moves the stacks may take before the dual is faster."""
+    return 64.0 * points + 1024.0
+
+
+def _forward(passes: Passes, gaps: FloatArray, r: FloatArray, method: Method) -> Intervals:
     """Choose the pass: stacks within their budget of moves, the dual beyond it."""
     intervals = None
     if method != "dual":
-        budget = 64 * len(r) + 1024 if method == "auto" else np.inf
-        intervals = _forward_stacks(gaps, r.tolist(), budget)
-    return _forward_dual(gaps, r) if intervals is None else intervals
+        intervals = passes.forward_stacks(gaps, r, _budget(len(r)) if method == "auto" else np.inf)
+    if intervals is not None:
+        return intervals
+    # in a frame that moves along with F_j, slope 0 sits at minus the prefix sums of r
+    keys, rank = np.unique(np.concatenate(([0.0], -np.cumsum(r))), return_inverse=True)
+    return passes.forward_dual(gaps, rank, len(keys))
 
 
-def _backtrack(gaps: list[float], low: list[float], high: list[float]) -> FloatArray:
+def _backtrack(gaps: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     """Read the weights backwards: w_j goes from w_{j+1} towards [low_j, high_j], by at most the gap."""
-    weight = low[-1]
+    lows, highs = low.tolist(), high.tolist()
+    weight = lows[-1]
     w = [weight]
-    for gap, a, b in zip(reversed(gaps), low[-2::-1], high[-2::-1], strict=True):
+    for gap, a, b in zip(gaps[::-1].tolist(), lows[-2::-1], highs[-2::-1], strict=True):
         if weight < a:
             weight = min(a, weight + gap)
         elif weight > b:
             weight = max(b, weight - gap)
         w.append(weight)
-    return np.clip(w[::-1], 0.0, 1.0)  # against rounding; clipping keeps the slopes
+    return np.asarray(np.clip(w[::-1], 0.0, 1.0))  # against rounding; clipping keeps the slopes
 
 
 # --- algorithm A: the slope drops of F_j, on two stacks -----------------------------------------------------
 
 
-def _forward_stacks(gaps: list[float], r: list[float], budget: float) -> Intervals | None:
+def _forward_stacks(gaps: FloatArray, r: FloatArray, budget: float) -> Intervals | None:
     """Find the argmax interval of every F_j with two stacks, or None once `budget` moves are spent.
 
     The slope of F_j drops by given masses at given positions. Those left of the argmax lie on one stack,
@@ -109,7 +215,7 @@ def _forward_stacks(gaps: list[float], r: list[float], budget: float) -> Interva
     right_masses: list[float] = []
     low, high = [], []
     shift, moves = 0.0, 0
-    for gap, residual in zip([0.0, *gaps], r, strict=True):
+    for gap, residual in zip([0.0, *gaps.tolist()], r.tolist(), strict=True):
         shift += gap
         if residual > 0.0:
             moves += _pour(residual, shift, right_keys, right_masses, left_keys, left_masses)
@@ -119,7 +225,7 @@ def _forward_stacks(gaps: list[float], r: list[float], budget: float) -> Interva
         high.append(1.0 - (right_keys[-1] - shift) if right_keys and right_keys[-1] > shift else 1.0)
         if moves > budget:
             return None
-    return low, high
+    return np.array(low), np.array(high)
 
 
 def _pour(
@@ -157,28 +263,26 @@ def _pour(
 # --- algorithm B: the slope measure of the conjugate of F_j, on a tree --------------------------------------
 
 
-def _forward_dual(gaps: list[float], r: FloatArray) -> Intervals:
+def _forward_dual(gaps: FloatArray, rank: IntArray, places: int) -> Intervals:
     """Find the argmax interval of every F_j from its conjugate G_j(s) = max_w F_j(w) - s w.
 
     The slope of G_j climbs from -1 to 0: a measure of mass 1, and F_j is largest between the mass right of
     s = 0 and the mass at or right of it. Widening by d adds mass 2d at 0 and takes d off each end; adding
-    r_j w shifts the measure by r_j. In a frame that moves along, 0 sits at minus the prefix sums of r, so
-    all places are known beforehand.
+    r_j w shifts the measure by r_j. In a frame that moves along, 0 sits at the place rank_j before r_j and at
+    rank_{j+1} after it: all places are known beforehand.
     """
-    zeros = np.concatenate(([0.0], -np.cumsum(r)))
-    keys, rank = np.unique(zeros, return_inverse=True)
     zero_at: list[int] = rank.tolist()
-    measure = _Measure(len(keys))
+    measure = _Measure(places)
     measure.add(zero_at[0], 1.0)
     low, high = [], []
-    for gap, before, after in zip([0.0, *gaps], zero_at[:-1], zero_at[1:], strict=True):
+    for gap, before, after in zip([0.0, *gaps.tolist()], zero_at[:-1], zero_at[1:], strict=True):
         if gap > 0.0:
             measure.add(before, 2.0 * gap)
             measure.trim(gap)
         right = measure.right_of(after)
         low.append(right)
         high.append(right + measure.at(after))
-    return low, high
+    return np.array(low), np.array(high)
 
 
 class _Measure:
@@ -239,3 +343,7 @@ class _Measure:
         while node > 1:
             node >>= 1
             tree[node] = tree[2 * node] + tree[2 * node + 1]
+
+
+#: The passes of this file: the definition that the compiled ones must agree with.
+PURE = Passes(_forward_stacks, _forward_dual, _backtrack, False)

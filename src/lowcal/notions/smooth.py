@@ -2,26 +2,41 @@
 
 The class is infinite, yet its supremum on a sample is exact: for scalars by dynamic programming on the sorted
 predictions (spec 2.3), on the simplex by transport (spec 2.4) when few rows differ. For more rows it is bracketed
-between weights of one coordinate each and a feasible transport plan.
+between weights (of one coordinate each, or extended from few points) and a feasible transport plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2
+from numbers import Real
+from operator import itemgetter
+from typing import TypeAlias
 
 import numpy as np
 
 from lowcal.engines import transport
-from lowcal.engines.line import aggregate, solve_line
+from lowcal.engines.line import Passes, SortedRows, passes_for, solve_line, solve_lines
 from lowcal.engines.reference import Design
+from lowcal.errors import InvalidInput
 from lowcal.notions.base import Suprema, Witness
-from lowcal.simplex import FloatArray
+from lowcal.simplex import FloatArray, IntArray
 from lowcal.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
+
+#: Up to this many, the pairs of near neighbours are solved for; above it they are filled greedily.
+NEAR_ROWS = 2_000
+
+#: Subpopulations solved at once; more threads mostly wait for memory.
+THREADS = 2
+
+#: A supremum and the weight that attains it.
+Side: TypeAlias = tuple[float, Witness]
 
 
 @dataclass(frozen=True)
@@ -64,9 +79,14 @@ class Smooth:
         return ()
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
-        """Return the supremum over the whole class: exact for scalars, exact or bracketed on the simplex."""
-        solve = _scalar if p.shape[1] == 1 else _classwise
-        sides = [solve(p, rho * design.column(j)[:, None]) for j in range(design.shape[1])]
+        """Return the supremum over the whole class: exact for scalars, exact or bracketed on the simplex.
+
+        Cost: one sort for each label, then O(n) for each subpopulation.
+        """
+        lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
+        passes = passes_for(len(p))
+        side = _scalar if len(lines) == 1 else _classwise
+        sides = _each(lambda j: side(lines, design.column(j), passes), design.shape[1], passes)
         value = np.array([side[0] for side in sides])
         basis = np.abs(design.moments(rho)).max(axis=1)
         found = [side[1] for side in sides]
@@ -74,6 +94,14 @@ class Smooth:
             return Suprema(value, value, basis, found.__getitem__)
         upper = _tighten(p, rho, design, value, found, alpha)
         return Suprema(value, upper, basis, found.__getitem__)
+
+
+def _each(solve: Callable[[int], Side], groups: int, passes: Passes) -> list[Side]:
+    """Solve every subpopulation, in threads if the passes let go of Python's lock; the results do not depend on it."""
+    if not passes.compiled:
+        return [solve(j) for j in range(groups)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(solve, range(groups)))
 
 
 def _finest_scale(d: int, alpha: float) -> int:
@@ -90,28 +118,25 @@ def _line_witness(coordinate: int, v: FloatArray, w: FloatArray) -> Weight:
     return Knots(coordinate, v[bends], w[bends])
 
 
-def _on_line(p: FloatArray, r: FloatArray, lip: float) -> tuple[FloatArray, FloatArray, float, FloatArray]:
-    """Return the aggregated line problem of the rows with r != 0, its optimum and its weight."""
-    inside = r != 0.0
-    v, mass = aggregate(p[inside], r[inside])
-    value, w = solve_line(v, mass, lip)
-    return v, mass, value, w
-
-
-def _scalar(p: FloatArray, r: FloatArray) -> tuple[float, Witness]:
+def _scalar(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
     """Return max(V, V - R) and its witness: one solve serves both signs, as 1 - w is admissible with w (spec 2.3)."""
-    v, mass, up, w = _on_line(p[:, 0], r[:, 0], 1.0)
+    v, mass = lines[0].inside(c)
+    up, w = solve_line(v, mass, passes=passes)
     down = up - float(mass.sum())
     sign = 1.0 if up >= down else -1.0
     weight = _line_witness(0, v, w if sign > 0 else 1.0 - w)
     return max(up, down), Witness((weight,), np.array([[sign]]))
 
 
-def _classwise(p: FloatArray, r: FloatArray) -> tuple[float, Witness]:
+def _classwise(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
     """Return sum_a V_a(lip = 2): weights of the own coordinate only, 2-Lipschitz there (spec 2.4); exact for d = 2."""
-    solved = [_on_line(p[:, a], r[:, a], 2.0) for a in range(p.shape[1])]
-    weights = tuple(_line_witness(a, v, w) for a, (v, _, _, w) in enumerate(solved))
-    return sum(value for _, _, value, _ in solved), Witness(weights, np.eye(p.shape[1]))
+    total, weights = 0.0, []
+    for a, line in enumerate(lines):
+        v, mass = line.inside(c)
+        value, w = solve_line(v, mass, 2.0, passes=passes)
+        total += value
+        weights.append(_line_witness(a, v, w))
+    return total, Witness(tuple(weights), np.eye(len(lines)))
 
 
 def _tighten(
@@ -123,23 +148,30 @@ def _tighten(
     alpha: float | None,
 ) -> FloatArray:
     """Return upper bounds; where they decide, replace value and witness (in place) by the exact ones."""
-    upper = np.array([np.abs(rho * design.column(j)[:, None]).sum() / 2 for j in range(len(value))])
+    size = np.abs(rho).sum(axis=1)
+    upper = np.array([np.abs(design.column(j)) @ size / 2 for j in range(len(value))])
     if alpha is not None and value.max() > alpha:
         return upper
     for j in np.flatnonzero(upper > (0.0 if alpha is None else alpha)):
         c = design.column(int(j))
         inside = c != 0.0
         Z, r = transport.aggregate_rows(p[inside], (rho * c[:, None])[inside])
-        upper[j] = min(upper[j], sum(transport.upper_bound(Z, r[:, a]) for a in range(r.shape[1])))
-        if (alpha is None or upper[j] > alpha) and len(Z) <= EXACT_ROWS:
+        plans = [transport.greedy(Z, label) for label in r.T]
+        upper[j] = min(upper[j], sum(plan.upper() for plan in plans))
+        if alpha is not None and upper[j] <= alpha:
+            continue
+        if len(Z) <= EXACT_ROWS:
             value[j], found[j] = _exact(Z, r, value[j], found[j])
             upper[j] = value[j]
+        elif alpha is None or value.max() <= alpha:
+            value[j], bound, found[j] = _narrow(Z, r, plans, found[j])
+            upper[j] = max(value[j], min(upper[j], bound))
     return upper
 
 
-def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tuple[float, Witness]:
+def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> Side:
     """Return the exact supremum by transport, label by label, and the weight through the sample's points."""
-    labels = [transport.exact(Z, r[:, a]) for a in range(r.shape[1])]
+    labels = [transport.exact(Z, label) for label in r.T]
     total = sum(part for part, _, _ in labels)
     if total <= value:
         return value, witness
@@ -147,14 +179,102 @@ def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> tupl
     return total, Witness(points, np.eye(r.shape[1]))
 
 
+def _narrow(
+    Z: FloatArray, r: FloatArray, plans: Sequence[transport.Shipment], witness: Witness
+) -> tuple[float, float, Witness]:
+    """Return lower and upper bounds on the supremum over many distinct rows, and the weight that attains the lower.
+
+    The best plan between near neighbours while that program is small, the given plans above it; what a plan leaves
+    behind goes through the clusters (spec 2.4). Each label keeps its best weight: the supremum is a sum over labels.
+    """
+    clusters = transport.Clusters.of(Z)
+    if len(Z) <= NEAR_ROWS:
+        # on a simplex of three labels, near pairs run out sooner
+        near = [transport.near(Z, label, 16 if Z.shape[1] == 3 else 8) for label in r.T]
+        plans = [plan for _, plan in near]
+    total, weights = 0.0, []
+    for a, label in enumerate(r.T):
+        lowers = [clusters.lower(Z, label)] + ([near[a][0]] if len(Z) <= NEAR_ROWS else [])
+        sides = [(float(label @ witness.weights[a](Z)), witness.weights[a])]
+        sides += [(value, Points(centres, heights)) for value, centres, heights in lowers]
+        value, weight = max(sides, key=itemgetter(0))
+        total += value
+        weights.append(weight)
+    upper = sum(plan.upper(clusters) for plan in plans)
+    return total, upper, Witness(tuple(weights), np.eye(Z.shape[1]))
+
+
+# --- a cheap approximation for resampling, with its price -----------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
 class GridSmooth:
-    """TEMPORARY."""
+    """The smooth suprema with predictions rounded to a grid: many residuals on the same rows, at a known price.
 
-    def __init__(self, p, design, step=1 / 1024):
-        self.p, self.design = np.round(p / step) * step, design
+    The weights see round(f / step) step instead of f, the residuals stay: the supremum of c moves by at most
+    lip sum_i |c_i rho_i| |f_i - rounded f_i| <= lip step / 2 sum_i |c_i rho_i| (spec 3.10). With d = 1 it stands for
+    the exact supremum (lip = 1), on the simplex for the class-wise one, sum_a V_a(lip = 2) (spec 2.4).
+    Cost of `values`: one histogram of the rows for each code column, then a line problem of at most 1 + 1 / step points
+    for each subpopulation.
 
-    def values(self, rho):
-        return Smooth().suprema(self.p, rho, self.design).value
+    >>> from lowcal.engines.reference import Matrix
+    >>> grid = GridSmooth(np.array([[0.2], [0.8]]), Matrix(np.ones((2, 1))))
+    >>> rho = np.array([[-0.5], [0.5]])
+    >>> bool(abs(grid.values(rho) - 0.3) <= grid.error(rho)), bool(grid.error(rho) < 0.0005)
+    (True, True)
+    """
 
-    def error(self, rho):
-        return np.zeros(self.design.shape[1])
+    p: FloatArray
+    design: Design
+    step: float = 1.0 / 1024.0
+
+    def __post_init__(self) -> None:
+        step: object = self.step
+        if not isinstance(step, Real) or not 0 < float(step) <= 1:
+            raise InvalidInput(f"The step of the grid must be in (0, 1], but {self.step!r} was given.")
+
+    def values(self, rho: FloatArray) -> FloatArray:
+        """Return the supremum of every subpopulation for weighted residuals rho, without witnesses."""
+        total = np.zeros(self.design.shape[1])
+        for a, rounded in enumerate(self._rounded):
+            R = self.design.cell_moments(rounded.ids, len(rounded.v), rho[:, [a]])[:, :, 0]
+            total += solve_lines(rounded.v, R, self._lip)
+            if self.p.shape[1] == 1:
+                total += np.maximum(0.0, -R.sum(axis=1))
+        return total
+
+    def error(self, rho: FloatArray) -> FloatArray:
+        """Return a bound, up to rounding of floats, on how far `values(rho)` lies from the suprema at the true p."""
+        moved = np.column_stack([rounded.moved for rounded in self._rounded])
+        price = self._lip * (np.abs(rho) * moved).sum(axis=1)
+        if self._is_signed:
+            return np.array([np.abs(self.design.column(j)) @ price for j in range(self.design.shape[1])])
+        return self.design.moments(price[:, None])[:, 0]
+
+    @property
+    def _lip(self) -> float:
+        return 1.0 if self.p.shape[1] == 1 else 2.0
+
+    @cached_property
+    def _rounded(self) -> list[_Rounded]:
+        return [_Rounded.of(column, self.step) for column in self.p.T]
+
+    @cached_property
+    def _is_signed(self) -> bool:
+        return any(self.design.column(j).min() < 0.0 for j in range(self.design.shape[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounded:
+    """One coordinate on the grid: the occupied points, the point of each row, and how far the row was moved."""
+
+    v: FloatArray
+    ids: IntArray
+    moved: FloatArray
+
+    @classmethod
+    def of(cls, f: FloatArray, step: float) -> _Rounded:
+        """Round to the nearest multiple of the step."""
+        points, ids = np.unique(np.rint(f / step), return_inverse=True)
+        v = points * step
+        return cls(v, ids, np.abs(f - v[ids]))
