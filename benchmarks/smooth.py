@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -75,10 +76,11 @@ def audits() -> None:
     for n in (100_000, 1_000_000):
         p, rho = outcomes(n)
         design, smallest = columns(n), line.COMPILE_FROM
-        fast = median(seconds(lambda: Smooth().suprema(p[:, None], rho[:, None], design)) for _ in range(REPEATS))
+        audit = partial(Smooth().suprema, p[:, None], rho[:, None], design)
+        fast = median(seconds(audit) for _ in range(REPEATS))
         try:
             line.COMPILE_FROM = sys.maxsize
-            slow = seconds(lambda: Smooth().suprema(p[:, None], rho[:, None], design))
+            slow = seconds(audit)
         finally:
             line.COMPILE_FROM = smallest
         print(f"  n={n:<42}{fast:10.2f}{slow:10.2f}{slow / fast:12.0f}x")

@@ -11,9 +11,22 @@ import pandas as pd
 import pytest
 
 import lowcal
-from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
+from lowcal import (
+    Groups,
+    Intersections,
+    Memberships,
+    MulticalibratedClassifier,
+    Trees,
+    audit,
+    auditing,
+    measure,
+    multicalibrate,
+)
 from lowcal.auditing import _panels
+from lowcal.certificates import Panel
 from lowcal.datasets import make_miscalibrated
+from lowcal.engines.line import aggregate, solve_line
+from lowcal.engines.reference import Matrix
 from lowcal.errors import AuditWarning, InvalidInput
 from lowcal.frames import Table
 from lowcal.inputs import read_outcomes
@@ -62,13 +75,21 @@ def test_every_finding_is_the_violation_of_its_weight(data, data3, notion, n_cla
         error = np.sqrt(share**2 @ (z - g) ** 2 / (1 - (share**2).sum()))
         assert one.standard_error == pytest.approx(error, rel=1e-6)
         j = measured.names.index(one.subpopulation)
-        assert abs(one.violation) == pytest.approx(measured.violation[j], abs=1e-9)
+        if notion == "smooth" and n_classes == 3:
+            sides = [aggregate(p[:, a], share * c * (y - p)[:, a]) for a in range(3)]
+            value = sum(solve_line(v, r, 2.0)[0] for v, r in sides)  # class-wise, below the supremum of all weights
+            assert measured.violation[j] >= value - 1e-12
+            assert any("class-wise" in note for note in report.notes)
+        else:
+            value = measured.violation[j]
+        assert abs(one.violation) == pytest.approx(value, abs=1e-9)
         assert one.basis == pytest.approx(measured.basis[j], abs=1e-12)
         assert one.mass == pytest.approx(share @ c)
         assert one.conditional == pytest.approx(g / (share @ c))
         assert one.n_effective == pytest.approx((share @ c) ** 2 / (share**2 @ c))
         assert one.lower < one.violation < one.upper
-        assert one.detectable > (one.upper - one.lower) / 2 - (measured.upper - measured.violation)[j] - 1e-12
+        bracket = 0.0 if notion == "smooth" else (measured.upper - measured.violation)[j]
+        assert one.detectable > (one.upper - one.lower) / 2 - bracket - 1e-12
 
 
 def members(X, name):
@@ -106,7 +127,7 @@ def test_intervals_of_single_constraints(data):
 
 @pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])
 def test_three_verdicts(data, method):
-    kind = dict(subpopulations=groups(), method=method, random_state=0)
+    kind = {"subpopulations": groups(), "method": method, "random_state": 0}
     limits = audit(data.y, data.p, data.X, **kind)
     low, high = limits.certified_lower, limits.certified_alpha
     verdict = {alpha: audit(data.y, data.p, data.X, alpha=alpha, **kind).verdict for alpha in (high, (low + high) / 2)}
@@ -119,7 +140,7 @@ def test_three_verdicts(data, method):
 
 
 def test_more_confidence_is_wider(data):
-    kind = dict(subpopulations=groups(), random_state=0)
+    kind = {"subpopulations": groups(), "random_state": 0}
     wide = audit(data.y, data.p, data.X, confidence=0.999, **kind)
     narrow = audit(data.y, data.p, data.X, confidence=0.5, **kind)
     assert wide.certified_alpha > narrow.certified_alpha
@@ -146,7 +167,7 @@ def test_bounded_outcomes_have_no_exact_test(data):
 
 def test_weights_scale_freely_and_zero_weights_drop_rows(data):
     weight = np.random.default_rng(1).integers(0, 3, 1500).astype(float)
-    kind = dict(subpopulations=groups(), random_state=0, method="bernstein")
+    kind = {"subpopulations": groups(), "random_state": 0, "method": "bernstein"}
     report = audit(data.y, data.p, data.X, sample_weight=weight, **kind)
     scaled = audit(data.y, data.p, data.X, sample_weight=7 * weight, **kind)
     for one, two in zip(scaled.findings, report.findings, strict=True):
@@ -160,14 +181,14 @@ def test_weights_scale_freely_and_zero_weights_drop_rows(data):
 
 
 def test_the_same_seed_gives_the_same_report(data):
-    kind = dict(subpopulations=groups(), random_state=5)
+    kind = {"subpopulations": groups(), "random_state": 5}
     one, two = (audit(data.y, data.p, data.X, **kind).to_dict() for _ in range(2))
     assert json.dumps(one) == json.dumps(two)
     assert json.dumps(one) != json.dumps(audit(data.y, data.p, data.X, **{**kind, "random_state": 6}).to_dict())
 
 
 def test_frames_give_the_same_report(data):
-    kind = dict(subpopulations=groups(), random_state=5)
+    kind = {"subpopulations": groups(), "random_state": 5}
     frame = pd.DataFrame({name: np.asarray(column) for name, column in data.X.items()})
     assert audit(data.y, data.p, frame, **kind).to_dict() == audit(data.y, data.p, data.X, **kind).to_dict()
 
@@ -274,16 +295,29 @@ def test_an_empty_group_a_single_row_and_a_constant_prediction():
                 method=method,
                 random_state=0,
             )
-            none, one = report.finding("none"), report.finding("one")
-            assert (none.violation, none.mass, none.n_effective) == (0.0, 0.0, 0.0)
-            assert np.isnan(none.conditional)
-            # no row says nothing: the interval is no point
-            assert none.lower < -0.005 < 0.005 < none.upper
+            one = report.finding("one")
+            assert "none" not in {found.subpopulation for found in report.findings}  # nobody is there to be judged
             assert one.n_effective == pytest.approx(1.0)
             assert one.lower < one.violation < one.upper
-            assert any("no row belongs to none" in note for note in report.notes)
             assert str(report)
             json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "smooth", "full-0.1"])
+def test_a_learned_group_that_nobody_of_the_judging_rows_belongs_to(monkeypatch, notion, method):
+    n = 400
+    rng = np.random.default_rng(0)
+    y, p = (rng.random((n, 1)) < 0.3).astype(float), rng.random((n, 1))
+    panel = Panel(y, p, np.full(n, 1 / n), Matrix(np.column_stack([np.ones(n), np.zeros(n)])), ("everyone", "none"))
+    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], False))
+    report = audit(y.ravel(), p.ravel(), notion=notion, method=method, random_state=0)
+    none = report.finding("none")
+    assert (none.violation, none.mass, none.n_effective) == (0.0, 0.0, 0.0)
+    assert np.isnan(none.conditional)
+    assert none.lower < -0.005 < 0.005 < none.upper  # no row says nothing: the interval is no point
+    assert any("no row belongs to none" in note for note in report.notes)
+    json.dumps(report.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "smooth", "full-0.1"])

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import perfect, thirty_groups
 
 from lowcal import certificates
-from lowcal.certificates import Panel, Statistic, bag_moments, band, bernstein, hoeffding, null_test, standard_errors
+from lowcal.certificates import Bags, Panel, Statistic, band, bernstein, hoeffding, null_test, standard_errors
 from lowcal.engines.reference import Matrix
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.weights import CellIds, evaluate
+from worlds import perfect, thirty_groups
 
 FINITE = [Multiaccuracy(), LowDegree(1), LowDegree(2), LowDegree(3), Full(0.25)]
 
@@ -155,8 +155,8 @@ def test_bags_add_up_to_the_sample(monkeypatch, n_bags, notion, d):
     panel = sample(300, d, 3, 5)
     weights, U = table(notion, panel.p)
     shape = (3, U.shape[1], d)
-    monkeypatch.setattr(certificates, "BAG_NUMBERS", 1 << 25)
-    sums, share = bag_moments(panel, evaluate(weights, panel.p), shape, np.random.default_rng(0))
+    bags = Bags.deal(panel.weight, 1, np.random.default_rng(0))
+    sums, share = bags.moments(panel.design, evaluate(weights, panel.p), panel.rho, shape), bags.share
     assert len(share) == (256 if n_bags == 7 else 300)  # at least 256, at most a row each
     assert share.sum() == pytest.approx(1.0)
     direct = np.einsum("n,ncsa->csa", panel.weight, terms(panel, U))
@@ -166,7 +166,8 @@ def test_bags_add_up_to_the_sample(monkeypatch, n_bags, notion, d):
 def test_single_rows_as_bags_are_the_rows():
     panel = sample(40, 1, 3, 6)
     weights, U = table(LowDegree(2), panel.p)
-    sums, share = bag_moments(panel, evaluate(weights, panel.p), (3, 2, 1), np.random.default_rng(0))
+    bags = Bags.deal(panel.weight, 6, np.random.default_rng(0))
+    sums, share = bags.moments(panel.design, evaluate(weights, panel.p), panel.rho, (3, 2, 1)), bags.share
     np.testing.assert_allclose(share, panel.weight)
     np.testing.assert_allclose(sums, panel.weight[:, None, None, None] * terms(panel, U), atol=1e-16)
 

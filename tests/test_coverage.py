@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import kstest
-from worlds import Population, perfect, thirty_groups
 
 from lowcal.certificates import band, null_test
 from lowcal.notions import LowDegree
+from worlds import Population, perfect, thirty_groups
 
 DEGREE_2 = LowDegree(2)
 

@@ -1,4 +1,4 @@
-"""A population that is known exactly: finitely many kinds of people, with f*, f and groups; samples are drawn from it."""
+"""A population that is known exactly: finitely many kinds of people, with f*, f and groups; samples come from it."""
 
 from __future__ import annotations
 

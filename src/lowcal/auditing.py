@@ -21,12 +21,12 @@ from lowcal.errors import AuditWarning, InvalidInput, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
-from lowcal.notions import Notion, Suprema, Witness, parse_notion
+from lowcal.notions import Notion, Smooth, Suprema, Witness, parse_notion
 from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
-from lowcal.threads import one_blas_thread
+from lowcal.threads import one_blas_thread, spread
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def audit(
         bands = [band(panel, parsed, level, method, rng) for panel in panels]
         is_label = outcomes.layout.classes is not None
         nulls = [null_test(one, parsed, level, rng, draws=null_draws, is_exact=is_label) for one in panels]
-    notes = _notes(outcomes, nulls, panels, is_exact)
+    notes = _notes(parsed, outcomes, nulls, panels, is_exact)
     return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, is_exact, notes)
 
 
@@ -235,7 +235,9 @@ def _crossed(
 # --- what is said -------------------------------------------------------------------------------------------
 
 
-def _notes(outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], is_exact: bool) -> tuple[str, ...]:
+def _notes(
+    notion: Notion, outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], is_exact: bool
+) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
     notes = []
     if provenance.was_fitted_on(outcomes.y, outcomes.p):
@@ -249,6 +251,11 @@ def _notes(outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], i
         )
     for note in notes:
         warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=3)
+    if outcomes.layout.d > 1 and isinstance(notion, Smooth):
+        notes.append(
+            "with several classes the audit is of class-wise smooth weights, each a function of its own probability; "
+            "lowcal.measure brackets the violation of these rows over all smooth weights, large as it is by chance."
+        )
     if not is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if outcomes.layout.classes is None:
@@ -322,9 +329,9 @@ def _findings(panel: Panel, limits: Band, null: Null, outcomes: Outcomes) -> lis
     """Return a finding for every subpopulation of a panel."""
     mass, worth = panel.mass, panel.n_effective
     bracket = limits.found.upper - limits.found.value
+    judged = spread(lambda j: _judge(panel, limits, j), range(len(panel.names)))
     found = []
-    for j, name in enumerate(panel.names):
-        one = _judge(panel, limits, j)
+    for j, (name, one) in enumerate(zip(panel.names, judged, strict=True)):
         below, above = (0.0, bracket[j]) if one.violation >= 0 else (bracket[j], 0.0)
         found.append(
             Finding(

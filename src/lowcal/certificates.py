@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from functools import cached_property
+from math import log, pi, sqrt
 from typing import Literal
 
 import numpy as np
 
-from lowcal.engines.reference import CHUNK, Design
+from lowcal.engines.reference import CHUNK, Design, pieces
 from lowcal.moments import moments
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.notions.smooth import GridSmooth, Smooth
@@ -37,6 +38,8 @@ METHODS = ("bootstrap", "bernstein", "hoeffding")
 DRAWS = 1000
 #: Draws where each one has to look at all rows again.
 SLOW_DRAWS = 200
+#: When resampled, the smooth statistic sees predictions rounded to multiples of STEP, for redrawn labels of COARSE.
+STEP, COARSE = 1 / 1024, 1 / 256
 #: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 2%.
 BAGS = 2048
 #: The bags' moments hold at most this many numbers, and at least 256 bags are used.
@@ -60,17 +63,17 @@ class Panel:
         """The weighted residuals p_i (y_i - f_i)."""
         return self.weight[:, None] * (self.y - self.p)
 
-    @property
+    @cached_property
     def energy(self) -> float:
         """Return sum p_i^2 = 1 / n_eff."""
         return float(self.weight @ self.weight)
 
-    @property
+    @cached_property
     def mass(self) -> FloatArray:
         """E[c] for every subpopulation."""
         return self.design.moments(self.weight[:, None])[:, 0]
 
-    @property
+    @cached_property
     def n_effective(self) -> FloatArray:
         """How many rows every subpopulation is worth."""
         square = self.design.squared().moments(np.square(self.weight)[:, None])[:, 0]
@@ -237,13 +240,14 @@ def _resample(
 
     Rows are dealt into bags at random, and a bag shares its multiplier: one pass over the rows serves all draws.
     """
-    sums, share = bag_moments(panel, U, shape, rng)
-    flat = sums.reshape(len(share), -1)
-    spread = np.sqrt(np.square(flat - share[:, None] * flat.sum(axis=0)).sum(axis=0))
-    spread = np.where(spread > 0.0, spread, np.inf)
+    bags = Bags.deal(panel.weight, int(np.prod(shape)), rng)
+    flat = bags.moments(panel.design, U, panel.rho, shape).reshape(len(bags.share), -1)
+    spread_of = np.sqrt(np.square(flat - bags.share[:, None] * flat.sum(axis=0)).sum(axis=0))
+    spread_of = np.where(spread_of > 0.0, spread_of, np.inf)
     largest, suprema = [], []
-    for draws in _multiply(flat, share, rng):
-        largest.append((np.abs(draws) / spread).max(axis=1))
+    for xi in bags.multipliers(DRAWS, flat.shape[1], rng):
+        draws = xi @ flat
+        largest.append((np.abs(draws) / spread_of).max(axis=1))
         if not notion.is_largest(shape[2]):
             found = notion.norm(weights, draws.reshape(-1, *shape[1:]))
             suprema.append(found.upper.reshape(len(draws), -1))
@@ -252,23 +256,42 @@ def _resample(
     return Resampled(critical, deviation)
 
 
-def bag_moments(
-    panel: Panel, U: Evaluated, shape: tuple[int, int, int], rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return the moments of every bag, (bags, m, S, d), and the weight of every bag."""
-    n, numbers = len(panel.weight), int(np.prod(shape))
-    n_bags = min(n, max(256, min(BAGS, BAG_NUMBERS // numbers)))
-    order = np.arange(n) if n_bags == n else rng.permutation(n)
-    starts = np.linspace(0, n, n_bags + 1).astype(np.intp)
-    rho, sums = panel.rho, np.empty((n_bags, *shape))
-    per_row = shape[2] * (1 if isinstance(U, CellIds) else shape[1])
-    step = max(1, (2 * CHUNK // per_row) * n_bags // n)
-    for first in range(0, n_bags, step):
-        last = min(first + step, n_bags)
-        rows = order[starts[first] : starts[last]]
-        bag = np.repeat(np.arange(last - first), np.diff(starts[first : last + 1]))
-        sums[first:last] = _per_bag(panel.design.rows(rows), _take(U, rows), rho[rows], bag, last - first)
-    return sums, np.add.reduceat(panel.weight[order], starts[:-1])
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """Rows dealt at random into bags that share a multiplier; every row is its own bag where that is cheap enough."""
+
+    order: IntArray
+    starts: IntArray
+    share: FloatArray
+
+    @classmethod
+    def deal(cls, weight: FloatArray, numbers: int, rng: np.random.Generator) -> Bags:
+        """Deal the rows, for moments of so many numbers."""
+        n = len(weight)
+        n_bags = min(n, max(256, min(BAGS, BAG_NUMBERS // numbers)))
+        order = np.arange(n) if n_bags == n else rng.permutation(n)
+        starts = np.linspace(0, n, n_bags + 1).astype(np.intp)
+        return cls(order, starts, np.add.reduceat(weight[order], starts[:-1]))
+
+    def moments(self, design: Design, U: Evaluated, rho: FloatArray, shape: tuple[int, int, int]) -> FloatArray:
+        """Return the moments of every bag, (bags, m, S, d), in one pass over the rows."""
+        n, n_bags = len(self.order), len(self.share)
+        sums = np.empty((n_bags, *shape))
+        per_row = max(shape[0], shape[2] * (1 if isinstance(U, CellIds) else shape[1]))
+        step = max(1, (2 * CHUNK // per_row) * n_bags // n)
+        for first in range(0, n_bags, step):
+            last = min(first + step, n_bags)
+            rows = self.order[self.starts[first] : self.starts[last]]
+            bag = np.repeat(np.arange(last - first), np.diff(self.starts[first : last + 1]))
+            sums[first:last] = _per_bag(design.rows(rows), _take(U, rows), rho[rows], bag, last - first)
+        return sums
+
+    def multipliers(self, draws: int, numbers: int, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Yield batches of centred Gaussian multipliers, (batch, bags), for results of so many numbers a draw."""
+        batch = max(1, min(draws, 2 * CHUNK // numbers))
+        for start in range(0, draws, batch):
+            xi = rng.standard_normal((min(batch, draws - start), len(self.share)))
+            yield xi - (xi @ self.share)[:, None]
 
 
 def _take(U: Evaluated, rows: IntArray) -> Evaluated:
@@ -284,14 +307,6 @@ def _per_bag(design: Design, U: Evaluated, rho: FloatArray, bag: IntArray, n_bag
         return both.reshape(m, n_bags, width, d)[:, :, :-1].transpose(1, 0, 2, 3)
     R = (U[:, :, None] * rho[:, None, :]).reshape(len(rho), -1)
     return design.cell_moments(bag, n_bags, R).reshape(m, n_bags, U.shape[1], d).transpose(1, 0, 2, 3)
-
-
-def _multiply(flat: FloatArray, share: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
-    """Yield batches of draws, each draw the moments under centred Gaussian multipliers."""
-    batch = max(1, min(DRAWS, 2 * CHUNK // flat.shape[1]))
-    for start in range(0, DRAWS, batch):
-        xi = rng.standard_normal((min(batch, DRAWS - start), len(share)))
-        yield (xi - (xi @ share)[:, None]) @ flat
 
 
 def _quantile(values: FloatArray, beta: float) -> float:
@@ -316,14 +331,14 @@ class Statistic:
     error: Callable[[FloatArray], FloatArray]
 
 
-def statistic(notion: Notion, p: FloatArray, design: Design) -> Statistic:
+def statistic(notion: Notion, p: FloatArray, design: Design, step: float = STEP) -> Statistic:
     """Prepare what does not depend on the labels, so that every draw costs one pass over the rows."""
     if isinstance(notion, Finite):
         weights = notion.constraints(p)
         U = evaluate(weights, p)
         return Statistic(lambda rho: notion.norm(weights, moments(design, U, rho)).value, _no_error(design))
     if isinstance(notion, Smooth):
-        grid = GridSmooth(p, design)
+        grid = GridSmooth(p, design, step)
         return Statistic(grid.values, grid.error)
     return Statistic(lambda rho: notion.suprema(p, rho, design).value, _no_error(design))
 
@@ -333,29 +348,45 @@ def _no_error(design: Design) -> Callable[[FloatArray], FloatArray]:
 
 
 def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np.random.Generator) -> Band:
-    found = notion.suprema(panel.p, panel.rho, panel.design)
-    compute = statistic(notion, panel.p, panel.design)
+    search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
+    found = search(panel.p, panel.rho, panel.design)
     if method == "bootstrap":
-        deviation = _bootstrap_suprema(panel, compute, beta, rng)
+        draws = _draw_smooth(panel, rng) if isinstance(notion, Smooth) else _draw_suprema(panel, notion, rng)
         # no violation exceeds the mass, in the sample or out of it
-        deviation = np.where(panel.n_effective < SMALL, panel.mass + _mass_limit(panel, beta), deviation)
+        safe = panel.mass + _mass_limit(panel, beta)
+        deviation = np.where(panel.n_effective < SMALL, safe, _deviation(draws, beta))
     else:
+        compute = statistic(notion, panel.p, panel.design)
         deviation = np.full(panel.design.shape[1], symmetrisation(panel, compute, beta, rng))
     return Band(found, np.maximum(found.value - deviation, 0.0), found.upper + deviation, deviation, None)
 
 
-def _bootstrap_suprema(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator) -> FloatArray:
-    """Draw the supremum of the centred multiplier process for every c; the class need not be finite."""
+def _draw_smooth(panel: Panel, rng: np.random.Generator) -> FloatArray:
+    """Draw the smooth suprema of the multiplier process on a grid; one pass over the rows serves all draws."""
+    grid = GridSmooth(panel.p, panel.design, STEP)
+    m, most = panel.design.shape[1], max(cells.n_cells for cells in grid.cells)
+    bags = Bags.deal(panel.weight, m * most, rng)
+    xi = np.concatenate(list(bags.multipliers(SLOW_DRAWS, 1, rng)))
+    total = np.zeros((SLOW_DRAWS, m))
+    for a, cells in enumerate(grid.cells):
+        shape = m, cells.n_cells, 1
+        flat = bags.moments(panel.design, cells, panel.rho[:, [a]], shape).reshape(len(bags.share), -1)
+        for part in pieces(SLOW_DRAWS, flat.shape[1]):
+            total[part] += grid.part(a, (xi[part] @ flat).reshape(-1, cells.n_cells)).reshape(-1, m)
+    # E|xi| = sqrt(2 / pi): what rounding to the grid costs a typical draw
+    return total + sqrt(2.0 / pi) * grid.error(panel.rho)
+
+
+def _draw_suprema(panel: Panel, notion: Notion, rng: np.random.Generator) -> FloatArray:
+    """Draw the supremum of the centred multiplier process for every c, by the notion's own search."""
     rho = panel.rho
 
-    def draw(own: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    def draw(own: np.random.Generator) -> FloatArray:
         xi = own.standard_normal(len(rho))
         centred = (xi - panel.weight @ xi)[:, None] * rho
-        return compute.values(centred), compute.error(centred)
+        return notion.suprema(panel.p, centred, panel.design).upper
 
-    drawn = spread(draw, rng.spawn(SLOW_DRAWS))
-    error: FloatArray = np.max([one[1] for one in drawn], axis=0)
-    return np.asarray(_deviation(np.array([one[0] for one in drawn]), beta) + error)
+    return np.array(spread(draw, rng.spawn(SLOW_DRAWS)))
 
 
 def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
@@ -399,9 +430,9 @@ def null_test(
     """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
 
     If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
-    largest supremum in units of its own size under the redraws, so that small subpopulations count as much as large ones.
+    largest supremum in units of its own size under the redraws: small subpopulations count as much as large ones.
     """
-    compute = statistic(notion, panel.p, panel.design)
+    compute = statistic(notion, panel.p, panel.design, COARSE)
     observed = compute.values(panel.rho)
 
     def draw(own: np.random.Generator) -> FloatArray:

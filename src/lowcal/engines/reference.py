@@ -203,9 +203,12 @@ class Codes:
         return np.concatenate(parts)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-        """Return the moments inside each cell: the histogram runs over pairs (code, cell)."""
+        """Return the moments inside each cell: the histogram runs over pairs (code, cell), if these are not too many."""
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
+            if t.shape[0] * (n_cells + 1) > max(len(c), 1) * t.shape[1]:
+                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
+                continue
             pairs = c.astype(np.intp) * (n_cells + 1) + ids
             both = histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
             parts.append(t.gather(both).reshape(t.shape[1], n_cells + 1, R.shape[1])[:, :n_cells])

@@ -24,7 +24,7 @@ from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.notions.base import Suprema, Witness
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
+from lowcal.weights import Cell, CellIds, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
@@ -83,17 +83,25 @@ class Smooth:
 
         Cost: one sort for each label, then O(n) for each subpopulation.
         """
+        own = self.classwise(p, rho, design)
+        if p.shape[1] == 1:
+            return own
+        value, found = own.value.copy(), [own.witness(j) for j in range(len(own.value))]
+        upper = _tighten(p, rho, design, value, found, alpha)
+        return Suprema(value, upper, own.basis, found.__getitem__)
+
+    def classwise(self, p: FloatArray, rho: FloatArray, design: Design) -> Suprema:
+        """Return the suprema over weights whose coordinate w_a is a function of f_a alone (spec 2.4).
+
+        The whole class for scalars; on the simplex a part of it that scales, and that samples can tell from chance.
+        """
         lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
         passes = passes_for(len(p))
         side = _scalar if len(lines) == 1 else _classwise
         sides = _each(lambda j: side(lines, design.column(j), passes), design.shape[1], passes)
         value = np.array([side[0] for side in sides])
-        basis = np.abs(design.moments(rho)).max(axis=1)
         found = [side[1] for side in sides]
-        if p.shape[1] == 1:
-            return Suprema(value, value, basis, found.__getitem__)
-        upper = _tighten(p, rho, design, value, found, alpha)
-        return Suprema(value, upper, basis, found.__getitem__)
+        return Suprema(value, value, np.abs(design.moments(rho)).max(axis=1), found.__getitem__)
 
 
 def _each(solve: Callable[[int], Side], groups: int, passes: Passes) -> list[Side]:
@@ -236,12 +244,19 @@ class GridSmooth:
     def values(self, rho: FloatArray) -> FloatArray:
         """Return the supremum of every subpopulation for weighted residuals rho, without witnesses."""
         total = np.zeros(self.design.shape[1])
-        for a, rounded in enumerate(self._rounded):
-            R = self.design.cell_moments(rounded.ids, len(rounded.v), rho[:, [a]])[:, :, 0]
-            total += solve_lines(rounded.v, R, self._lip)
-            if self.p.shape[1] == 1:
-                total += np.maximum(0.0, -R.sum(axis=1))
+        for a, cells in enumerate(self.cells):
+            total += self.part(a, self.design.cell_moments(cells.ids, cells.n_cells, rho[:, [a]])[:, :, 0])
         return total
+
+    @property
+    def cells(self) -> list[CellIds]:
+        """For each coordinate, the point of the grid that every row lies at."""
+        return [CellIds(rounded.ids, len(rounded.v)) for rounded in self._rounded]
+
+    def part(self, a: int, R: FloatArray) -> FloatArray:
+        """Return what coordinate a adds to the suprema, for residuals R[k, point] summed up over the points."""
+        value = solve_lines(self._rounded[a].v, R, self._lip)
+        return value + np.maximum(0.0, -R.sum(axis=1)) if self.p.shape[1] == 1 else value
 
     def error(self, rho: FloatArray) -> FloatArray:
         """Return a bound, up to rounding of floats, on how far `values(rho)` lies from the suprema at the true p."""
