@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lowcal import private
 from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
+from lowcal.progress import Progress
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem
-from lowcal.stopping import Monitor, noise_floor
-from lowcal.subpopulations import Subpopulations, default_subpopulations
-from lowcal.updates import read_features
+from lowcal.stopping import Monitor, Status, noise_floor
+from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
+from lowcal.updates import Predictor, Update, read_features
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -59,7 +62,9 @@ def multicalibrate(
     y : labels (n,), or numbers in [0, 1] for bounded outcomes.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
-    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array.
+    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings its
+        own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and stop_at_noise
+        keep their defaults, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
@@ -91,8 +96,11 @@ def multicalibrate(
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
     rng = _generator(random_state)
-    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     chosen = choose_subpopulations(subpopulations, X, table)
+    if isinstance(chosen, Private):
+        _check_private(solver, geometry, step, validation_fraction, monitor, patience, stop_at_noise)
+        return _fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
+    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = _subset(outcomes, ~held_out)
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight)
@@ -161,6 +169,97 @@ def _check_step(step: object, solver: str) -> None:
         raise InvalidInput(
             f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateFit(Fit):
+    """What `multicalibrate` returns for `Private(...)`; all of it is private and may be published.
+
+    `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores (its
+    losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows with
+    probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the last score
+    was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were not, "limit" if
+    the rounds ran out.
+    """
+
+    guarantee: private.PrivacyGuarantee = field(kw_only=True)
+
+    def __str__(self) -> str:
+        updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
+        return (
+            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates}, released score "
+            f"{self.violation:.3g}; with probability {1 - self.guarantee.beta:g} the supremum is at most "
+            f"{self.upper:.3g} on the fitted rows. {self.guarantee}"
+        )
+
+
+def _check_private(
+    solver: str, geometry: str, step: object, held_out: float, monitor: object, patience: object, at_noise: bool
+) -> None:
+    for name, given, default in (
+        ("solver", solver, "block"),
+        ("geometry", geometry, "euclidean"),
+        ("step", step, None),
+        ("validation_fraction", held_out, 0),
+        ("monitor", monitor, None),
+        ("patience", patience, None),
+        ("stop_at_noise", at_noise, False),
+    ):
+        if given != default:
+            raise InvalidInput(
+                f"Private(...) brings its own solver, step and stop rule, so {name} must be left at {default!r}, "
+                f"but {given!r} was given."
+            )
+
+
+def _fit_privately(
+    chosen: Private,
+    outcomes: Outcomes,
+    table: Frame,
+    notion: Notion,
+    alpha: float,
+    max_updates: int | None,
+    callback: Callable[[Record], bool | None] | None,
+    progress: bool,
+    rng: np.random.Generator,
+) -> PrivateFit:
+    """Consume the private rounds; only what they release is kept."""
+    weight = outcomes.weight
+    if np.ptp(weight) > 1e-9 * weight.max():
+        raise InvalidInput(
+            "Private(...) takes no sample weights: a heavy row would need more noise. Leave sample_weight out."
+        )
+    problem = Problem(outcomes.y, weight, notion, chosen.listed(table, weight), alpha)
+    guarantee = private.plan(chosen, problem, outcomes.p.shape[1], None if max_updates is None else max_updates + 1)
+    updates: list[Update] = []
+    history: list[Record] = []
+    violation, status = np.nan, Status.LIMIT
+    with Progress(progress, alpha) as bar:
+        for violation, update in private.rounds(problem, outcomes.p, guarantee, rng):
+            history[-1:] = [Record(len(updates), violation, np.nan, np.nan)] if updates else []
+            if updates and callback is not None and callback(history[-1]):
+                status = Status.STOPPED
+                break
+            if update is None:
+                break
+            updates.append(update)
+            history.append(Record(len(updates), np.nan, np.nan, np.nan))
+            bar.show(len(updates), violation)
+    if status is Status.LIMIT and violation < guarantee.threshold:
+        status = Status.REACHED if guarantee.accuracy <= alpha else Status.UNDECIDED
+    return PrivateFit(
+        Predictor(problem.learner.encoder, tuple(updates), outcomes.layout),
+        status,
+        tuple(history),
+        float(violation),
+        guarantee.upper(violation),
+        guarantee.rounds - 1,
+        problem.learner.n_calls,
+        True,
+        notion,
+        alpha,
+        guarantee=guarantee,
+    )
 
 
 def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
