@@ -112,11 +112,11 @@ def advanced(eps0: float, rounds: int, delta: float) -> Cost:
 
 
 def zcdp(eps0: float, rounds: int, delta: float) -> Cost:
-    """Return the cost by zero-concentrated privacy: rho = T (eps0^2/8 + eps0^2/2), epsilon = rho + 2 sqrt(rho ln 1/delta).
+    """Return the cost by concentrated privacy (zCDP): epsilon = rho + 2 sqrt(rho ln(1/delta)), rho = 5/8 T eps0^2.
 
-    Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its log ratio lies
-    in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so
-    K(t) <= t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
+    Release: an eps0-private mechanism is eps0^2/2-zCDP (Bun and Steinke, Proposition 1.4). Selection: its log ratio
+    lies in an interval of length eps0; with K(t) = ln E' e^(t ratio), K(0) = K(1) = 0 and K'' <= eps0^2/4, so K(t) <=
+    t (t-1) eps0^2/8, which is eps0^2/8-zCDP (Cesar and Rogers). Conversion: Bun and Steinke, Proposition 1.3.
     """
     rho = rounds * (SELECTION_ZCDP + RELEASE_ZCDP) * eps0**2
     return Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition")
@@ -168,11 +168,12 @@ def share_of(epsilon: float, rounds: int, delta: float = 0.0) -> Share:
 
 
 def expectation_gap(epsilon: float, delta: float = 0.0) -> float:
-    """Return 2 (e^epsilon - 1 + delta): how far a privately chosen mean of terms in [-1, 1] is from the truth on average.
+    """Return 2 (e^epsilon - 1 + delta): how far a privately chosen mean of terms in [-1, 1] is off, on average.
 
     If h is chosen from the sample S with (epsilon, delta)-privacy, |E[h(S)] - E[h(P)]| is at most this: for terms in
-    [0, 1], exchanging row i for a fresh one changes E[h(z_i)] by a factor e^epsilon and delta at most, after which z_i is
-    fresh for h; a range of length 2 doubles it (spec 4.8). It says nothing about a single run; `reuse_deviation` does.
+    [0, 1], exchanging row i for a fresh one changes E[h(z_i)] by a factor e^epsilon and delta at most, after which
+    z_i is fresh for h; a range of length 2 doubles it (spec 4.8). It says nothing about a single run;
+    `reuse_deviation` does.
 
     >>> round(expectation_gap(0.01), 4)
     0.0201

@@ -150,6 +150,21 @@ def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> 
     raise InvalidInput(f"The basis of {chosen!r} can't be counted; use a built-in notion such as 'degree-2'.")
 
 
+def finite_basis(notion: str | Notion) -> Notion:
+    """Return the notion if it is bounded by finitely many weights that are known before any row is seen.
+
+    >>> finite_basis("degree-2")
+    LowDegree(degree=2)
+    """
+    chosen = parse_notion(notion)
+    if not isinstance(chosen, Multiaccuracy | LowDegree | Full):
+        raise InvalidInput(
+            f"{chosen} is not bounded by a finite list of weights that is known beforehand, which is needed here. "
+            'Use "multiaccuracy", a degree such as "degree-2", or "full-0.1".'
+        )
+    return chosen
+
+
 def n_pairs(notion: str | Notion, n_subpopulations: int, n_classes: int = 2, alpha: float = 0.05) -> int:
     """Return N = 2 |C| |W|, the number of signed pairs of a subpopulation and a basis weight.
 
@@ -450,9 +465,9 @@ def full_order(
 ) -> SampleSize:
     """Return the order for the full notion at the width and alpha_0 that imply degree-(k+1) at alpha (spec 6.6, 6.7).
 
-    Paper, multi-class: K (2kl)^(4(l+1)) (VC + ln(kl/(alpha beta))) / alpha^(4(l+1)); binary:
-    K k^4 (VC + ln(k/(alpha beta))) / alpha^8, which is right for degree-(k+1) directly (width alpha/k), though not through
-    smooth as the paper has it. Corrected, multi-class: alpha_0 = l (alpha/(2kl))^(l+1) / floor(l/2) in the general bound.
+    Paper, multi-class: K (2kl)^(4(l+1)) (VC + ln(kl/(alpha beta))) / alpha^(4(l+1)); binary: K k^4 (VC + ln(k/(alpha
+    beta))) / alpha^8, which is right for degree-(k+1) directly (width alpha/k), though not through smooth as the
+    paper has it. Corrected, multi-class: alpha_0 = l (alpha/(2kl))^(l+1) / floor(l/2) in the general bound.
     """
     l = n_classes  # noqa: E741
     if coordinates(n_classes) == 1:
@@ -509,7 +524,9 @@ class Comparison:
         ]
         widths = [max(len(row[j]) for row in cells) for j in range(4)]
         lines = [
-            "  ".join(c.rjust(w) if 0 < j < 4 else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=False)))
+            "  ".join(
+                c.rjust(w) if 0 < j < 4 else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=False))
+            )
             + f"  {row[4]}"
             for row in cells
         ]
@@ -558,9 +575,7 @@ def compare(
         game = game_order(alpha, k, capacity, beta, constant)
         rows.append(("full, by a game (inefficient)", game, game))
     direct = float(rows[1][1])
-    return Comparison(
-        f"degree-{degree}", alpha, n_classes, tuple(Row(n, c, p, float(c) / direct) for n, c, p in rows)
-    )
+    return Comparison(f"degree-{degree}", alpha, n_classes, tuple(Row(n, c, p, float(c) / direct) for n, c, p in rows))
 
 
 # --------------------------------------------------------------------------------------------------- small things

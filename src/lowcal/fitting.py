@@ -62,9 +62,9 @@ def multicalibrate(
     y : labels (n,), or numbers in [0, 1] for bounded outcomes.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
-    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings its
-        own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and stop_at_noise
-        keep their defaults, and what is returned is a `PrivateFit`.
+    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
+        its own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and
+        stop_at_noise keep their defaults, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
@@ -175,11 +175,11 @@ def _check_step(step: object, solver: str) -> None:
 class PrivateFit(Fit):
     """What `multicalibrate` returns for `Private(...)`; all of it is private and may be published.
 
-    `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores (its
-    losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows with
-    probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the last score
-    was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were not, "limit" if
-    the rounds ran out.
+    `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores
+    (its losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows
+    with probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the
+    last score was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were
+    not, "limit" if the rounds ran out.
     """
 
     guarantee: private.PrivacyGuarantee = field(kw_only=True)

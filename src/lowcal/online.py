@@ -1,11 +1,12 @@
 """Online forecasts that are multicalibrated on ANY sequence, and the mixture they give on a sample (spec 4.9).
 
-Hedge keeps a weight for each of the N = 2 |C| |W| signed pairs, which grows with the pair's violation so far. At each step
-the weighted sum of the pairs is a function s(p) of the forecast, and p is chosen with <s(p), y - p> <= 0 for every
-outcome y: a root of s, or an end of [0, 1]; on the simplex an equilibrium of a small symmetric game. So the weighted
-violation never grows, and Hedge's regret bounds the largest one. Forecasts are deterministic.
+Hedge keeps a weight for each of the N = 2 |C| |W| signed pairs, which grows with the pair's violation so far. At each
+step the weighted sum of the pairs is a function s(p) of the forecast, and p is chosen with <s(p), y - p> <= 0 for
+every outcome y: a root of s, or an end of [0, 1]; on the simplex an equilibrium of a small symmetric game. So the
+weighted violation never grows, and Hedge's regret bounds the largest one. Forecasts are deterministic.
 
-The paper leaves a sample complexity of order alpha^-2 for low degrees open (end of Section 5.2); this gives it for finite C.
+The paper leaves a sample complexity of order alpha^-2 for low degrees open (end of Section 5.2); this gives it for
+finite C.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ MOST_PIVOTS = 50
 class Forecaster:
     """Forecasts one outcome after another; the largest violation stays below `bound` whatever comes.
 
-    After T steps, for every group c and basis weight w: |1/T sum_t c_t <w(p_t), y_t - p_t>| <= sqrt(2 ln N / T) if T is the
-    horizon (spec 4.9). For another T it is ln N / (eta T) + eta / 2 with the rate eta = sqrt(2 ln N / horizon). Without a
-    horizon the rate sqrt(ln N / t) gives 2 sqrt(ln N / T) at every T. Outcomes may depend on the forecasts.
+    After T steps, for every group c and basis weight w: |1/T sum_t c_t <w(p_t), y_t - p_t>| <= sqrt(2 ln N / T) if T
+    is the horizon (spec 4.9). For another T it is ln N / (eta T) + eta / 2 with the rate eta = sqrt(2 ln N /
+    horizon). Without a horizon the rate sqrt(ln N / t) gives 2 sqrt(ln N / T) at every T. Outcomes may depend on the
+    forecasts.
 
     Cost of a step: O(groups x weights).
 
@@ -111,7 +113,7 @@ class Forecaster:
         rows, outcomes = self._read_rows(C), self._read_outcomes(np.asarray(y))
         if len(rows) != len(outcomes):
             raise InvalidInput(f"C has {len(rows)} rows, but y has {len(outcomes)}. They must describe the same rows.")
-        p = np.empty(outcomes.shape)
+        p: FloatArray = np.empty((len(rows), outcomes.shape[1]))
         for t in range(len(rows)):
             p[t] = self._predict(rows[t])
             self._update(outcomes[t])
@@ -143,7 +145,7 @@ class Forecaster:
         given = _numbers(c, "c")
         if given.shape != (self.n_groups,):
             raise InvalidInput(f"c must hold {self.n_groups} memberships, but its shape is {given.shape}.")
-        return self._in_range(given[None])[0]
+        return np.asarray(self._in_range(given[None])[0])
 
     def _read_rows(self, C: ArrayLike) -> FloatArray:
         given = _numbers(C, "C")
@@ -155,7 +157,9 @@ class Forecaster:
         good = np.abs(C) <= 1
         if not good.all():
             row, group = np.unravel_index(int((~good).argmax()), C.shape)
-            raise InvalidInput(f"Memberships lie in [-1, 1], but {C[row, group]} was given in row {row}, group {group}.")
+            raise InvalidInput(
+                f"Memberships lie in [-1, 1], but {C[row, group]} was given in row {row}, group {group}."
+            )
         return C
 
     def _read_outcomes(self, y: Any) -> FloatArray:
@@ -163,15 +167,13 @@ class Forecaster:
         given = _numbers(y, "y")
         if given.ndim != 1:
             raise InvalidInput(f"y must hold one outcome for each row, but its shape is {given.shape}.")
-        if self.n_classes == 2:
-            good = (given >= 0) & (given <= 1)
-        else:
-            good = np.isin(given, np.arange(self.n_classes))
+        is_binary = self.n_classes == 2
+        good = (given >= 0) & (given <= 1) if is_binary else np.isin(given, np.arange(self.n_classes))
         if not good.all():
             row = int((~good).argmax())
-            wanted = "a number in [0, 1]" if self.n_classes == 2 else f"a class 0..{self.n_classes - 1}"
+            wanted = "a number in [0, 1]" if is_binary else f"a class 0..{self.n_classes - 1}"
             raise InvalidInput(f"An outcome is {wanted}, but {given[row]:g} was given in row {row}.")
-        return given[:, None] if self.n_classes == 2 else np.eye(self.n_classes)[given.astype(np.intp)]
+        return given[:, None] if is_binary else np.eye(self.n_classes)[given.astype(np.intp)]
 
 
 def _numbers(values: Any, name: str) -> FloatArray:
@@ -186,14 +188,16 @@ def _rule(notion: Notion, d: int) -> _Scalar | _Simplex:
     """Return how forecasts are made for this notion."""
     if not isinstance(notion, Multiaccuracy | LowDegree):
         raise InvalidInput(
-            f"Online forecasts need weights that are continuous in the forecast and can be listed, which {notion} has not. "
+            f"Online forecasts need a finite list of weights that are continuous in the forecast; {notion} has none. "
             'Use "multiaccuracy" or a degree such as "degree-2".'
         )
     degree = notion.degree if isinstance(notion, LowDegree) else 1
     if d == 1:
         return _Scalar(degree)
     if degree > 2:
-        raise InvalidInput(f"With {d} classes online forecasts are made up to degree 2, but degree {degree} was asked for.")
+        raise InvalidInput(
+            f"With {d} classes online forecasts are made up to degree 2, but degree {degree} was asked for."
+        )
     return _Simplex(d, degree)
 
 
@@ -298,9 +302,10 @@ class _Simplex:
 def equilibrium(M: FloatArray) -> FloatArray:
     """Return p on the simplex with max_a (M p)_a <= p' M p: a symmetric equilibrium of the game with payoffs M.
 
-    Complementary pivoting on {z >= 0, M z <= 1} for M > 0 (adding a constant to M changes no equilibrium): from the vertex
-    z = 0, where every label a has z_a = 0, along edges that miss one label at most, to the next vertex where every a has
-    z_a = 0 or (M z)_a = 1 (Lemke and Howson 1964); ties are broken lexicographically. The caller measures what is missing.
+    Complementary pivoting on {z >= 0, M z <= 1} for M > 0 (adding a constant to M changes no equilibrium): from the
+    vertex z = 0, where every label a has z_a = 0, along edges that miss one label at most, to the next vertex where
+    every a has z_a = 0 or (M z)_a = 1 (Lemke and Howson 1964); ties are broken lexicographically. The caller measures
+    what is missing.
 
     >>> equilibrium(np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])).round(6)
     array([0.333333, 0.333333, 0.333333])
@@ -342,8 +347,8 @@ class Mixture:
     """The uniform mixture of the n rules that a forecaster followed along a sample: a randomised predictor.
 
     A new row draws one of the rules and takes its forecast. With probability 1 - beta over the sample, the violation
-    E_t E[c <w(f_t), y - f_t>] in the population is at most sqrt(2 ln N / n) + sqrt(8 ln(N / beta) / n) for every group and
-    basis weight (spec 4.9, 6.9): alpha^-2 rows, where Algorithm 1 needs alpha^-4.
+    E_t E[c <w(f_t), y - f_t>] in the population is at most sqrt(2 ln N / n) + sqrt(8 ln(N / beta) / n) for every
+    group and basis weight (spec 4.9, 6.9): alpha^-2 rows, where Algorithm 1 needs alpha^-4.
 
     >>> rng = np.random.default_rng(0)
     >>> C = np.column_stack([np.ones(2000), rng.random(2000) < 0.5])

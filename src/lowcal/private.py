@@ -17,14 +17,15 @@ import numpy as np
 from scipy.special import log_softmax
 
 from lowcal.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
-from lowcal.complexity import basis_tolerance, basis_width, fresh_rounds, reuse_deviation
+from lowcal.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion
 from lowcal.simplex import FloatArray
-from lowcal.solvers import Problem
+from lowcal.solvers import Problem, single_term
+from lowcal.subpopulations.base import Found
 from lowcal.subpopulations.private import Private
-from lowcal.updates import Term, Update
+from lowcal.updates import Update
 from lowcal.weights import Cell, Weight, evaluate, monomials, n_intervals
 
 #: Without max_rounds, so many rounds are made even where the noise of a round is large.
@@ -101,9 +102,9 @@ class PrivacyGuarantee:
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         certain = "" if self.is_certain else ", if it stops before the rounds run out"
         return (
-            f"({self.epsilon:g}, {self.delta:g})-differentially private for replacing one of {self.n_rows} rows: at most "
-            f"{rounds} of a selection and a release with eps0={self.eps0:.3g} each, by {self.theorem}. With probability "
-            f"{1 - self.beta:g} the run leaves a supremum of at most {self.accuracy:.3g}{certain}. "
+            f"({self.epsilon:g}, {self.delta:g})-differentially private for replacing one of {self.n_rows} rows: "
+            f"at most {rounds} of a selection and a release with eps0={self.eps0:.3g} each, by {self.theorem}. "
+            f"With probability {1 - self.beta:g} the run leaves a supremum of at most {self.accuracy:.3g}{certain}. "
             "The list of groups is taken as public."
         )
 
@@ -115,7 +116,7 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
     updates are enough (spec 4.3) and one more round to find nothing.
     """
     n, n_classes = len(problem.y), max(2, d)
-    tolerance = basis_tolerance(_finite(problem.notion), problem.alpha, n_classes)
+    tolerance = basis_tolerance(finite_basis(problem.notion), problem.alpha, n_classes)
     pairs = 2 * problem.learner.design().shape[1] * len(public_weights(problem.notion, d)) * d
     needed = fresh_rounds(tolerance, n_classes) + 1
 
@@ -148,7 +149,7 @@ def _affordable(budget: Callable[[int], PrivacyGuarantee], limit: int) -> int:
 def rounds(
     problem: Problem, p: FloatArray, guarantee: PrivacyGuarantee, rng: np.random.Generator
 ) -> Iterator[tuple[float, Update | None]]:
-    """Yield for each round the released score and the update it led to; None ends the run. The last round measures only.
+    """Yield each round's released score and the update it led to; None ends the run. The last round only measures.
 
     Cost: the moments of all pairs once a round.
     """
@@ -169,15 +170,13 @@ def rounds(
         p = update(p, problem.learner.rows)
 
 
-def _update(
-    problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: tuple[int, ...], step: float
-) -> Update:
+def _update(problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: tuple[int, ...], step: float) -> Update:
     """Return the step along the selected pair: f <- proj(f + s step c(x) u(f) e_a)."""
     sign, pair = divmod(chosen, int(np.prod(shape)))
     c, u, a = np.unravel_index(pair, shape)
-    theta = np.zeros((1, 1, shape[2]))
-    theta[0, 0, a] = -step if sign else step
-    return Update((Term(problem.learner.member(int(c)), (weights[u],), theta),))
+    member = problem.learner.member(int(c))
+    found = Found(member, -1.0 if sign else 1.0, np.nan, member.design(problem.learner.rows))
+    return Update((single_term(found, weights[u], int(a), shape[2], step),))
 
 
 def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generator) -> int:
@@ -211,7 +210,7 @@ def public_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
     >>> len(public_weights(LowDegree(2), 1)), len(public_weights(Full(0.1), 1)), len(public_weights(LowDegree(2), 3))
     (2, 10, 4)
     """
-    if isinstance(_finite(notion), Multiaccuracy):
+    if isinstance(finite_basis(notion), Multiaccuracy):
         return monomials(d, 0)
     if isinstance(notion, LowDegree):
         return monomials(d, notion.degree - 1)
@@ -228,13 +227,3 @@ def _all_cells(d: int, width: float) -> tuple[Weight, ...]:
     if d == 1:
         return tuple(Cell(width, index) for index in every)
     return tuple(Cell(width, i) for i in every if sum(i) * width <= 1 + 1e-9 and (sum(i) + d) * width >= 1 - 1e-9)
-
-
-def _finite(notion: Notion) -> Notion:
-    """Refuse notions without a finite basis that is known beforehand."""
-    if not isinstance(notion, Multiaccuracy | LowDegree | Full):
-        raise InvalidInput(
-            f"{notion} has no finite list of weights that is known beforehand, which private selection needs. "
-            'Use "multiaccuracy", a degree such as "degree-2", or "full-0.1".'
-        )
-    return notion

@@ -14,7 +14,7 @@ from lowcal.inputs import check_positive, check_whole, is_share
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
 from lowcal.subpopulations.groups import Groups, Intersections
-from lowcal.subpopulations.memberships import MembershipEncoder, Members, Memberships
+from lowcal.subpopulations.memberships import Members, MembershipEncoder, Memberships
 from lowcal.subpopulations.thresholds import Thresholds
 from lowcal.subpopulations.union import Union
 
@@ -23,15 +23,16 @@ from lowcal.subpopulations.union import Union
 class Private(Subpopulations):
     """The subpopulations of `groups`, searched with (epsilon, delta)-differential privacy of the rows.
 
-    `multicalibrate(..., subpopulations=Private(Groups(["sex"]), epsilon=1.0))` then uses its own solver, and everything in
-    the `Fit` it returns is private: anyone may see it. Two samples are neighbours if one row differs.
+    `multicalibrate(..., subpopulations=Private(Groups(["sex"]), epsilon=1.0))` then uses its own solver, and
+    everything in the `Fit` it returns is private: anyone may see it. Two samples are neighbours if one row differs.
 
     What is NOT protected: the list of the groups, that is, the names of columns and categories and the cut points of
-    numeric columns, and the list of the classes of y: a predictor carries them with it. Categories and quantiles are read off X: pass columns whose
-    values are known beforehand, or `Memberships`, whose list of columns is all that is used. `min_mass` is switched off,
-    because which groups are large enough depends on the rows. The start probabilities p must not come from a model that
-    was fitted to these rows, and the number of rows counts as public. The noise is drawn in floating point by a seeded
-    generator: it is not hardened against attacks on the last bits, and whoever knows the seed knows the noise.
+    numeric columns, and the list of the classes of y: a predictor carries them with it. Categories and quantiles are
+    read off X: pass columns whose values are known beforehand, or `Memberships`, whose list of columns is all that is
+    used. `min_mass` is switched off, because which groups are large enough depends on the rows. The start
+    probabilities p must not come from a model that was fitted to these rows, and the number of rows counts as public.
+    The noise is drawn in floating point by a seeded generator: it is not hardened against attacks on the last bits,
+    and whoever knows the seed knows the noise.
 
     Parameters
     ----------
@@ -66,8 +67,8 @@ class Private(Subpopulations):
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Refuse: an ordinary search of this class would reveal the rows."""
         raise InvalidInput(
-            "Private(...) is for multicalibrate alone: any other use would look at the rows without privacy. Measure with "
-            "the groups themselves; for a union, wrap it: Private(A + B, epsilon)."
+            "Private(...) is for multicalibrate alone: any other use would look at the rows without privacy. Measure "
+            "with the groups themselves; for a union, wrap it: Private(A + B, epsilon)."
         )
 
     def listed(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
