@@ -350,7 +350,7 @@ def _finish(
     if plan.is_accurate(len(y)):
         reason = f"{rows_used:,} rows used, a new batch for each round"
         if bound > plan.alpha:
-            reason = f"the batches ran out after {plan.rounds} rounds; {needed:,} rows are enough whatever the data"
+            reason = f"the batches ran out after {len(predictor) + 1} rounds; {needed:,} rows are enough whatever the data"
     else:
         reason = (
             f"batches of {len(y)} rows are too small, as a violation may deviate by {deviation:.3g}, more than a "
