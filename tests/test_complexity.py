@@ -201,6 +201,12 @@ def test_orders() -> None:
     assert rows("full-0.1", 2) == pytest.approx(K * (vc + log(20 / (fine * b))) / fine**4, rel=1e-9)
 
 
+def test_the_setting_follows_what_is_known_of_the_class() -> None:
+    known = cx.sample_size("degree-2", 0.1, n_subpopulations=4)
+    assert known == cx.sample_size("degree-2", 0.1, n_subpopulations=4, setting="fresh")
+    assert cx.sample_size("degree-2", 0.1, vc=3) == cx.sample_size("degree-2", 0.1, vc=3, setting="order")
+
+
 def test_order_of_a_finite_class_has_its_logarithm_for_vc() -> None:
     by_number = cx.sample_size("degree-2", 0.1, n_subpopulations=50, setting="order")
     assert by_number == cx.sample_size("degree-2", 0.1, vc=log(50), setting="order")
@@ -262,7 +268,7 @@ def test_comparison_is_a_table() -> None:
         (lambda: cx.iterations("degree-2", 0.1, constants="own"), "constants"),
         (lambda: cx.iterations("degree-2", 0.1, guarantee="all"), "guarantee"),
         (lambda: cx.iterations("degre-2", 0.1), "Unknown notion"),
-        (lambda: cx.sample_size("degree-2", 0.1), "needs n_subpopulations"),
+        (lambda: cx.sample_size("degree-2", 0.1), "Give vc"),
         (lambda: cx.sample_size("degree-2", 0.1, vc=10, setting="reuse"), "needs n_subpopulations"),
         (lambda: cx.sample_size("degree-2", 0.1, setting="order"), "Give vc"),
         (lambda: cx.sample_size("degree-2", 0.1, vc=-1, setting="order"), "vc must be a positive number"),

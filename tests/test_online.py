@@ -164,6 +164,30 @@ def test_no_outcome_gains_against_the_forecast(degree: int) -> None:
     assert inside > 0 or degree == 1
 
 
+@pytest.mark.parametrize(("notion", "classes"), [("degree-3", 2), ("degree-2", 3), ("degree-2", 4), ("degree-1", 3)])
+def test_hedge_expects_no_gain_from_any_outcome(notion: str, classes: int) -> None:
+    """The sum over pairs of lambda s c u(p) (y_a - p_a) <= 0 for every outcome; lambda ~ exp(eta s sum); by loops."""
+    rng = np.random.default_rng(classes)
+    d, degree = 1 if classes == 2 else classes, int(notion[-1])
+    for _ in range(40):
+        forecaster = Forecaster(3, notion, horizon=50, n_classes=classes)
+        sums = forecaster._sums
+        sums[:] = rng.normal(scale=5.0, size=sums.shape)
+        c = rng.uniform(-1, 1, 3)
+        p = np.atleast_1d(forecaster.predict(c))
+        u = [p[0] ** j for j in range(degree)] if d == 1 else [1.0, *p][: sums.shape[1]]
+        eta = sqrt(2 * log(forecaster.n_pairs) / 50)
+        for y in (np.zeros(1), np.ones(1)) if d == 1 else np.eye(d):
+            gains = {
+                (i, j, a, s): s * c[i] * u[j] * (y[a] - p[a])
+                for i, j, a, s in product(range(3), range(len(u)), range(d), (1, -1))
+            }
+            weight = {(i, j, a, s): np.exp(s * eta * sums[i, j, a]) for i, j, a, s in gains}
+            expected = sum(weight[k] * gains[k] for k in gains) / sum(weight.values())
+            assert len(gains) == forecaster.n_pairs
+            assert expected <= 1e-12
+
+
 def test_roots_of_flat_and_double_polynomials() -> None:
     assert _root([0.0, 0.0]) == 1.0
     assert _root([1.0, -2.0, 1e-18]) == pytest.approx(0.5)
@@ -241,7 +265,7 @@ def monomial_sums(C: np.ndarray, p: np.ndarray, hot: np.ndarray, degree: int) ->
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-1", "degree-2"])
 @pytest.mark.parametrize("kind", ["random", "least likely", "cyclic"])
 def test_several_classes(kind: str, notion: str, l: int) -> None:  # noqa: E741
-    T, m = 2_000, 4
+    T, m = 1_000, 4
     C = groups(T, m)
     rng = np.random.default_rng(0)
     forecaster = Forecaster(m, notion, horizon=T, n_classes=l)

@@ -177,6 +177,17 @@ def test_batches_that_run_out() -> None:
     assert world.supremum(fit.predictor(world.start, world.X), "degree-2") <= fit.statement.bound
 
 
+def test_violations_of_up_to_three_quarters_of_alpha_are_left() -> None:
+    """Shares of labels that are exact in every batch: a violation of 0.65 alpha stops the run, one of 0.85 does not."""
+    n, alpha = 20_000, 0.2
+    for excess, updates in ((0.65, 0), (0.85, 1)):
+        y = (np.arange(n) < round(n * (0.4 + excess * alpha))).astype(int)
+        batch = (y, np.full(n, 0.4), {"a": np.zeros(n, dtype=int)})
+        fit = fresh_stream(lambda k, batch=batch: batch, notion="multiaccuracy", alpha=alpha)
+        assert fit.n_updates == updates
+        assert fit.statement.holds
+
+
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "full-0.5"])
 def test_three_classes(notion: str) -> None:
     world = population(6, 3)
@@ -184,6 +195,9 @@ def test_three_classes(notion: str) -> None:
     fit = fresh_stream(lambda k: world.draw(8_000, rng), notion=notion, alpha=0.6)
     true = world.supremum(fit.predictor(world.start, world.X), notion)
     assert true <= fit.upper
+    cells = 7  # of width 1/2 that meet the triangle, corners included
+    factor = {"multiaccuracy": 1, "degree-2": 3, "full-0.5": cells}[notion]
+    assert fit.upper == pytest.approx(min(1.0, fit.violation + factor * fit.statement.deviation))
     if notion == "multiaccuracy":
         assert fit.statement.holds
 

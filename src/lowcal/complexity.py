@@ -287,7 +287,7 @@ def sample_size(
     vc: float | None = None,
     n_subpopulations: int | None = None,
     beta: float = 0.05,
-    setting: Setting = "fresh",
+    setting: Setting | None = None,
     start: Start = "uniform",
     constant: float = 1.0,
     reading: Reading = "corrected",
@@ -301,7 +301,8 @@ def sample_size(
     vc, n_subpopulations : the size of C; the proved settings need the number, an order takes either.
     setting : "fresh": a new batch for every round (4.6). "reuse": one sample and Algorithm 1 with a fixed step (4.7).
         "online": one pass and a mixture of forecasts (6.9). These three are proved. "order": the paper's theorem
-        (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8).
+        (6.2 to 6.5). "private": the paper's order for selection under differential privacy (4.8). None: "fresh" if
+        the number of subpopulations is known, otherwise "order".
     start : the start of the run, "uniform" or "any".
     constant : the unknown constant of an order.
     reading : of an order: "corrected" or as in the "paper".
@@ -312,12 +313,13 @@ def sample_size(
     fresh 4,100,196
     reuse 357,019
     online 11,328
-    >>> sample_size("degree-2", 0.1, vc=10, setting="order").is_order_only
+    >>> sample_size("degree-2", 0.1, vc=10).is_order_only
     True
     """
     check_level("alpha", alpha)
     check_level("beta", beta)
     check_positive("constant", constant)
+    setting = setting or ("order" if n_subpopulations is None else "fresh")
     _check_word("setting", setting, ("fresh", "reuse", "online", "private", "order"))
     _check_word("reading", reading, ("corrected", "paper"))
     _check_word("guarantee", guarantee, ("class", "basis"))

@@ -350,7 +350,9 @@ def _finish(
     if plan.is_accurate(len(y)):
         reason = f"{rows_used:,} rows used, a new batch for each round"
         if bound > plan.alpha:
-            reason = f"the batches ran out after {len(predictor) + 1} rounds; {needed:,} rows are enough whatever the data"
+            reason = (
+                f"the batches ran out after {len(predictor) + 1} rounds; {needed:,} rows are enough whatever the data"
+            )
     else:
         reason = (
             f"batches of {len(y)} rows are too small, as a violation may deviate by {deviation:.3g}, more than a "
@@ -379,7 +381,7 @@ def certify_reuse(
 
     Parameters
     ----------
-    fit : a fit with solver="first".
+    fit : a fit with solver="first", from a start p that was not fitted to the same rows.
     n_rows : the rows it was fitted on, not weighted.
     n_subpopulations : how many subpopulations the class has, those that `min_mass` dropped included. It must be known
         without looking at the rows; so must the groups themselves (quantile cuts, strictly, are not).
