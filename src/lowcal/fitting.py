@@ -12,12 +12,13 @@ from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
+from lowcal.private_runs import check_private, fit_privately
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem
 from lowcal.stopping import Monitor, noise_floor
-from lowcal.subpopulations import Subpopulations, default_subpopulations
+from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def multicalibrate(
     y : labels (n,), or numbers in [0, 1] for bounded outcomes.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
-    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array.
+    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
+        its own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and
+        stop_at_noise keep their defaults, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
@@ -92,8 +95,11 @@ def multicalibrate(
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
     rng = read_random_state(random_state)
-    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     chosen = choose_subpopulations(subpopulations, X, table)
+    if isinstance(chosen, Private):
+        check_private(solver, geometry, step, validation_fraction, monitor, patience, stop_at_noise)
+        return fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
+    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = _subset(outcomes, ~held_out)
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight)

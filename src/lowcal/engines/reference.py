@@ -203,7 +203,7 @@ class Codes:
         return np.concatenate(parts)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-        """Return the moments inside each cell: the histogram runs over pairs (code, cell), if these are not too many."""
+        """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
             if t.shape[0] * (n_cells + 1) > max(len(c), 1) * t.shape[1]:

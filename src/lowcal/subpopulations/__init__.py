@@ -7,6 +7,7 @@ from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Found, Subpop
 from lowcal.subpopulations.groups import Groups, Intersections
 from lowcal.subpopulations.linear import Linear
 from lowcal.subpopulations.memberships import Memberships
+from lowcal.subpopulations.private import Private
 from lowcal.subpopulations.regressor import Regressor
 from lowcal.subpopulations.thresholds import Thresholds
 from lowcal.subpopulations.trees import Trees
@@ -21,6 +22,7 @@ __all__ = [
     "Intersections",
     "Linear",
     "Memberships",
+    "Private",
     "Regressor",
     "Subpopulations",
     "Thresholds",

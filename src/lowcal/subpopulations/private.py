@@ -1,0 +1,109 @@
+"""Private: a finite class of subpopulations that is searched under differential privacy (spec 4.8).
+
+The wrapper holds the budget and lists the class; `lowcal.private` holds the algorithm. What it protects are the rows:
+labels, start probabilities and who belongs to which group. The LIST of the groups is taken as public.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.inputs import check_positive, check_whole, is_share
+from lowcal.simplex import FloatArray
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
+from lowcal.subpopulations.groups import Groups, Intersections
+from lowcal.subpopulations.memberships import Members, MembershipEncoder, Memberships
+from lowcal.subpopulations.thresholds import Thresholds
+from lowcal.subpopulations.union import Union
+
+
+@dataclass(frozen=True)
+class Private(Subpopulations):
+    """The subpopulations of `groups`, searched with (epsilon, delta)-differential privacy of the rows.
+
+    `multicalibrate(..., subpopulations=Private(Groups(["sex"]), epsilon=1.0))` then uses its own solver, and
+    everything in the `Fit` it returns is private: anyone may see it. Two samples are neighbours if one row differs.
+
+    What is NOT protected: the list of the groups, that is, the names of columns and categories and the cut points of
+    numeric columns, and the list of the classes of y: a predictor carries them with it. Categories and quantiles are
+    read off X: pass columns whose values are known beforehand, or `Memberships`, whose list of columns is all that is
+    used. `min_mass` is switched off, because which groups are large enough depends on the rows. The start
+    probabilities p must not come from a model that was fitted to these rows, and the number of rows counts as public.
+    The noise is drawn in floating point by a seeded generator: it is not hardened against attacks on the last bits,
+    and whoever knows the seed knows the noise.
+
+    Parameters
+    ----------
+    groups : Groups, Intersections, Memberships or a union of them. Learned classes (Trees, Linear, Regressor) can't be
+        listed, and Thresholds are cut at the rows' own values: both are refused.
+    epsilon : the budget of the whole fit.
+    delta : the probability with which the promise may fail; well below 1 / rows. 0: pure privacy, by basic composition.
+    max_rounds : rounds that share the budget, fixed beforehand; the last one only measures. None: as many as leave the
+        errors of a round at alpha / 4, at least 10, at most what the iteration bound asks for.
+    beta : the probability with which the accuracy (not the privacy) may fail.
+
+    >>> Private(Groups(["sex"]), epsilon=1.0)
+    Private(groups=Groups(columns=['sex'], ...), epsilon=1.0, delta=1e-06, max_rounds=None, beta=0.05)
+    """
+
+    groups: Subpopulations
+    epsilon: float
+    delta: float = 1e-6
+    max_rounds: int | None = None
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.groups, Subpopulations) or isinstance(self.groups, Private):
+            raise InvalidInput(f"Private wraps a class such as Groups([...]), but {self.groups!r} was given.")
+        check_positive("epsilon", self.epsilon)
+        for name, value, least in (("delta", self.delta, 0.0), ("beta", self.beta, 1e-300)):
+            if isinstance(value, bool) or not is_share(value) or value < least:
+                raise InvalidInput(f"{name} must be a probability below 1, but {value!r} was given.")
+        if self.max_rounds is not None:
+            check_whole("max_rounds", self.max_rounds, 1)
+
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Refuse: an ordinary search of this class would reveal the rows."""
+        raise InvalidInput(
+            "Private(...) is for multicalibrate alone: any other use would look at the rows without privacy. Measure "
+            "with the groups themselves; for a union, wrap it: Private(A + B, epsilon)."
+        )
+
+    def listed(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Return the whole class on these rows; which members it has does not depend on their sizes."""
+        learner = _every_member(self.groups).bind(X, sample_weight)
+        if not learner.is_exact:
+            raise InvalidInput(
+                f"{self.groups!r} learns its subpopulations from the rows, so they can't be listed beforehand. "
+                "Private takes Groups, Intersections or Memberships."
+            )
+        return learner
+
+
+def _every_member(groups: Subpopulations) -> Subpopulations:
+    """Return the class without its minimum size."""
+    if isinstance(groups, Groups | Intersections):
+        return replace(groups, min_mass=0)
+    if isinstance(groups, Memberships):
+        return _EveryColumn(groups.names, 0, groups.everyone)
+    if isinstance(groups, Union):
+        return Union(tuple(_every_member(part) for part in groups.parts))
+    if isinstance(groups, Thresholds):
+        raise InvalidInput(
+            "Thresholds are cut at the values of the rows, so their list would reveal them. Use Private(Groups([...]))."
+        )
+    return groups
+
+
+@dataclass(frozen=True)
+class _EveryColumn(Memberships):
+    """Memberships with every column, the empty ones too: whether a column is empty is not public."""
+
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Check the memberships and keep them all."""
+        names = self._read_names(X)
+        encoder = MembershipEncoder(names, X.names if X.is_named else None)
+        everyone: list[Family] = [Everyone()] if self.everyone else []
+        return WeakLearner(encoder, encoder(X), sample_weight, [*everyone, Members(names, tuple(range(len(names))))])
