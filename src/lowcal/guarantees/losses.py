@@ -22,7 +22,7 @@ from lowcal.errors import InvalidInput
 from lowcal.guarantees.base import Guarantee, Side
 from lowcal.guarantees.reading import read_alpha, read_memberships
 from lowcal.inputs import Outcomes, read_outcomes
-from lowcal.simplex import FLOOR, FloatArray, brier
+from lowcal.simplex import FLOOR, FloatArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -58,6 +58,63 @@ def read_competitor(c: ArrayLike | None, coefficients: ArrayLike | None, outcome
     return Competitor(C @ theta, C, float(norm))
 
 
+# ------------------------------------------------------------------------------------------- on arrays
+def squared(
+    y: FloatArray, f: FloatArray, h: FloatArray, weight: FloatArray, norm: FloatArray, alpha: FloatArray
+) -> Guarantee[FloatArray]:
+    """Return the bound on E||f - y||^2 by the competitor h; rows (..., n, d), weights (..., n) that sum to one."""
+    of_h, of_f = (_mean((u * (y - f)).sum(axis=-1), weight) for u in (h, f))
+    loss, rival, apart = (_mean(np.square(a - b).sum(axis=-1), weight) for a, b in ((f, y), (h, y), (h, f)))
+    words, one = "the competitor's loss less its distance", np.ones_like(alpha)
+    upper = Side("upper", words, rival - apart, 2.0 * (norm + 1.0) * one, None, alpha, one, 2.0 * (of_h - of_f))
+    return Guarantee("The squared loss", "Proposition A.1", loss, None, upper)
+
+
+def generalised(
+    link: Link, y: FloatArray, p: FloatArray, h: FloatArray, weight: FloatArray, norm: FloatArray, alpha: FloatArray
+) -> Guarantee[FloatArray]:
+    """Return the bound on E l(y, k(f)) by the competitor h; shapes as in `squared`."""
+    f, t = link(p)
+    of_h, of_link = (_mean((u * (y - f)).sum(axis=-1), weight) for u in (h, t))
+    own, rival = (_mean(link.loss_of(y, u), weight) for u in (t, h))
+    divergence = _mean(link.loss_of(f, h) - link.loss_of(f, t), weight)
+    words, one = "the competitor's loss less its divergence plus the link's moment", np.ones_like(alpha)
+    reference, signed = rival - divergence + np.abs(of_link), of_h - of_link - np.abs(of_link)
+    upper = Side("upper", words, reference, norm * one, None, alpha, one, signed)
+    return Guarantee(f"The {link.loss} loss", "Proposition A.1, for other losses (spec 5.13)", own, None, upper)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A loss l(y, t) = g(t) - <y, t> and its link k: from probabilities to (f, k(f)) with f = g'(k(f)) exactly."""
+
+    loss: Literal["log", "squared"]
+    clip: float = FLOOR
+
+    def __call__(self, p: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return f, lifted to at least `clip`, and k(f)."""
+        if self.loss == "squared":
+            return p, p
+        if p.shape[-1] == 1:
+            t = logit(np.clip(p, self.clip, 1.0 - self.clip))
+            return np.asarray(expit(t)), np.asarray(t)
+        t = np.log(np.maximum(p, self.clip))
+        return np.asarray(softmax(t, axis=-1)), t
+
+    def loss_of(self, y: FloatArray, t: FloatArray) -> FloatArray:
+        """Return g(t) - <y, t>; with y = f = g'(k), its excess over t = k is the Bregman divergence D_g(t, k)."""
+        if self.loss == "squared":
+            potential = np.square(t).sum(axis=-1) / 2.0
+        else:
+            potential = np.logaddexp(0.0, t[..., 0]) if t.shape[-1] == 1 else logsumexp(t, axis=-1)
+        return np.asarray(potential - (y * t).sum(axis=-1))
+
+
+def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.asarray((weight * values).sum(axis=-1))
+
+
+# ------------------------------------------------------------------------------------------- on rows
 def squared_loss(
     y: ArrayLike,
     p: ArrayLike,
@@ -87,18 +144,12 @@ def squared_loss(
     data = read_outcomes(y, p, sample_weight, classes)
     rival = read_competitor(c, coefficients, data)
     rho = data.weight[:, None] * (data.y - data.p)
-    of_h, of_f = float((rival.h * rho).sum()), float((data.p * rho).sum())
     granted = read_alpha(alpha)
-    unit = _violation(rival.C, rho, abs(of_f)) if granted is None else granted
-    reference = brier(rival.h, data.y, data.weight) - brier(rival.h, data.p, data.weight)
-    constant = 2.0 * (rival.norm + 1.0)
-    upper = Side(
-        "upper", "the competitor's loss less its distance", reference, constant, None, unit, 1.0, 2 * (of_h - of_f)
-    )
-    return Guarantee("The squared loss", "Proposition A.1", brier(data.p, data.y, data.weight), None, upper)
+    unit = _violation(rival.C, rho, abs(float((data.p * rho).sum()))) if granted is None else granted
+    return squared(data.y, data.p, rival.h, data.weight, np.asarray(rival.norm), np.asarray(unit)).scalar()
 
 
-def _violation(C: FloatArray, rho: FloatArray, least: float) -> float:
+def _violation(C: FloatArray, rho: FloatArray, least: float = 0.0) -> float:
     """Return the largest degree-1 violation of the columns of C (half the l1 norm on the simplex), at least `least`."""
     v = np.abs(C.T @ rho)
     return float(max(least, (v.max() if rho.shape[1] == 1 else v.sum(axis=1).max() / 2)))
@@ -133,52 +184,18 @@ def glm_loss(
     >>> round(found.estimate, 4), found.holds
     (0.367, True)
     """
+    link = _read_link(loss, clip)
     data = read_outcomes(y, p, sample_weight, classes)
     rival = read_competitor(c, coefficients, data)
-    link = _read_link(loss, clip)
-    f, t = link(data.p)
-    rho = data.weight[:, None] * (data.y - f)
+    rho = data.weight[:, None] * (data.y - link(data.p)[0])
     granted = read_alpha(alpha)
-    unit = _violation(rival.C, rho, 0.0) if granted is None else granted
-    of_h, of_link = float((rival.h * rho).sum()), float((t * rho).sum())
-    divergence = _mean_loss(loss, f, rival.h, data.weight) - _mean_loss(loss, f, t, data.weight)
-    reference = _mean_loss(loss, data.y, rival.h, data.weight) - divergence + abs(of_link)
-    signed = of_h - of_link - abs(of_link)
-    words = "the competitor's loss less its divergence plus the link's moment"
-    upper = Side("upper", words, reference, rival.norm, None, unit, 1.0, signed)
-    estimate = _mean_loss(loss, data.y, t, data.weight)
-    return Guarantee(f"The {loss} loss", "Proposition A.1, for other losses (spec 5.13)", estimate, None, upper)
+    unit = np.asarray(_violation(rival.C, rho) if granted is None else granted)
+    return generalised(link, data.y, data.p, rival.h, data.weight, np.asarray(rival.norm), unit).scalar()
 
 
-@dataclass(frozen=True)
-class _Link:
-    """From probabilities to (f, k(f)): f = g'(k(f)) exactly."""
-
-    loss: Literal["log", "squared"]
-    clip: float
-
-    def __call__(self, p: FloatArray) -> tuple[FloatArray, FloatArray]:
-        if self.loss == "squared":
-            return p, p
-        if p.shape[1] == 1:
-            t = logit(np.clip(p, self.clip, 1.0 - self.clip))
-            return np.asarray(expit(t)), np.asarray(t)
-        t = np.log(np.maximum(p, self.clip))
-        return np.asarray(softmax(t, axis=1)), t
-
-
-def _read_link(loss: Literal["log", "squared"], clip: float) -> _Link:
+def _read_link(loss: Literal["log", "squared"], clip: float) -> Link:
     if loss not in ("log", "squared"):
         raise InvalidInput(f"loss must be 'log' or 'squared', but {loss!r} was given.")
     if not 0 < clip < 0.5:
         raise InvalidInput(f"clip must lie between 0 and 0.5, but {clip!r} was given.")
-    return _Link(loss, clip)
-
-
-def _mean_loss(loss: Literal["log", "squared"], y: FloatArray, t: FloatArray, weight: FloatArray) -> float:
-    """Return E[g(t) - <y, t>]; with y = f and f = g'(k), its excess over t = k is the Bregman divergence."""
-    if loss == "squared":
-        potential = np.square(t).sum(axis=1) / 2.0
-    else:
-        potential = np.logaddexp(0.0, t[:, 0]) if t.shape[1] == 1 else logsumexp(t, axis=1)
-    return float(weight @ (potential - (y * t).sum(axis=1)))
+    return Link(loss, clip)

@@ -51,24 +51,17 @@ def negative_rate(m: GroupMoments, star: FloatArray | None = None, alpha: float 
     """Return the bounds on the false positive rate E_c[f | y = 0] (spec 5.5: the true one of 1 - f and 1 - y, from 1).
 
     At most E_c[f] + (1 + E_c[f]) alpha_c / E_c[1 - y]; at least the truth's own less 2 alpha_c / E_c[1 - y]: the weight
-    1 - f is the difference of two weights of degree 2, hence 2 and not 1.
+    1 - f is the difference of two weights of degree 2, hence 2 and not 1. Signed: less (e_0 - e_1) / E_c[1 - y].
     """
     alpha_c, share = m.violation(2, alpha), divisor(1.0 - m.fy[0])
     estimate = (m.f[1] - m.fy[1]) / share
-    unlike = complement(m)
     reference = np.full_like(share, np.nan) if star is None else ratio(star[1] - star[2], 1.0 - star[1])
-    signed = (unlike.fy[1] - holder(unlike, 2)) / share
+    signed = (m.gap(0) - m.gap(1)) / share
     two = 2.0 * np.ones_like(share)
     lower = Side("lower", "the truth's own", reference, two, None, alpha_c, share, signed, True)
     against = -m.covariance / share
     upper = Side("upper", "the mean prediction", m.f[1], 1.0 + m.f[1], None, alpha_c, share, against)
     return Guarantee("The false positive rate", "Lemma 4.5, for 1 - f and 1 - y", estimate, lower, upper)
-
-
-def complement(m: GroupMoments) -> GroupMoments:
-    """Return the moments of 1 - f and 1 - y up to degree 2."""
-    f = np.stack([m.f[0], 1.0 - m.f[1], 1.0 - 2.0 * m.f[1] + m.f[2]])
-    return GroupMoments(m.mass, f, np.stack([1.0 - m.fy[0], 1.0 - m.f[1] - m.fy[0] + m.fy[1]]))
 
 
 def divisor(share: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowcal.guarantees.base import Guarantee, Side, ratio
+from lowcal.guarantees.base import Guarantee, Side
 from lowcal.guarantees.group_moments import GroupMoments
 from lowcal.guarantees.reading import read_alpha, read_label, read_sample
 from lowcal.simplex import FloatArray
@@ -18,21 +18,22 @@ from lowcal.simplex import FloatArray
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: A variance below this is rounding: the predictions are constant.
-CONSTANT = 1e-15
+#: What a variance may miss by rounding. It is added below a fraction line, so that a certificate stays on its side.
+MISSED = 1e-15
 
 
 # ------------------------------------------------------------------------------------------- on moments
 def truth_variance(variance: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return C^2 / V <= Var_c f*, what the outcomes show of the truth's variance (Cauchy-Schwarz, any predictor)."""
-    known = np.where(variance > CONSTANT, variance, 0.0)
-    return np.asarray(covariance * ratio(covariance, known, empty=0.0))
+    """Return max(C^2 / V, 2 C - V) <= Var_c f*, what the outcomes show of the truth's variance, for any predictor.
+
+    The first is Cauchy-Schwarz, the second Var_c(f* - f) >= 0. Exactly, the first is larger by (V - C)^2 / V; but where V
+    is hardly more than rounding only the second can be trusted.
+    """
+    return np.asarray(np.maximum(covariance**2 / (variance + MISSED), 2.0 * covariance - variance))
 
 
 def excess_variance(variance: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return V - C^2 / V >= Var_c f - Var_c f*, for any predictor (spec 5.11).
-
-    It is never above 2 (V - C), the other certificate: the two differ by (V - C)^2 / V.
+    """Return min(V - C^2 / V, 2 (V - C)) >= Var_c f - Var_c f*, for any predictor (spec 5.11).
 
     >>> float(excess_variance(np.array(0.05), np.array(0.03)).round(3))
     0.032

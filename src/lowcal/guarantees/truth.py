@@ -64,8 +64,8 @@ class Replicates:
         if short.any():
             row = int(short.argmax())
             raise InvalidInput(
-                f"Row {row} of replicates has {number[row]} labels, but the truth's moment of degree {degree} needs at least "
-                f"{degree} independent labels of each row. Drop such rows, lower the degree or pass f_star."
+                f"Row {row} of replicates has {number[row]} labels, but the truth's moment of degree {degree} needs at "
+                f"least {degree} independent labels of each row. Drop such rows, lower the degree or pass f_star."
             )
 
 
