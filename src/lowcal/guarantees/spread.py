@@ -26,8 +26,8 @@ MISSED = 1e-15
 def truth_variance(variance: FloatArray, covariance: FloatArray) -> FloatArray:
     """Return max(C^2 / V, 2 C - V) <= Var_c f*, what the outcomes show of the truth's variance, for any predictor.
 
-    The first is Cauchy-Schwarz, the second Var_c(f* - f) >= 0. Exactly, the first is larger by (V - C)^2 / V; but where V
-    is hardly more than rounding only the second can be trusted.
+    The first is Cauchy-Schwarz, the second Var_c(f* - f) >= 0. Exactly, the first is larger by (V - C)^2 / V; but where
+    V is hardly more than rounding, only the second can be trusted.
     """
     return np.asarray(np.maximum(covariance**2 / (variance + MISSED), 2.0 * covariance - variance))
 
