@@ -122,10 +122,10 @@ def loops(data, y, f, star):
 
 def check(found, estimate, lower, upper):
     assert found.estimate == pytest.approx(estimate, abs=1e-12)
-    for side, reference in ((found.lower, lower), (found.upper, upper)):
-        assert (side is None) == (reference is None)
+    for side, expected in ((found.lower, lower), (found.upper, upper)):
+        assert (side is None) == (expected is None)
         if side is not None:
-            assert side.reference == pytest.approx(reference, abs=1e-12)
+            assert side.reference == pytest.approx(expected, abs=1e-12)
 
 
 def test_estimates_are_those_of_loops(binary):
@@ -249,9 +249,15 @@ def test_losses_are_those_of_loops(binary):
 def test_losses_of_several_classes(several):
     data = {k: several[k] for k in ("y", "p", "sample_weight")}
     theta = np.random.default_rng(6).normal(size=(1, 4))
-    for function in (squared_loss, glm_loss):
+    names = ["ant", "bee", "cat", "dog"]
+    rho = np.array([[float(label == name) for name in names] for label in several["y"]]) - several["p"]
+    everyone = several | {"c": np.ones(50)}
+    half = sum(abs(mean(everyone, several["c"] * rho[:, a])) for a in range(4)) / 2
+    own = abs(mean(everyone, (several["p"] * rho).sum(axis=1)))
+    for function, alpha in ((squared_loss, max(half, own)), (glm_loss, half)):
         found = function(**data, c=several["c"], coefficients=theta)
         assert found.holds
+        assert found.alpha_c == pytest.approx(alpha, abs=1e-9)
         assert found.upper.signed_bound == pytest.approx(found.estimate, abs=1e-9)
     assert found.upper.constant == pytest.approx(theta.max() - theta.min())
 
@@ -512,8 +518,14 @@ def test_rows_outside_c_need_no_replicates():
 
 
 def test_fractions_as_replicates():
-    found = moment_sandwich([0.2, 0.9], [0.4, 0.6], replicates=[[0.25, 0.5], [1.0, 0.5]])
+    found = moment_sandwich([0.2, 0.9], [0.4, 0.6], replicates=[[0.25, 0.5, pd.NA], [1.0, 0.5, np.nan]])
     assert found.upper.reference == pytest.approx((0.125 + 0.5) / 2)
+
+
+def test_replicates_beside_soft_labels_are_positions():
+    soft = [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]
+    found = moment_sandwich(soft, P3[:2], label=2, replicates=[[2, 2, None], [2, 0, 1]])
+    assert found.upper.reference == pytest.approx(1 / 2)
 
 
 # ------------------------------------------------------------------------------------------------ bad input

@@ -90,6 +90,22 @@ def test_the_scalar_constant_is_approached():
     assert found.upper.constant == pytest.approx(3 + sqrt(10))
 
 
-def test_the_constant_for_the_whole_class_grows_like_the_root():
-    assert [order_constant(n) for n in (2, 4, 9, 16)] == pytest.approx([4, 6, 8, 10])
-    assert order_constant(3) == pytest.approx(2 + sqrt(6))
+def test_the_constant_for_the_whole_class_is_below_the_other_bounds():
+    for n in range(2, 30):
+        assert order_constant(n) == pytest.approx(1 + sqrt(n) + sqrt(n - 1))
+        assert order_constant(n) < min(2 * (1 + sqrt(n)), order_constant(n, is_basis=True)) <= 2 * n
+
+
+@pytest.mark.parametrize("n_labels", [6, 9])
+def test_its_proof_step_by_step(n_labels):
+    """-u'M u <= (the two weights of the proof) <= K / 2 times the supremum, for u drawn and u at its worst."""
+    rng = np.random.default_rng(n_labels)
+    for _ in range(300):
+        u = rng.normal(size=n_labels) * 10.0 ** rng.uniform(-1.5, 0, n_labels)
+        u[0] += rng.choice([0, np.linalg.norm(u)])
+        u /= np.linalg.norm(u)
+        up, down = np.maximum(u, 0), np.maximum(-u, 0)
+        same = max(up.max() * up.sum(), down.max() * down.sum())
+        other = max(up.max() * down.sum(), down.max() * up.sum())
+        assert same <= (1 + sqrt(n_labels)) / 2 + 1e-12
+        assert other <= sqrt(n_labels - 1) / 2 + 1e-12

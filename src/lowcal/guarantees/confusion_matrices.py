@@ -99,17 +99,22 @@ def distance(M: FloatArray, alpha_c: FloatArray, *, is_scalar: bool = False) -> 
 def order_constant(n_labels: int, *, is_scalar: bool = False, is_basis: bool = False) -> float:
     """Return K with B_c(f, f) <= B_c(f*, f*) + K alpha_c I (Lemma 4.9 prints 2 l alpha; spec 5.8).
 
-    For monomials K = 2 l if l is even, l - 1 + sqrt(l (l - 1)) if it is odd: the largest -2 u'M u over unit vectors u
-    when |M| <= 1 and its columns sum to 0; both are approached. For all of W_2 2 (1 + sqrt l) is another bound, not
-    a sharp one. In the scalar convention M = (-1, 1)'(e_0 - e_1, e_1), and K = 3 + sqrt(10), at e_0 = -e_1.
+    K bounds -2 u'M u over unit vectors u. For monomials K = 2 l if l is even, l - 1 + sqrt(l (l - 1)) if it is odd: the
+    largest value when |M| <= 1 and its columns sum to 0. For all of W_2 K = 1 + sqrt(l) + sqrt(l - 1), which is not
+    sharp: split u by sign; the weights u+ (u+ f) + u- (u- f) and u+ (u- f) + u- (u+ f) are in W_2 up to factors of at
+    most (1 + sqrt(l)) / 2 and sqrt(l - 1) / 2. In the scalar convention M = (-1, 1)'(e_0 - e_1, e_1), and
+    K = 3 + sqrt(10), at e_0 = -e_1.
 
-    >>> [round(order_constant(l, is_basis=True), 3) for l in (2, 3, 4)], order_constant(9)
-    ([4.0, 4.449, 8.0], 8.0)
+    >>> [round(order_constant(n, is_basis=True), 3) for n in (2, 3, 4)]
+    [4.0, 4.449, 8.0]
+    >>> [round(order_constant(n), 3) for n in (2, 3, 4)]
+    [3.414, 4.146, 4.732]
     """
     if is_scalar:
         return 3.0 + sqrt(10.0)
-    monomial = 2.0 * n_labels if n_labels % 2 == 0 else n_labels - 1.0 + sqrt(n_labels * (n_labels - 1.0))
-    return monomial if is_basis else min(monomial, 2.0 * (1.0 + sqrt(n_labels)))
+    if not is_basis:
+        return 1.0 + sqrt(n_labels) + sqrt(n_labels - 1.0)
+    return 2.0 * n_labels if n_labels % 2 == 0 else n_labels - 1.0 + sqrt(n_labels * (n_labels - 1.0))
 
 
 def order(

@@ -8,11 +8,12 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
 from lowcal.guarantees.group_moments import GroupMoments, group_moments
 from lowcal.guarantees.truth import Known, Replicates, Truth
-from lowcal.inputs import Layout, Outcomes, check_length, read_outcomes, read_probabilities
+from lowcal.inputs import Layout, Outcomes, _is_missing, check_length, read_outcomes, read_probabilities
 from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -110,27 +111,34 @@ def _read_replicates(replicates: ArrayLike, outcomes: Outcomes) -> FloatArray:
     if given.ndim != 2 or given.shape[1] == 0:
         raise InvalidInput(f"replicates must have shape (n, r), r labels of each row, but its shape is {given.shape}.")
     check_length("replicates", len(given), len(outcomes.p))
-    classes = outcomes.layout.classes
-    codes = {} if classes is None else {label: k for k, label in enumerate(classes)}
-    coded = np.full((*given.shape, outcomes.layout.n_classes), np.nan)
-    for row, column in zip(*np.nonzero(_is_present(given)), strict=True):
-        coded[row, column] = _code(given[row, column], codes, outcomes.layout, int(row))
-    return coded[:, :, 1:] if outcomes.layout.d == 1 else coded
+    values = given.tolist()
+    there = np.array([[not _is_missing(v) for v in row] for row in values], dtype=bool)
+    if outcomes.layout.d == 1 and outcomes.layout.classes is None:
+        numbers = [[float(v) if isinstance(v, Real) else -1.0 for v in row] for row in values]
+        coded = np.where(there, np.array(numbers, dtype=np.float64), 0.0)[:, :, None]
+        _refuse_unknown(given, (coded[:, :, 0] < 0) | (coded[:, :, 0] > 1), "Give outcomes in [0, 1].")
+    else:
+        names = _names(outcomes.layout)
+        position = {label: k for k, label in enumerate(names)}
+        codes = np.array([[position.get(v, -1) for v in row] for row in values])
+        _refuse_unknown(given, there & (codes < 0), f"The classes are {', '.join(map(repr, names))}.")
+        coded = np.eye(len(names))[codes][:, :, -outcomes.layout.d :]
+    return np.where(there[:, :, None], coded, np.nan)
 
 
-def _is_present(given: Any) -> Any:
-    """Say which entries are labels: neither None nor a value that differs from itself."""
-    return np.array([[v is not None and bool(v == v) for v in row] for row in given.tolist()], dtype=bool)
+def _refuse_unknown(given: NDArray[Any], bad: NDArray[np.bool_], known: str) -> None:
+    """Name the first label that y does not have."""
+    if bad.any():
+        row, column = np.unravel_index(int(bad.ravel().argmax()), bad.shape)
+        raise InvalidInput(
+            f"replicates holds {given[row, column]!r} in row {row}, which can't be a label of y. {known} "
+            "Leave what is missing as nan or None."
+        )
 
 
-def _code(value: Any, codes: dict[Any, int], layout: Layout, row: int) -> FloatArray:
-    """Return a label as a point of the simplex; a fraction is the chance of the second class."""
-    if value in codes:
-        return np.asarray(np.eye(layout.n_classes)[codes[value]])
-    if not codes and layout.d == 1 and isinstance(value, Real) and 0 <= float(value) <= 1:
-        return np.array([1.0 - float(value), float(value)])
-    known = f"The classes are {', '.join(map(repr, codes))}." if codes else "Give outcomes in [0, 1]."
-    raise InvalidInput(f"replicates holds {value!r} in row {row}, which is not a label of y. {known}")
+def _names(layout: Layout) -> list[Any]:
+    """Return the classes, or their positions where y has soft labels."""
+    return list(layout.classes) if layout.classes is not None else list(range(layout.n_classes))
 
 
 def read_label(label: Any, layout: Layout) -> int:
@@ -139,7 +147,7 @@ def read_label(label: Any, layout: Layout) -> int:
     >>> read_label("b", Layout(3, ("a", "b", "c")))
     1
     """
-    names = list(layout.classes) if layout.classes is not None else list(range(layout.n_classes))
+    names = _names(layout)
     if layout.d == 1:
         if label is None or label == names[1]:
             return 0
