@@ -375,9 +375,19 @@ def test_sentences(binary):
         assert "\n" not in text
     text = str(true_positive_rate([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], alpha=0.01))
     assert text == (
-        "The true positive rate is 0.7: at least 0.47, the mean prediction of 0.5 less 0.03 (holds), and at most the "
+        "The true positive rate is 0.7: at least 0.47 (the mean prediction 0.5, less 0.03: holds), and at most the "
         "truth's own plus 0.02 (f_star or replicates are needed to check it); Lemma 4.5."
     )
+
+
+def test_sentences_without_a_reference_or_a_slack():
+    wide = confusion([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], alpha=0.5)
+    assert "is 0.05: at most 1 (holds); Lemma 4.8." in str(wide.distance)
+    assert "is unknown: at most 3.08 (f_star or replicates are needed to check it); Lemma 4.9." in str(wide.order)
+    certified = holder_certificate([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], f_star=[1, 0, 1, 0])
+    assert "is 0.4083: at most 0.5 (the truth's moment 0.5: holds)" in str(certified)
+    certified = holder_certificate([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4])
+    assert "at most the truth's moment (f_star" in str(certified)
 
 
 def test_shortcuts_speak_of_the_upper_side(binary):

@@ -26,7 +26,7 @@ class Side(Generic[N]):
 
     Attributes
     ----------
-    against : what the reference is, in words
+    against : what the reference is, in words; empty where it is 0
     reference : its value; nan where it needs f* and none was given
     constant : the sharp constant; `slack` is this times `unit`
     paper_constant : the constant printed in the paper; None where it has no such statement
@@ -96,10 +96,14 @@ class Side(Generic[N]):
         """Say the inequality in words."""
         at, sign = ("at most", "plus") if self.kind == "upper" else ("at least", "less")
         kept = self.allows(estimate)
+        slack = f"{sign} {self.slack:.3g}" if self.slack > 0 else ""
         if kept is None:
-            return f"{at} {self.against} {sign} {self.slack:.3g} (f_star or replicates are needed to check it)"
+            limit = " ".join(part for part in (self.against, slack) if part) if self.against else f"{self.slack:.3g}"
+            return f"{at} {limit} (f_star or replicates are needed to check it)"
+        known = f"{self.against} {self.reference:.4g}" if self.against else ""
+        why = ", ".join(part for part in (known, slack) if part and known)
         verdict = "holds" if kept else "does not hold"
-        return f"{at} {self.bound:.4g}, {self.against} of {self.reference:.4g} {sign} {self.slack:.3g} ({verdict})"
+        return f"{at} {self.bound:.4g} ({why + ': ' if why else ''}{verdict})"
 
 
 @dataclass(frozen=True, eq=False)

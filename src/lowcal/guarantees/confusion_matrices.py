@@ -92,7 +92,7 @@ def distance(M: FloatArray, alpha_c: FloatArray, *, is_scalar: bool = False) -> 
     size = np.abs(M).max(axis=(-2, -1))
     one = np.ones_like(alpha_c)
     constant = 2.0 * one if is_scalar else one
-    upper = Side("upper", "the distance 0", 0.0 * one, constant, 1.0, alpha_c, one, size)
+    upper = Side("upper", "", 0.0 * one, constant, 1.0, alpha_c, one, size)
     return Guarantee("The distance of the confusion matrix from the predicted one", "Lemma 4.8", size, None, upper)
 
 
@@ -133,8 +133,10 @@ def order(
     estimate = one * np.nan if excess is None else largest_eigenvalue(excess)
     constant = order_constant(n_labels, is_scalar=is_scalar, is_basis=is_basis) * one
     signed = largest_eigenvalue(-(M + np.swapaxes(M, -1, -2)))
-    upper = Side("upper", "the order 0", 0.0 * one, constant, 2.0 * n_labels, alpha_c, one, signed, True)
-    return Guarantee("The excess of the predicted confusion over the truth's", "Lemma 4.9", estimate, None, upper)
+    upper = Side("upper", "", 0.0 * one, constant, 2.0 * n_labels, alpha_c, one, signed, True)
+    return Guarantee(
+        "The largest excess of the predicted confusion over the truth's", "Lemma 4.9", estimate, None, upper
+    )
 
 
 def largest_eigenvalue(A: FloatArray) -> FloatArray:

@@ -42,7 +42,7 @@ def sandwich(
     """
     alpha_c, one, below = m.violation(degree, alpha), np.ones_like(m.f[0]), m.f[degree - 1]
     rise = m.f[degree] - m.f[1] * below
-    words = "the product of the mean outcome and the moment below"
+    words = "the mean outcome times the moment below it"
     lower = Side("lower", words, m.fy[0] * below, below, 1.0, alpha_c, one, m.gap(0) * below - rise)
     reference = np.full_like(one, np.nan) if star is None else star[degree]
     signed = -degree * m.gap(degree - 1)
@@ -68,7 +68,7 @@ def crossing(
     alpha_c, one = m.violation(degree, alpha), np.ones_like(m.f[0])
     cross, below = m.fy[degree - 1], m.f[degree - 1]
     product = m.fy[0] * below
-    words = "the product of the mean outcome and the predictions' moment"
+    words = "the mean outcome times the predictions' moment"
     lower = Side("lower", words, product, lower_constant(below, degree), 2.0, alpha_c, one, product - cross)
     reference = np.full_like(one, np.nan) if star is None else star[degree]
     signed = cross - holder(m, degree)
