@@ -262,6 +262,13 @@ def test_losses_of_several_classes(several):
     assert found.upper.constant == pytest.approx(theta.max() - theta.min())
 
 
+def test_the_violation_of_several_classes_is_half_the_l1_norm():
+    """Residuals (1, 1, -1, -1) / 8: two labels together see twice what each sees alone."""
+    y, p = list("aaabbbcd"), np.full((8, 4), 0.25)
+    for function in (squared_loss, glm_loss):
+        assert function(y, p, coefficients=np.eye(4)[:1]).alpha_c == pytest.approx(2 / 8, abs=1e-12)
+
+
 @pytest.mark.parametrize("g", [power(3), negative_entropy(), distance_from(0.4), above(0.7), (np.exp, np.exp)])
 def test_overconfidence_is_that_of_loops(binary, g):
     value, slope = (g.value, g.slope) if isinstance(g, Convex) else g
