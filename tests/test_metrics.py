@@ -38,7 +38,7 @@ def with_everyone(C: np.ndarray) -> np.ndarray:
     return np.column_stack([np.ones(len(C)), C])
 
 
-# ------------------------------------------------------------------------------------------------ suprema of the notions
+# ----------------------------------------------------------------------------------------------- suprema of the notions
 @pytest.mark.parametrize("classes", [2, 3])
 def test_errors_are_the_suprema_of_the_definitions(classes: int) -> None:
     data, C, weight, options = sample(classes)
