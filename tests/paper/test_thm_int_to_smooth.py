@@ -1,0 +1,80 @@
+"""Theorem 3.9 (thm:int-to-smooth): full implies smooth and every degree on the simplex (spec 3.5, 3.6)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import definition
+import hierarchy_worlds as worlds
+from lowcal import Full
+from lowcal.hierarchy import full_to_smooth, implied_alpha
+
+
+@pytest.mark.parametrize("classes", [3, 4, 6])
+@pytest.mark.parametrize("k", [1, 4, 20, 200])
+def test_never_exceeded(classes: int, k: int) -> None:
+    """With the occupied cells, and with the supremum over all cells at once."""
+    w = worlds.draw(1200, 3, classes, seed=classes)
+    rng = np.random.default_rng(k)
+    near = w.F[:, :1] + (w.F - w.F[:, :1]) / k  # predictions that often share a cell
+    w.F = np.where(rng.random((1200, 1, 1)) < 0.7, near, w.F)
+    many, cell, whole = worlds.occupied(w, k), worlds.full_cell(w, k), worlds.full_class(w, k)
+    wanted = {"smooth": worlds.smooth(w), "degree-1": worlds.degree(w, 1), "degree-2": worlds.degree(w, 2)}
+    for want, actual in wanted.items():
+        slack = implied_alpha(Full(1 / k), want, 0.0, classes, cells=1)
+        factor = implied_alpha(Full(1 / k), want, 1.0, classes, cells=1) - slack
+        assert (actual <= many * factor * cell + slack + 1e-12).all()
+        assert (actual <= whole + slack + 1e-12).all()
+
+
+@pytest.mark.parametrize("classes", [3, 4, 5, 8])
+def test_the_part_of_the_cells_is_approached(classes: int) -> None:
+    """One prediction, half of the labels too high and half too low: floor(l/2) times the cell's residual."""
+    half = classes // 2
+    truth = np.full((1, classes), 1 / classes)
+    said = truth + 0.5 / classes * (np.arange(classes) < half) - 0.5 / classes * (np.arange(classes) >= classes - half)
+    w = worlds.single([1.0], said, truth)
+    beta = worlds.full_cell(w, 10_000)[0]
+    for want in ("smooth", "degree-2"):
+        bound = implied_alpha("full-0.0001", want, beta, classes, cells=1)
+        assert 0.98 <= worlds.smooth(w)[0] / bound <= 1
+    assert worlds.smooth(w)[0] == pytest.approx(implied_alpha("full-0.0001", "degree-1", beta, classes, cells=1))
+    assert worlds.multiaccuracy(w)[0] == pytest.approx(
+        implied_alpha("full-0.0001", "multiaccuracy", beta, classes, cells=1)
+    )
+
+
+@pytest.mark.parametrize("classes", [4, 6])
+def test_half_of_the_part_of_the_width_is_reached(classes: int) -> None:
+    """Two opposite corners of the cell of the uniform prediction are l width apart; residuals of mass 1/2 in all."""
+    sign = np.where(np.arange(classes) < classes // 2, 1.0, -1.0)
+    k = 10
+    low = np.floor(k / classes) / k
+    reach = min(1 / classes - low, low + 1 / k - 1 / classes)
+    z = np.array([1 / classes + reach * (1 - 1e-9) * s * sign for s in (1, -1)])
+    truth = np.array([(1 - sign) / classes, (1 + sign) / classes])
+    w = worlds.single([0.5, 0.5], z, truth)
+    assert worlds.full_cell(w, k)[0] < 0.5 * reach + 1e-12
+    distance = np.abs(z[0] - z[1]).sum()
+    assert worlds.smooth(w)[0] >= 0.5 * min(distance, 1.0) * (1 - 1e-6)
+    assert worlds.smooth(w)[0] <= implied_alpha("full-0.1", "smooth", worlds.full_cell(w, k)[0], classes, cells=1)
+
+
+def test_on_data_the_cells_are_added_up() -> None:
+    w = worlds.draw(30, 4, 3, seed=3)
+    for i in range(30):
+        r, f = w.one(i)
+        found = full_to_smooth(w.T[i], f, w.C[i], 0.2, sample_weight=w.P[i])
+        assert found == pytest.approx(definition.full(r, f, "0.2") + 0.6, abs=1e-12)
+        assert definition.class_supremum("smooth", r, f) <= found + 1e-12
+
+
+def test_the_printed_constants() -> None:
+    assert implied_alpha("full-0.1", "smooth", 1e-5, 3, constants="paper") == pytest.approx(1e-5 * 1000 + 0.3)
+    assert implied_alpha("full-0.1", "smooth", 1e-5, 3) == pytest.approx(1e-5 * 163 + 0.3)
+    assert implied_alpha("full-0.1", "smooth", 1e-5, 4) == pytest.approx(2e-5 * 787 + 0.4)
+    # the paper reaches a degree through smooth only
+    assert implied_alpha("full-0.1", "degree-3", 1e-5, 3, constants="paper") == pytest.approx(2 * (1e-5 * 1000 + 0.3))
+    assert implied_alpha("full-0.1", "degree-3", 1e-5, 3) == pytest.approx(1e-5 * 163 + 0.3)
+    assert implied_alpha("full-0.1", "degree-2", 1e-5, 4) == pytest.approx(2e-5 * 787 + 0.2)

@@ -1,0 +1,386 @@
+"""Metrics against loops, linear programs and quadratic forms, and the scorers inside scikit-learn."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import linprog
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.svm import LinearSVC
+
+import definition
+import lowcal
+from lowcal import metrics
+from lowcal.datasets import make_miscalibrated, parity_square, two_halves
+
+ALL = lowcal.Memberships(min_mass=0)
+
+
+def sample(classes: int, seed: int = 0) -> tuple[definition.World, np.ndarray, np.ndarray, dict[str, object]]:
+    """Return a world, its fractional and 0/1 memberships with everyone, weights, and the options of a metric."""
+    data = definition.world(90, classes, seed=seed)
+    C = np.column_stack([data.fractional, data.binary])
+    weight = np.random.default_rng(seed).random(90)
+    options = {"subpopulations": ALL, "sample_weight": weight}
+    return data, C, weight, options
+
+
+def with_everyone(C: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.ones(len(C)), C])
+
+
+# ----------------------------------------------------------------------------------------------- suprema of the notions
+@pytest.mark.parametrize("classes", [2, 3])
+def test_errors_are_the_suprema_of_the_definitions(classes: int) -> None:
+    data, C, weight, options = sample(classes)
+
+    def expected(notion: str) -> float:
+        return definition.supremum(notion, with_everyone(C), data.hot, data.p, weight)
+
+    assert metrics.multiaccuracy_error(data.y, data.p, C, **options) == pytest.approx(expected("multiaccuracy"))
+    for k in (1, 2, 3) if classes == 2 else (1, 2):
+        assert metrics.degree_error(data.y, data.p, C, degree=k, **options) == pytest.approx(expected(f"degree-{k}"))
+    assert metrics.smooth_error(data.y, data.p, C, **options) == pytest.approx(expected("smooth"), abs=1e-9)
+    assert metrics.full_error(data.y, data.p, C, width=0.25, **options) == pytest.approx(expected("full-0.25"))
+    assert metrics.full_error(data.y, data.p, C, **options) == pytest.approx(expected("full-0.1"))
+    assert metrics.degree_error(data.y, data.p, C, **options) == metrics.degree_error(
+        data.y, data.p, C, degree=2, **options
+    )
+
+
+def test_a_bracketed_supremum_has_an_upper_end() -> None:
+    data, C, weight, options = sample(3)
+    low = metrics.degree_error(data.y, data.p, C, degree=3, **options)
+    high = metrics.degree_error(data.y, data.p, C, degree=3, upper=True, **options)
+    program = definition.supremum("degree-3", with_everyone(C), data.hot, data.p, weight)
+    assert low <= program + 1e-9
+    assert low < high
+    assert low <= high
+    assert metrics.degree_error(data.y, data.p, C, upper=True, **options) == metrics.degree_error(
+        data.y, data.p, C, **options
+    )
+    assert metrics.smooth_error(data.y, data.p, C, upper=True, **options) >= metrics.smooth_error(
+        data.y, data.p, C, **options
+    )
+
+
+def test_truth_in_the_place_of_labels() -> None:
+    """f_star first: the expectation without the noise; of f_star itself every error is 0."""
+    data = make_miscalibrated(400, random_state=0)
+    groups = lowcal.Groups(["g0"], min_mass=0)
+    for metric in (metrics.multiaccuracy_error, metrics.degree_error, metrics.smooth_error, metrics.full_error):
+        assert metric(data.f_star, data.f_star, data.X, subpopulations=groups) == pytest.approx(0, abs=1e-15)
+        assert metric(data.f_star, data.p, data.X, subpopulations=groups) > 0.01
+
+
+def test_without_columns_everyone_is_the_only_subpopulation() -> None:
+    y, p = [1, 0, 0, 1], [0.8, 0.1, 0.4, 0.6]
+    assert metrics.multiaccuracy_error(y, p) == pytest.approx(abs(np.mean(y) - np.mean(p)))
+    assert metrics.multiaccuracy_error(y, p, signed_members=True) == pytest.approx(abs(np.mean(y) - np.mean(p)))
+
+
+# ------------------------------------------------------------------------------------------- the paper's experiment
+@pytest.mark.parametrize("classes", [2, 3])
+def test_signed_members_by_a_loop(classes: int) -> None:
+    data, C, weight, options = sample(classes)
+    p, w = definition.as_columns(data.p), weight / weight.sum()
+    loop = max(
+        abs(sum(w[i] * (2 * c[i] - 1) * (data.hot[i, a] - p[i, a]) for i in range(90)))
+        for c in with_everyone(C).T
+        for a in range(p.shape[1])
+    )
+    assert metrics.multiaccuracy_error(data.y, data.p, C, signed_members=True, **options) == pytest.approx(loop)
+
+
+def excess(truth: np.ndarray, p: np.ndarray, C: np.ndarray, weight: np.ndarray) -> float:
+    """The largest E[c] (Var_c f - Var_c f*), by loops."""
+    worst = -np.inf
+    for c in C.T:
+        q = weight / weight.sum() * c
+        for a in range(p.shape[1]):
+            variances = []
+            for h in (p[:, a], truth[:, a]):
+                mean = sum(q * h) / sum(q)
+                variances.append(sum(q * (h - mean) ** 2) / sum(q))
+            worst = max(worst, sum(q) * (variances[0] - variances[1]))
+    return worst
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_excess_variance_by_loops(classes: int) -> None:
+    data = make_miscalibrated(120, n_classes=classes, overconfidence=3.0, random_state=1)
+    rng = np.random.default_rng(0)
+    C, weight = rng.random((120, 4)), rng.random(120)
+    columns = [definition.as_columns(part) for part in (data.f_star, data.p)]
+    expected = excess(*columns, with_everyone(C), weight)
+    options = {"subpopulations": ALL, "sample_weight": weight}
+    assert metrics.excess_variance(data.f_star, data.p, C, **options) == pytest.approx(expected, rel=1e-9)
+    assert expected > 0.01
+    # where the truth plays the labels, the bound must hold exactly: C = Cov(f, f*)
+    assert metrics.excess_variance_bound(data.f_star, data.p, C, **options) >= expected - 1e-15
+    assert metrics.excess_variance(data.f_star, data.f_star, C, **options) == pytest.approx(0, abs=1e-15)
+
+
+def test_excess_variance_bound_by_hand_and_at_its_best() -> None:
+    """Spec 5.11: min(2 (V - C), V - C^2 / V). For f* = a + b f the second is exact."""
+    f = np.array([0.1, 0.3, 0.8, 0.9])
+    truth = 0.2 + 0.5 * f
+    assert metrics.excess_variance_bound(truth, f) == pytest.approx(0.75 * np.var(f))
+    assert metrics.excess_variance(truth, f) == pytest.approx(0.75 * np.var(f))
+    # f* independent of f, and opposed to it: C <= 0
+    truth = 0.9 - 0.5 * f
+    V, C = np.var(f), -0.5 * np.var(f)
+    assert metrics.excess_variance_bound(truth, f) == pytest.approx(min(2 * (V - C), V - C * C / V))
+    narrow = 0.5 + 0.1 * (f - f.mean())  # C > V: the truth varies more
+    V, C = np.var(narrow), 0.1 * np.var(f)
+    assert metrics.excess_variance_bound(f, narrow) == pytest.approx(min(2 * (V - C), V - C * C / V))
+    assert metrics.excess_variance_bound([1, 0, 1], [0.5, 0.5, 0.5]) == 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        f, truth = rng.random(4), rng.random(4)
+        assert metrics.excess_variance(truth, f) <= metrics.excess_variance_bound(truth, f) + 1e-12
+
+
+def test_the_two_examples_of_the_paper() -> None:
+    world = two_halves()
+    options = {"subpopulations": lowcal.Groups(min_mass=0), "sample_weight": world.sample_weight}
+    # p says 1 and 0 for 0.7 and 0.3: Var 1/4 against 1/25 on everyone
+    assert metrics.excess_variance(world.f_star, world.p, world.X, **options) == pytest.approx(0.25 - 0.04)
+    # multiaccurate on halves only in sum: 0.3 / 2 on each, 0.3 against the other half
+    assert metrics.multiaccuracy_error(world.y, world.p, world.X, **options) == pytest.approx(0.15)
+    assert metrics.multiaccuracy_error(world.y, world.p, world.X, signed_members=True, **options) == pytest.approx(0.3)
+    square = parity_square()
+    options["sample_weight"] = square.sample_weight
+    assert metrics.multiaccuracy_error(square.y, square.p, square.X, signed_members=True, **options) < 1e-15
+
+
+# ------------------------------------------------------------------------------------------- on the line of predictions
+def smooth_calibration(y: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
+    """max sum r w over w in [-1, 1] with |w_i - w_j| <= |p_i - p_j| for all pairs: a linear program."""
+    n, r = len(p), weight / weight.sum() * (y - p)
+    pairs = list(combinations(range(n), 2))
+    A = np.zeros((2 * len(pairs), n))
+    for k, (i, j) in enumerate(pairs):
+        A[2 * k, [i, j]] = 1, -1
+        A[2 * k + 1, [i, j]] = -1, 1
+    gaps = np.repeat([abs(p[i] - p[j]) for i, j in pairs], 2)
+    scale = np.abs(r).max()
+    return -linprog(-r / scale, A_ub=A, b_ub=gaps, bounds=(-1, 1), method="highs").fun * scale
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_smooth_calibration_error_by_a_linear_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, weight = np.round(rng.random(25), 1 if seed % 2 else 9), rng.random(25)
+    y = (rng.random(25) < p**2).astype(float)
+    y[:2] = 0, 1
+    found = metrics.smooth_calibration_error(y, p, sample_weight=weight)
+    assert found == pytest.approx(smooth_calibration(y, p, weight), abs=1e-8)
+    # [0, 1]-valued weights are half of them: error <= smCE <= 2 error
+    one_sided = metrics.smooth_error(y, p, sample_weight=weight)
+    assert one_sided - 1e-12 <= found <= 2 * one_sided + 1e-12
+
+
+def test_smooth_calibration_error_is_binary() -> None:
+    with pytest.raises(lowcal.InvalidInput, match="binary problems, but p has 3 columns"):
+        metrics.smooth_calibration_error([0, 1, 2], np.full((3, 3), 1 / 3))
+
+
+def test_projected_smooth_error_by_linear_programs() -> None:
+    data, C, weight, options = sample(4)
+    every = [T for s in (1, 2, 3) for T in combinations(range(4), s)]
+    errors = {}
+    for T in every:
+        f_T, y_T = data.p[:, T].sum(axis=1), data.hot[:, T].sum(axis=1)
+        errors[T] = definition.supremum("smooth", with_everyone(C), y_T, f_T, weight)
+        found = metrics.projected_smooth_error(data.y, data.p, list(T), C, **options)
+        assert found == pytest.approx(errors[T], abs=1e-9)
+    assert metrics.projected_smooth_error(data.y, data.p, [list(T) for T in every], C, **options) == pytest.approx(
+        max(errors.values()), abs=1e-9
+    )
+    assert metrics.projected_smooth_error(data.y, data.p, range(4), C, **options) == pytest.approx(0, abs=1e-12)
+
+
+def test_projected_smooth_error_takes_names_and_binary_problems() -> None:
+    data, C, _, options = sample(3)
+    names = np.array(["red", "green", "blue"])
+    by_name = metrics.projected_smooth_error(
+        names[data.y], data.p, ["green", "blue"], C, classes=names.tolist(), **options
+    )
+    assert by_name == metrics.projected_smooth_error(data.y, data.p, [1, 2], C, **options)
+    one = metrics.projected_smooth_error(names[data.y], data.p, "blue", C, classes=names.tolist(), **options)
+    assert one == metrics.projected_smooth_error(data.y, data.p, [2], C, **options)
+    data, C, _, options = sample(2)
+    both = [metrics.projected_smooth_error(data.y, data.p, [a], C, **options) for a in (0, 1)]
+    assert both == pytest.approx([metrics.smooth_error(data.y, data.p, C, **options)] * 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[], ["red"], [0, 0], [[0], [7]], [[0], []]])
+def test_projected_smooth_error_refuses_unknown_labels(labels: list[object]) -> None:
+    data, *_ = sample(3)
+    with pytest.raises(lowcal.InvalidInput, match="labels must hold different labels"):
+        metrics.projected_smooth_error(data.y, data.p, labels)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_group_calibration_error_by_a_loop(classes: int) -> None:
+    data, C, weight, options = sample(classes)
+    p, w = definition.as_columns(data.p), weight / weight.sum()
+    worst = 0.0
+    for c in with_everyone(C).T:
+        for a in range(p.shape[1]):
+            bins: dict[int, float] = {}
+            for i in range(90):
+                b = definition.cell(p[i, a], "0.1")
+                bins[b] = bins.get(b, 0.0) + w[i] * c[i] * (data.hot[i, a] - p[i, a])
+            worst = max(worst, sum(abs(v) for v in bins.values()) / (w @ c))
+    assert metrics.group_calibration_error(data.y, data.p, C, **options) == pytest.approx(worst)
+    with pytest.raises(lowcal.InvalidInput, match="width"):
+        metrics.group_calibration_error(data.y, data.p, C, width=2, **options)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_laplace_kernel_error_by_the_quadratic_form(classes: int) -> None:
+    data, C, weight, options = sample(classes)
+    p, w = definition.as_columns(data.p), weight / weight.sum()
+    worst = 0.0
+    for c in with_everyone(C).T:
+        for a in range(p.shape[1]):
+            r = w * c * (data.hot[:, a] - p[:, a])
+            form = sum(r[i] * r[j] * np.exp(-abs(p[i, a] - p[j, a])) for i in range(90) for j in range(90))
+            worst = max(worst, form)
+    found = metrics.laplace_kernel_error(data.y, data.p, C, **options)
+    assert found == pytest.approx(np.sqrt(worst), rel=1e-9)
+
+
+def test_a_subpopulation_without_weight_shows_nothing() -> None:
+    """Rows of weight 0 are not there: no division by their mass."""
+    y, p = np.array([1, 0, 1, 0]), np.array([0.5, 0.5, 0.9, 0.9])
+    C = np.array([[0.0], [0.0], [1.0], [1.0]])
+    options = {"subpopulations": ALL, "sample_weight": [1, 1, 0, 0]}
+    assert metrics.group_calibration_error(y, p, C, **options) == 0.0
+    assert metrics.excess_variance(y, p, C, **options) == pytest.approx(-0.25)
+    assert metrics.laplace_kernel_error(y, p, C, **options) == 0.0
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        metrics.multiaccuracy_error,
+        lambda *a, **k: metrics.multiaccuracy_error(*a, signed_members=True, **k),
+        metrics.degree_error,
+        metrics.smooth_error,
+        metrics.full_error,
+        metrics.excess_variance,
+        metrics.excess_variance_bound,
+        metrics.group_calibration_error,
+        metrics.laplace_kernel_error,
+        lambda y, p, X, **k: metrics.projected_smooth_error(y, p, [1], X, **k),
+    ],
+)
+def test_doubling_rows_is_doubling_weights(metric: object) -> None:
+    data, C, _, _ = sample(2)
+    twice = np.arange(90) < 30
+    order = np.concatenate([np.arange(90), np.flatnonzero(twice)])
+    weighted = metric(data.y, data.p, C, subpopulations=ALL, sample_weight=1.0 + twice)
+    repeated = metric(data.y[order], data.p[order], C[order], subpopulations=ALL)
+    assert weighted == pytest.approx(repeated, rel=1e-9)
+
+
+def test_learned_subpopulations_are_asked_for() -> None:
+    """On a bare array the default class is trees: the step at x > 0 is found."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    y, p = (X[:, 0] > 0).astype(int), np.full(600, 0.5)
+    everyone = abs(y.mean() - 0.5)
+    for metric in (metrics.multiaccuracy_error, metrics.laplace_kernel_error):
+        assert metric(y, p, X) > 0.2 > everyone
+    assert metrics.multiaccuracy_error(y, p, X, signed_members=True) > 0.4
+
+
+# -------------------------------------------------------------------------------------------------------------- scorers
+@pytest.fixture(scope="module")
+def table() -> tuple[pd.DataFrame, np.ndarray]:
+    """A small problem in which the group matters and a strong penalty hides it."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"group": rng.choice(["a", "b", "c"], 600), "x": rng.normal(size=600)})
+    score = X["x"].to_numpy() + np.select([X["group"] == "a", X["group"] == "b"], [1.5, -1.5], 0.0)
+    return X, np.where(rng.random(600) < 1 / (1 + np.exp(-score)), "yes", "no")
+
+
+def model() -> object:
+    columns = make_column_transformer((OneHotEncoder(), ["group"]), remainder="passthrough")
+    return make_pipeline(columns, LogisticRegression())
+
+
+def test_scorer_inside_grid_search(table: tuple[pd.DataFrame, np.ndarray]) -> None:
+    X, y = table
+    score = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["group"], min_mass=0))
+    folds = StratifiedKFold(3)
+    grid = {"logisticregression__C": [1e-4, 1.0]}
+    search = clone(GridSearchCV(model(), grid, scoring=score, cv=folds)).fit(X, y)
+    assert search.best_params_ == {"logisticregression__C": 1.0}
+    # fold by fold, from the definition
+    for k, C in enumerate(grid["logisticregression__C"]):
+        expected = []
+        for train, test in folds.split(X, y):
+            fitted = model().set_params(logisticregression__C=C).fit(X.iloc[train], y[train])
+            p = fitted.predict_proba(X.iloc[test])[:, 1]
+            _, members = definition.groups({"group": X["group"].to_numpy()[test]})
+            expected.append(-definition.supremum("degree-2", members, (y[test] == "yes").astype(float), p))
+        assert search.cv_results_["mean_test_score"][k] == pytest.approx(np.mean(expected), rel=1e-9)
+
+
+def test_scorer_inside_cross_val_score_and_by_name(table: tuple[pd.DataFrame, np.ndarray]) -> None:
+    X, y = table
+    groups = lowcal.Groups(["group"])
+    scores = [
+        cross_val_score(model(), X, y, scoring=metrics.scorer(notion, subpopulations=groups), cv=3)
+        for notion in ("multiaccuracy", "degree-2", "smooth", "full-0.1")
+    ]
+    assert all((s < 0).all() and (s > -0.2).all() for s in scores)
+    assert (scores[0] >= scores[1] - 1e-15).all()  # a stronger notion shows no less
+    many = GridSearchCV(
+        model(),
+        {"logisticregression__C": [1.0]},
+        scoring={"ma": metrics.scorer("multiaccuracy", subpopulations=groups), "accuracy": "accuracy"},
+        refit="ma",
+        cv=3,
+    ).fit(X, y)
+    assert many.cv_results_["mean_test_ma"][0] == pytest.approx(scores[0].mean())
+
+
+def test_scorer_with_three_classes_and_weights() -> None:
+    data = make_miscalibrated(900, n_classes=3, random_state=0)
+    X = pd.DataFrame({k: data.X[k] for k in ("g0", "x0", "x1")})
+    columns = make_column_transformer((OneHotEncoder(), ["g0"]), remainder="passthrough")
+    names = np.array(["u", "v", "w"])[data.y]
+    fitted = make_pipeline(columns, LogisticRegression()).fit(X, names)
+    weight = np.random.default_rng(0).random(900)
+    score = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["g0"], min_mass=0))
+    _, members = definition.groups({"g0": X["g0"].to_numpy()})
+    for w in (None, weight):
+        expected = -definition.supremum("degree-2", members, np.eye(3)[data.y], fitted.predict_proba(X), w)
+        assert score(fitted, X, names, sample_weight=w) == pytest.approx(expected, rel=1e-9)
+    assert score(fitted, X, names) != score(fitted, X, names, weight)
+
+
+def test_scorer_is_a_value() -> None:
+    score = metrics.scorer("full-0.1", subpopulations=lowcal.Groups(["g"]))
+    assert pickle.loads(pickle.dumps(score)) == score
+    assert clone(score, safe=False) == score
+    assert repr(metrics.scorer("smooth")) == "scorer('smooth', subpopulations=None)"
+    with pytest.raises(lowcal.InvalidInput, match="Did you mean 'degree-2'"):
+        metrics.scorer("degre-2")
+    X, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
+    with pytest.raises(lowcal.InvalidInput, match="needs predict_proba, which LinearSVC does not have"):
+        metrics.scorer()(LinearSVC().fit(X, y), X, y)
