@@ -16,12 +16,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lowcal import datasets, errors
+    from lowcal import (
+        accounting,
+        complexity,
+        datasets,
+        errors,
+        guarantees,
+        hierarchy,
+        metrics,
+        online,
+        sampling,
+        testing,
+    )
     from lowcal.auditing import Measurement, audit, measure
     from lowcal.errors import AuditWarning, FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.fitting import multicalibrate
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.online import Forecaster
+    from lowcal.private_runs import PrivateFit
     from lowcal.reports import AuditReport, Finding, Verdict
     from lowcal.runs import Fit, Record
     from lowcal.stopping import Status
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
         Intersections,
         Linear,
         Memberships,
+        Private,
         Regressor,
         Subpopulations,
         Thresholds,
@@ -46,6 +60,7 @@ _HOME = {
     "Finding": "reports",
     "Fit": "runs",
     "FitInterrupted": "errors",
+    "Forecaster": "online",
     "Full": "notions",
     "Groups": "subpopulations",
     "Intersections": "subpopulations",
@@ -62,6 +77,8 @@ _HOME = {
     "Multiaccuracy": "notions",
     "Notion": "notions",
     "Predictor": "updates",
+    "Private": "subpopulations",
+    "PrivateFit": "private_runs",
     "Record": "runs",
     "Regressor": "subpopulations",
     "Smooth": "notions",
@@ -76,7 +93,18 @@ _HOME = {
     "multicalibrate": "fitting",
     "parse_notion": "notions",
 }
-_MODULES = ("datasets", "errors")
+_MODULES = (
+    "accounting",
+    "complexity",
+    "datasets",
+    "errors",
+    "guarantees",
+    "hierarchy",
+    "metrics",
+    "online",
+    "sampling",
+    "testing",
+)
 
 __all__ = [  # noqa: RUF022
     "AuditReport",
@@ -84,6 +112,7 @@ __all__ = [  # noqa: RUF022
     "Finding",
     "Fit",
     "FitInterrupted",
+    "Forecaster",
     "Full",
     "Groups",
     "Intersections",
@@ -100,6 +129,8 @@ __all__ = [  # noqa: RUF022
     "Multiaccuracy",
     "Notion",
     "Predictor",
+    "Private",
+    "PrivateFit",
     "Record",
     "Regressor",
     "Smooth",
@@ -111,9 +142,17 @@ __all__ = [  # noqa: RUF022
     "Verdict",
     "__version__",
     "audit",
+    "accounting",
+    "complexity",
     "datasets",
     "errors",
+    "guarantees",
+    "hierarchy",
     "measure",
+    "metrics",
+    "online",
+    "sampling",
+    "testing",
     "multicalibrate",
     "parse_notion",
 ]

@@ -7,27 +7,29 @@ not used to make the model or to find the subpopulations.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from lowcal import provenance
-from lowcal.certificates import METHODS, Band, Method, Null, Panel, band, null_test
+from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, null_test
 from lowcal.engines.reference import stack
 from lowcal.errors import AuditWarning, InvalidInput, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
+from lowcal.guarantees import GroupMoments, moments_of
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
-from lowcal.notions import Notion, Smooth, Suprema, Witness, parse_notion
+from lowcal.notions import LowDegree, Notion, Smooth, Suprema, Witness, parse_notion
 from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.threads import one_blas_thread, spread
 from lowcal.updates import read_features
+from lowcal.weights import Monomial
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -177,8 +179,9 @@ def audit(
         bands = [band(panel, parsed, level, method, rng) for panel in panels]
         is_label = outcomes.layout.classes is not None
         nulls = [null_test(one, parsed, level, rng, draws=null_draws, is_exact=is_label) for one in panels]
+        groups = [_groups(panel, parsed, one, level, method, rng) for panel, one in zip(panels, bands, strict=True)]
     notes = _notes(parsed, outcomes, nulls, panels, is_exact)
-    return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, is_exact, notes)
+    return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
 
 
 def _check_options(alpha: object, confidence: object, method: str, null_draws: object) -> None:
@@ -275,6 +278,7 @@ def _report(
     panels: Sequence[Panel],
     bands: Sequence[Band],
     nulls: Sequence[Null],
+    groups: Sequence[Mapping[str, Described]],
     is_exact: bool,
     notes: tuple[str, ...],
 ) -> AuditReport:
@@ -309,9 +313,40 @@ def _report(
             for panel, one in zip(panels, bands, strict=True)
             if one.constraints is not None
         ),
-        describe=lambda name: (),
+        moments={name: described for group in groups for name, described in group.items()},
         notes=notes,
     )
+
+
+#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
+Described: TypeAlias = Sequence[tuple[GroupMoments, float]]
+
+
+def _groups(
+    panel: Panel, notion: Notion, known: Band, level: float, method: Method, rng: np.random.Generator
+) -> dict[str, Described]:
+    """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
+
+    The margin comes from the band itself where it holds these constraints, from one of degree 2 otherwise.
+    """
+    degree = max(2, notion.degree) if isinstance(notion, LowDegree) else 2
+    if not isinstance(notion, LowDegree) or notion.degree < 2:
+        known = band(panel, LowDegree(2), level, method, rng)
+    assert known.constraints is not None
+    margins = _margins(known.constraints, panel.p.shape[1], degree)
+    described = moments_of(panel.design, panel.y, panel.p, panel.weight, degree)
+    return {
+        name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
+        for name, labels, own in zip(panel.names, described, margins, strict=True)
+    }
+
+
+def _margins(constraints: Constraints, d: int, degree: int) -> FloatArray:
+    """Return the largest half-width among the powers of each label's own probability, shape (m, d)."""
+    place = {weight: s for s, weight in enumerate(constraints.weights)}
+    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(d)]
+    half = np.minimum(constraints.half, 1.0)
+    return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isnan
@@ -13,6 +13,7 @@ import numpy as np
 
 from lowcal.certificates import Constraints, Method
 from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
 
@@ -97,7 +98,7 @@ class AuditReport:
     is_exact: bool
     findings: tuple[Finding, ...] = field(repr=False)
     constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
-    describe: Callable[[str], Sequence[object]] = field(repr=False)
+    moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
 
     def worst(self, n: int = 5) -> tuple[Finding, ...]:
@@ -113,14 +114,27 @@ class AuditReport:
         raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see [f.subpopulation for f in .findings].")
 
     def guarantees(self, subpopulation: str | None = None) -> str:
-        """Return what follows for the people of each subpopulation (section 5 of the specification), to be read."""
+        """Return what follows for the people of every subpopulation, or of one (Section 4 of the paper), to be read.
+
+        Figures in the text hold with the report's confidence wherever it says so; `pages` has them as numbers.
+        """
         names = [one.subpopulation for one in self.findings]
         chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
-        return "\n\n".join(str(page) for name in chosen for page in self.describe(name))
+        sure = (
+            f"With {self.confidence:.0%} confidence for all of it at once, by {self.method}, where a margin is given."
+        )
+        return "\n\n".join([sure, *(str(page) for name in chosen for page in self.pages(name))])
+
+    def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
+        """Return what is known of a subpopulation, a page for each label: sentences and figures."""
+        name = self.finding(subpopulation).subpopulation
+        labels = [None] if self.layout.d == 1 else [str(label_of(self.layout, a)) for a in range(self.layout.d)]
+        known = zip(labels, self.moments[name], strict=True)
+        return tuple(describe(group, name, label, margin) for label, (group, margin) in known)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
-        skipped = ("notion", "layout", "findings", "constraints", "describe", "verdict", "notes")
+        skipped = ("notion", "layout", "findings", "constraints", "moments", "verdict", "notes")
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         return {
             "notion": str(self.notion),
