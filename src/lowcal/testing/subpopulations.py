@@ -51,12 +51,12 @@ class Setting:
     @property
     def rng(self) -> np.random.Generator:
         """A generator that starts anew each time."""
-        return np.random.default_rng(self.seed)
+        return np.random.default_rng([self.seed, 0])
 
     @cached_property
     def weight(self) -> FloatArray:
         """Unequal weights that sum to one; every ninth row has none."""
-        w = self.rng.uniform(0.5, 2.0, self.table.n_rows)
+        w = np.random.default_rng([self.seed, 1]).uniform(0.5, 2.0, self.table.n_rows)
         if len(w) > 9:
             w[::9] = 0.0
         return np.asarray(w / w.sum())
@@ -74,8 +74,8 @@ class Setting:
 
     def residuals(self) -> list[FloatArray]:
         """Return a few residuals in [-1, 1]."""
-        n = self.table.n_rows
-        return [self.rng.uniform(-1, 1, n), np.sign(self.rng.normal(size=n)), np.full(n, -0.5), np.full(n, 0.5)]
+        rng, n = np.random.default_rng([self.seed, 2]), self.table.n_rows
+        return [rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n), np.full(n, -0.5), np.full(n, 0.5)]
 
 
 Rule = Callable[[Setting], None]
