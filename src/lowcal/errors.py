@@ -40,6 +40,10 @@ class FitInterrupted(LowcalError, KeyboardInterrupt):
         self.fit = fit
 
 
+class CheckFailed(LowcalError, AssertionError):
+    """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
+
+
 def suggest(given: str, valid: Iterable[str]) -> str:
     """Name the nearest valid word, for the end of a message.
 

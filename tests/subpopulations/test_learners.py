@@ -255,6 +255,13 @@ def test_a_regressor_without_an_answer_adds_nothing():
     assert not learner.learn(np.zeros((5, 1)))
 
 
+def test_a_regressor_predicts_for_nobody():
+    learner = prepare("regressor")
+    learner.learn(np.random.default_rng(2).normal(size=(N, 1)))
+    nobody = learner.encoder(Table.of(COLUMNS).take(np.arange(0)))
+    assert learner.design(nobody).dense().shape == (0, 2)
+
+
 def test_a_regressor_is_not_plain_data():
     learner = prepare("regressor")
     learner.learn(np.random.default_rng(1).normal(size=(N, 1)))

@@ -73,6 +73,8 @@ class Fitted:
 
     def design(self, rows: FloatArray) -> Design:
         """Return the signed memberships."""
+        if len(rows) == 0:  # scikit-learn refuses to predict for nobody
+            return Matrix(np.zeros((0, len(self.names))))
         columns = [h.predict(rows) / s for h, s in zip(self.estimators, self.scales, strict=True)]
         return Matrix(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
 

@@ -1,0 +1,581 @@
+"""The rules of a hypothesis class (`lowcal.subpopulations.base.Subpopulations`), tried on one small table.
+
+The heart is the signed contract of the weak learner (Definition 5.1, corrected by spec 4.1); around it stands what
+prediction relies on: new rows are read like the fitted ones, row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from lowcal.engines.reference import Design
+from lowcal.errors import InvalidInput
+from lowcal.fitting import SolverName, _generator, multicalibrate
+from lowcal.frames import Column
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray, IntArray, brier
+from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
+from lowcal.testing.rules import CLOSE, attempt, require
+
+#: Rows of the built-in table.
+N_ROWS = 320
+#: At most so many members are looked at one by one.
+MOST_MEMBERS = 25
+#: Predictions of a fit and of its replay agree to this much.
+REPLAY = 1e-12
+
+LOOK = "Look at the `encoder` and at the `design` of your families."
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The class under test, the table as it was given, whether everyone must be a member, and a seed."""
+
+    subpopulations: Subpopulations
+    X: Any
+    everyone: bool
+    seed: int
+
+    @cached_property
+    def table(self) -> Frame:
+        """The table as lowcal reads it."""
+        return Frame.of(self.X)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator that starts anew each time."""
+        return np.random.default_rng([self.seed, 0])
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """Unequal weights that sum to one; every ninth row has none."""
+        w = np.random.default_rng([self.seed, 1]).uniform(0.5, 2.0, self.table.n_rows)
+        if len(w) > 9:
+            w[::9] = 0.0
+        return np.asarray(w / w.sum())
+
+    def prepare(self) -> WeakLearner:
+        """Return the learner on the table."""
+        return self.subpopulations.prepare(self.table, self.weight)
+
+    def explored(self) -> WeakLearner:
+        """Return the learner after it was asked a few times, so that learned members are among its own."""
+        learner = self.prepare()
+        for Z in self.residuals():
+            learner.learn(Z[:, None])
+        return learner
+
+    def residuals(self) -> list[FloatArray]:
+        """Return a few residuals in [-1, 1]."""
+        rng, n = np.random.default_rng([self.seed, 2]), self.table.n_rows
+        return [rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n), np.full(n, -0.5), np.full(n, 0.5)]
+
+
+Rule = Callable[[Setting], None]
+
+
+def check_subpopulations(
+    subpopulations: Subpopulations,
+    X: object = None,
+    *,
+    everyone: bool = True,
+    random_state: int | np.random.Generator | None = 0,
+) -> None:
+    """Try every rule of a hypothesis class; raise `CheckFailed` at the first that is broken.
+
+    The rules: memberships lie in [-1, 1] and are read row by row, also on new rows; names are unique; the search keeps
+    its signed contract (spec 4.1) and sees negative correlations; weights count as copies; a fit reaches alpha and its
+    replay predicts the same. `subpopulation_checks` lists them.
+
+    Parameters
+    ----------
+    subpopulations : a class of your own, such as MyClass(columns=["age"]).
+    X : a table of a few hundred rows with the columns it needs; None is a built-in table with the columns "group"
+        (text), "member" (booleans), "age", "score" and "count" (numbers), some values missing in "group" and "age".
+    everyone : whether the whole population, c = 1, must be a member.
+    random_state : seed of the residuals, the weights and the built-in table.
+
+    >>> from lowcal.subpopulations import Groups
+    >>> check_subpopulations(Groups(["group", "age"]))
+    """
+    for _, check in subpopulation_checks(X, everyone=everyone, random_state=random_state):
+        check(subpopulations)
+
+
+def subpopulation_checks(
+    X: object = None, *, everyone: bool = True, random_state: int | np.random.Generator | None = 0
+) -> Iterator[tuple[str, Callable[[Subpopulations], None]]]:
+    """Yield the name of every rule of a hypothesis class and a function that tries it on a given class.
+
+    >>> [name for name, _ in subpopulation_checks()][:2]
+    ['it_prepares_a_learner', 'it_leaves_the_table_alone']
+    """
+    seed = int(_generator(random_state).integers(2**31))
+    given = draw_table(np.random.default_rng(seed)) if X is None else X
+    where = "on the built-in table" if X is None else "on the given table"
+    for rule in _RULES:
+        yield rule.__name__, partial(_try, rule, given, everyone, seed, where)
+
+
+def _try(rule: Rule, X: object, everyone: bool, seed: int, where: str, subpopulations: Subpopulations) -> None:
+    attempt(rule, subpopulations, where, Setting(subpopulations, _own(X), everyone, seed))
+
+
+def _own(X: object) -> object:
+    """Return a copy of X, so that no rule sees what another has done to it; what can't be copied stays itself."""
+    try:
+        return deepcopy(X)
+    except Exception:
+        return X
+
+
+def draw_table(rng: np.random.Generator) -> dict[str, np.typing.NDArray[Any]]:
+    """Return a small table with text, booleans and numbers, and with missing values.
+
+    >>> list(draw_table(np.random.default_rng(0)))
+    ['group', 'member', 'age', 'score', 'count']
+    """
+    group = rng.choice(np.array(["a", "b", "c", None], dtype=object), N_ROWS, p=[0.4, 0.3, 0.2, 0.1])
+    age = np.where(rng.random(N_ROWS) < 0.1, np.nan, rng.normal(40, 12, N_ROWS).round(1))
+    member, score = rng.random(N_ROWS) < 0.5, rng.random(N_ROWS)
+    return {"group": group, "member": member, "age": age, "score": score, "count": rng.integers(0, 4, N_ROWS)}
+
+
+# --- preparing -----------------------------------------------------------------------------------------------
+
+
+def it_prepares_a_learner(setting: Setting) -> None:
+    """prepare(X, sample_weight) returns a WeakLearner bound to the rows and weights of X."""
+    given: object = setting.subpopulations
+    good = isinstance(given, Subpopulations)
+    require(good, f"{given!r} is no Subpopulations.", "Subclass lowcal.subpopulations.Subpopulations.")
+    try:
+        learner = setting.prepare()
+    except Exception as error:
+        columns = ", ".join(setting.table.names)
+        broken = f"prepare raised {type(error).__name__}: {error} The table has the columns {columns}."
+        require(False, broken, "If the class needs others, pass a table of yours as X.")
+    require(isinstance(learner, WeakLearner), f"bind returned {learner!r}.", "Return a WeakLearner from bind.")
+    n = learner.design().shape[0]
+    require(
+        n == setting.table.n_rows,
+        f"The memberships have {n} rows for a table of {setting.table.n_rows}.",
+        "Keep every row, also those with missing values or without weight.",
+    )
+    away = float(np.abs(learner.weight - setting.weight).max(initial=0.0))
+    require(away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Hand on the sample_weight of bind.")
+
+
+def it_leaves_the_table_alone(setting: Setting) -> None:
+    """Preparing, searching and encoding change neither X nor its columns."""
+    before = [_copied(setting.table.column(name)) for name in setting.table.names]
+    learner = setting.subpopulations.prepare(setting.X, setting.weight)
+    learner.search(setting.residuals()[0], 1e-3)
+    for table in (Frame.of(setting.X), _used(setting)):
+        changed = [c.name for c in before if not _equal(c, table.column(c.name))]
+        broken = f"The column {', '.join(changed)} of X is another after prepare than before."
+        require(not changed, broken, "Work on copies: the arrays of a column may be those of X.")
+
+
+def _used(setting: Setting) -> Frame:
+    """Return the table after a learner was prepared on it and has encoded it."""
+    learner = setting.prepare()
+    learner.encoder(setting.table)
+    return setting.table
+
+
+def _copied(column: Column) -> Column:
+    codes, values = column.codes, column.values
+    return Column(
+        column.name,
+        column.categories,
+        None if codes is None else codes.copy(),
+        None if values is None else values.copy(),
+    )
+
+
+def _equal(a: Column, b: Column) -> bool:
+    if a.values is not None and b.values is not None:
+        return bool(np.array_equal(a.values, b.values, equal_nan=True))
+    return a.categories == b.categories and bool(np.array_equal(a.codes, b.codes))  # type: ignore[arg-type]
+
+
+def it_prepares_the_same_again(setting: Setting) -> None:
+    """Two learners on the same rows start with the same members."""
+    first, second = setting.prepare(), setting.prepare()
+    broken = f"Two calls of prepare name {len(first.names)} and {len(second.names)} members, not all alike."
+    require(first.names == second.names, broken, "Use a fixed seed where chance is needed, and keep no state.")
+    away = _distance(first.design(), second.design().dense())
+    require(away <= CLOSE, f"Two calls of prepare have memberships that differ by {away:.3g}.", "Keep no state.")
+
+
+def _distance(design: Design, C: FloatArray) -> float:
+    return float(np.abs(design.dense() - C).max(initial=0.0))
+
+
+# --- members -------------------------------------------------------------------------------------------------
+
+
+def memberships_lie_in_range(setting: Setting) -> None:
+    """Every membership is a number in [0, 1], or in [-1, 1] for a class with signs."""
+    learner = setting.explored()
+    _require_range(learner, learner.design().dense(), "")
+
+
+def _require_range(learner: WeakLearner, C: FloatArray, whose: str) -> None:
+    bad = ~(np.abs(C) <= 1)
+    if bad.any():
+        i, j = np.argwhere(bad)[0]
+        broken = f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}."
+        require(False, broken, "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them.")
+
+
+def names_are_unique(setting: Setting) -> None:
+    """Every member has a name of its own, a string; members of the same name count as one."""
+    learner = setting.explored()
+    names, m = learner.names, learner.design().shape[1]
+    require(len(names) == m, f"There are {len(names)} names for {m} members.", "Name every column of the design.")
+    odd = [name for name in names if not isinstance(name, str) or not name.strip()]
+    require(not odd, f"The name {odd[:1]} is no text.", "Give readable strings.")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, f"The name {twice[:1]} stands for several members.", "Give each its own.")
+    for Z in setting.residuals():
+        _require_one_meaning(learner, Z)
+
+
+def _require_one_meaning(learner: WeakLearner, z: FloatArray) -> None:
+    """Require that a member that is dropped because its name is known is the known one."""
+    families: list[Family] = list(learner._start)  # what was listed, before members of the same name were dropped
+    if learner.learner is not None:
+        families += learner.learner(learner.weight[:, None] * z[:, None])
+    for family in families:
+        C = family.design(learner.rows).dense()
+        for k, name in enumerate(family.names):
+            if name in learner.names:
+                away = float(np.abs(C[:, k] - learner.design().column(learner.names.index(name))).max(initial=0.0))
+                broken = f"The name {name!r} stands for two members, whose memberships differ by up to {away:.3g}."
+                remedy = "The second is dropped as known: give each its own name, for example a number."
+                require(away <= CLOSE, broken, remedy)
+
+
+def everyone_is_a_member(setting: Setting) -> None:
+    """The whole population, c = 1, is a member from the start."""
+    if setting.everyone:
+        C = setting.prepare().design().dense()
+        nearest = float(np.abs(C - 1).max(axis=0).min())
+        broken = f"No member holds all rows; the nearest is off by {nearest:.3g} on some row."
+        require(nearest <= CLOSE, broken, "List Everyone() first among `known`, or check with everyone=False.")
+
+
+def the_design_is_one_matrix(setting: Setting) -> None:
+    """All methods of the design, and member(j), speak of the same matrix of memberships."""
+    learner, rng = setting.explored(), setting.rng
+    design = learner.design()
+    C = design.dense()
+    n, m = C.shape
+    R, theta = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
+    ids = np.asarray(rng.integers(0, 4, n), dtype=np.intp)
+    part = rng.integers(0, n, 7)
+    cells = np.stack([C.T @ (R * (ids == s)[:, None]) for s in range(3)], axis=1)
+    pairs = {
+        "moments(R)": (design.moments(R), C.T @ R),
+        "cell_moments(ids, 3, R)": (design.cell_moments(ids, 3, R), cells),
+        "combine(theta)": (design.combine(theta), C @ theta),
+        "rows(part)": (design.rows(part).dense(), C[part]),
+    }
+    for j in _some(m, rng):
+        pairs[f"column({j})"] = (design.column(j), C[:, j])
+        pairs[f"member({j}), {learner.names[j]!r},"] = (learner.member(j).design(learner.rows).dense()[:, 0], C[:, j])
+        require(
+            learner.member(j).names == (learner.names[j],),
+            f"member({j}) is named {learner.member(j).names}, not {learner.names[j]!r}.",
+            "`take` must keep the names in the order of the members.",
+        )
+    for what, (given, wanted) in pairs.items():
+        away = float(np.abs(np.asarray(given) - wanted).max(initial=0.0)) if np.shape(given) == wanted.shape else np.inf
+        broken = f"{what} is off by {away:.3g} from the matrix that dense() returns."
+        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or mend yours.")
+
+
+def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
+    """Return a few members, the last one among them: all if they are few."""
+    return range(m) if m <= MOST_MEMBERS else sorted({m - 1, *rng.integers(0, m, MOST_MEMBERS).tolist()})
+
+
+# --- the weak learner ----------------------------------------------------------------------------------------
+
+
+def the_search_keeps_its_contract(setting: Setting) -> None:
+    """(1') what a member shows is found, (2') None means nobody shows it, (3') what is found is there (spec 4.1)."""
+    learner = setting.explored()
+    C = learner.design().dense()
+    centred = [C[:, j] - setting.weight @ C[:, j] for j in _some(C.shape[1], setting.rng)[:8]]
+    members = [sign * z / max(1.0, np.abs(z).max()) for z in centred for sign in (1.0, -1.0)]
+    for z in [*setting.residuals(), *members]:
+        for alpha in (0.3, 0.05, 0.005):
+            _require_contract(learner, z, alpha)
+
+
+def _require_contract(learner: WeakLearner, z: FloatArray, alpha: float) -> None:
+    found = learner.search(z, alpha)
+    shown = learner.design().dense().T @ (learner.weight * z)
+    j = int(np.abs(shown).argmax())
+    if found is None:
+        require(
+            abs(shown[j]) <= alpha + CLOSE,
+            f"search(z, {alpha:g}) found nobody, but E[c z] = {shown[j]:.6g} for {learner.names[j]!r}.",
+            "A search must find every |E[c z]| > alpha, of either sign (spec 4.1, 1' and 2').",
+        )
+        return
+    c = found.design.dense()
+    require(
+        c.shape == (len(z), 1) and found.sign in (1.0, -1.0),
+        f"search returned memberships of shape {c.shape} and the sign {found.sign!r}.",
+        "Return one member, and its sign, 1.0 or -1.0.",
+    )
+    again = float(np.abs(found.family.design(learner.rows).dense() - c).max(initial=0.0))
+    require(again <= CLOSE, f"found.design and found.family differ by {again:.3g}.", "Return the family's own design.")
+    actual = found.sign * float(c[:, 0] @ (learner.weight * z))
+    require(
+        abs(actual - found.violation) <= CLOSE and actual >= alpha / 2,
+        f"search(z, {alpha:g}) returned {found.family.names[0]!r} with s E[c z] = {found.violation:.6g}, "
+        f"but it is {actual:.6g}.",
+        "Return the sign and the size of E[c z] under the sample weights, at least alpha / 2 (spec 4.1, 3').",
+    )
+
+
+def negative_correlations_are_found(setting: Setting) -> None:
+    """A residual that is negative wherever it is not zero is found like a positive one.
+
+    For each of some members c, the residual -c has only negative correlations with memberships in [0, 1], and that of
+    c itself is -E[c^2]. For a learner, c - E[c] and its negative hide from everyone: what is found in one, a new
+    learner must find in the other.
+    """
+    learner = setting.explored()
+    C, w = learner.design().dense(), setting.weight
+    for j in _some(C.shape[1], setting.rng):
+        z, name = C[:, j], learner.names[j]
+        square, spread = float(w @ np.square(z)), float(w @ np.square(z - w @ z))
+        if square > 1e-6:
+            _require_found(learner.search(-z, square / 2), name, -square, "")
+        centred = (z - w @ z) / 2
+        if spread > 1e-3 and setting.prepare().search(centred, spread / 4) is not None:
+            again = setting.prepare().search(-centred, spread / 4)
+            _require_found(again, name, -spread / 2, ", which has been found in the opposite residual")
+
+
+def _require_found(found: object, name: str, shown: float, also: str) -> None:
+    require(
+        found is not None,
+        f"The search finds nobody, but E[c z] = {shown:.6g} for {name!r}{also}.",
+        "Negative correlations count: search for |E[c z]| > alpha and return the sign (spec 4.1).",
+    )
+
+
+def it_forgets_when_fresh(setting: Setting) -> None:
+    """fresh() is the learner as it was at the start; what it learns, the old one does not know, and conversely."""
+    start, learner = setting.prepare().names, setting.explored()
+    known = learner.names
+    fresh = learner.fresh()
+    more = sorted(set(fresh.names) - set(start))
+    broken = f"fresh() starts with {len(fresh.names)} members instead of {len(start)}: {more[:3]}."
+    remedy = "Hand the start's members to WeakLearner and let `learn` return new families, changing none."
+    require(fresh.names == start, broken, remedy)
+    fresh.learn(np.cos(np.arange(setting.table.n_rows))[:, None])
+    require(learner.names == known, "What a fresh learner learns appears in the old one.", remedy)
+
+
+# --- weights -------------------------------------------------------------------------------------------------
+
+
+def weights_count_as_copies(setting: Setting) -> None:
+    """Rows given twice are rows of double weight: members of the same name are the same, and as much is found.
+
+    A class may count the effective rows of a group and leave out small ones, so a few may be in one of the two only.
+    """
+    n = setting.table.n_rows
+    times = 1 + (setting.rng.random(n) < 0.4)
+    rows = np.repeat(np.arange(n), times)
+    weighted = setting.subpopulations.prepare(setting.table, times.astype(np.float64))
+    copied = setting.subpopulations.prepare(setting.table.take(rows))
+    _require_alike(weighted, copied, rows, setting, ("double weights", "rows given twice"), is_strict=False)
+
+
+def rows_without_weight_count_for_nothing(setting: Setting) -> None:
+    """A row of weight 0 is as good as absent, and only the ratios of weights count."""
+    rows = np.flatnonzero(setting.weight > 0)
+    silent = setting.subpopulations.prepare(setting.table, 1000 * setting.weight)
+    absent = setting.subpopulations.prepare(setting.table.take(rows), setting.weight[rows])
+    _require_alike(silent, absent, rows, setting, ("rows of weight 0", "these rows left out"), is_strict=True)
+
+
+def _require_alike(
+    one: WeakLearner, other: WeakLearner, rows: IntArray, setting: Setting, ways: tuple[str, str], is_strict: bool
+) -> None:
+    """Require that two learners, the second on `rows` of the first's, have the same members and find as much."""
+    remedy = "Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i."
+    versus = f"between {ways[0]} and {ways[1]}"
+    shared = [name for name in one.names if name in other.names]
+    different = sorted(set(one.names) ^ set(other.names))
+    enough = not different if is_strict else 2 * len(shared) >= max(len(one.names), len(other.names))
+    require(enough, f"The members differ {versus}: {different[:3]} are in one only.", remedy)
+    C, D = one.design().dense()[rows], other.design().dense()
+    for name in shared:
+        away = float(np.abs(C[:, one.names.index(name)] - D[:, other.names.index(name)]).max(initial=0.0))
+        require(away <= CLOSE, f"The member {name!r} differs by {away:.3g} {versus}.", remedy)
+    same = one.is_exact and not different
+    for z in setting.residuals():
+        sizes = [0.0 if f is None else f.violation for f in (one.search(z, 1e-3), other.search(z[rows], 1e-3))]
+        # of a learner only the half that the contract promises is asked (spec 4.1, 1')
+        good = abs(sizes[0] - sizes[1]) <= CLOSE if same else min(sizes) >= max(sizes) / 2 - 1e-3
+        require(good, f"The search finds {sizes[0]:.6g} and {sizes[1]:.6g} {versus}.", remedy)
+
+
+# --- new rows ------------------------------------------------------------------------------------------------
+
+
+def new_rows_are_read_row_by_row(setting: Setting) -> None:
+    """The encoder reads a row alike whatever stands beside it: all rows, other orders, parts, one row, no row."""
+    learner, table = setting.explored(), setting.table
+    n = table.n_rows
+    C = learner.design().dense()
+    ways: dict[str, IntArray] = {
+        "the fitted rows": np.arange(n),
+        "the rows in another order": setting.rng.permutation(n),
+        "the first rows": np.arange(n // 3),
+        "the last rows": np.arange(n // 3, n),
+        "one row": np.array([n // 2]),
+        "no row": np.arange(0),
+    }
+    for way, rows in ways.items():
+        now = learner.design(learner.encoder(table.take(rows))).dense()
+        away = np.abs(now - C[rows]) if now.shape == C[rows].shape else np.full((1, 1), np.inf)
+        j = int(away.max(axis=0, initial=0.0).argmax())
+        require(
+            away.max(initial=0.0) <= CLOSE,
+            f"Encoding {way} gives memberships in {learner.names[j]!r} that are off by {away.max(initial=0.0):.3g}.",
+            "The encoder must use only what it learned from the fitted table, and each row by itself.",
+        )
+
+
+def strange_values_do_not_crash(setting: Setting) -> None:
+    """Missing values, categories never seen and numbers far away are encoded, or refused with an InvalidInput."""
+    learner = setting.explored()
+    for what, table in _strange(setting.table).items():
+        try:
+            C = learner.design(learner.encoder(table)).dense()
+        except InvalidInput:
+            continue  # a refusal that says why
+        except Exception as error:
+            broken = f"On {what} the encoder raised {type(error).__name__}: {error}"
+            require(False, broken, "Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
+        _require_range(learner, C, f" on {what}")
+
+
+def _strange(table: Frame) -> dict[str, Frame]:
+    """Return the table with every value missing, and with values that the fitted rows do not have."""
+    missing: dict[str, Any] = {}
+    unseen: dict[str, Any] = {}
+    for name in table.names:
+        number = table.column(name).is_numeric
+        missing[name] = np.full(table.n_rows, np.nan if number else None, dtype=float if number else object)
+        far = np.where(np.arange(table.n_rows) % 2 == 0, 1e9, -1e9)
+        unseen[name] = far if number else np.full(table.n_rows, "never seen before", dtype=object)
+    return {"missing values": Frame.of(missing), "values never seen": Frame.of(unseen)}
+
+
+def it_is_plain_data(setting: Setting) -> None:
+    """Encoder and families are JSON, or refuse to be with an InvalidInput that says why."""
+    learner = setting.explored()
+    for what, value in [("encoder", learner.encoder), *((f"family of {f.names[0]!r}", f) for f in learner.families)]:
+        try:
+            json.dumps(value.to_dict(), allow_nan=False)  # type: ignore[attr-defined]
+        except InvalidInput:
+            continue
+        except (TypeError, ValueError) as error:
+            broken = f"to_dict() of the {what} is not JSON: {error}."
+            require(False, broken, "Return numbers, strings, lists and dictionaries: array.tolist(), int(...).")
+
+
+def it_joins_others(setting: Setting) -> None:
+    """`A + B` holds the members of both, once."""
+    alone = setting.prepare()
+    union = (Groups([]) + setting.subpopulations).prepare(setting.table, setting.weight)
+    wanted = {*alone.names, "everyone"}
+    different = sorted(wanted ^ set(union.names))
+    require(not different, f"The union with everyone differs in the members {different[:3]}.", LOOK)
+    rows = union.encoder(setting.table)
+    for j in _some(len(alone.names), setting.rng):
+        k = union.names.index(alone.names[j])
+        away = float(np.abs(union.design(rows).column(k) - alone.design().column(j)).max(initial=0.0))
+        require(away <= CLOSE, f"In a union the member {alone.names[j]!r} is off by {away:.3g}.", LOOK)
+
+
+# --- fits ----------------------------------------------------------------------------------------------------
+
+
+def a_fit_reaches_alpha_and_replays(setting: Setting) -> None:
+    """Fits reach alpha without raising the training Brier score, and the replay on the same rows predicts the same."""
+    for solver in ("worst", "block"):
+        _fit(setting, solver)
+
+
+def _fit(setting: Setting, solver: SolverName) -> None:
+    p, y = _problem(setting)
+    options: dict[str, Any] = {
+        "subpopulations": setting.subpopulations,
+        "sample_weight": setting.weight,
+        "solver": solver,
+    }
+    fit = multicalibrate(y, p, setting.table, alpha=0.03, classes=(0, 1), **options)
+    require(
+        fit.status == "reached",
+        f"A fit with the solver {solver!r} ended as {str(fit.status)!r} with the violation {fit.violation:.6g}.",
+        "Violations that the search reports must be those of the members it returns.",
+    )
+    rows, fitted = setting.prepare().rows, p[:, None]
+    for update in fit.predictor.updates:
+        fitted = update(fitted, rows)
+    away = float(np.abs(fit.predictor(p, setting.table) - fitted[:, 0]).max(initial=0.0))
+    require(away <= REPLAY, f"The replay of a fit on its own rows is off by {away:.3g}.", LOOK)
+    losses = [brier(p[:, None], y[:, None], setting.weight), *(record.brier for record in fit.history)]
+    away = abs(brier(fitted, y[:, None], setting.weight) - losses[-1])
+    require(away <= REPLAY, f"The replay's Brier score is off by {away:.3g} from the fit's own.", LOOK)
+    rise = float(np.diff(losses).max(initial=0.0))
+    require(rise <= REPLAY, f"The training Brier score rises by {rise:.3g} in an update.", LOOK)
+
+
+def _problem(setting: Setting) -> tuple[FloatArray, FloatArray]:
+    """Return predictions and outcomes that are wrong on one of the members, the one that splits the rows best."""
+    C, rng = setting.explored().design().dense(), setting.rng
+    c = C[:, int(np.argmax(setting.weight @ np.square(C - setting.weight @ C)))]
+    p = rng.uniform(0.2, 0.8, len(c))
+    return p, (rng.random(len(c)) < np.clip(p + 0.5 * c - 0.25, 0, 1)).astype(np.float64)
+
+
+_RULES: tuple[Rule, ...] = (
+    it_prepares_a_learner,
+    it_leaves_the_table_alone,
+    it_prepares_the_same_again,
+    memberships_lie_in_range,
+    names_are_unique,
+    everyone_is_a_member,
+    the_design_is_one_matrix,
+    new_rows_are_read_row_by_row,
+    strange_values_do_not_crash,
+    the_search_keeps_its_contract,
+    negative_correlations_are_found,
+    it_forgets_when_fresh,
+    weights_count_as_copies,
+    rows_without_weight_count_for_nothing,
+    it_is_plain_data,
+    it_joins_others,
+    a_fit_reaches_alpha_and_replays,
+)
