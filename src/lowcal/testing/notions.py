@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 
 from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table
 from lowcal.errors import InvalidInput
-from lowcal.fitting import SolverName, _generator, multicalibrate
+from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.inputs import check_whole
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
 from lowcal.simplex import FloatArray, brier
@@ -109,7 +109,7 @@ def notion_checks(
         raise InvalidInput("n_classes is empty; give at least one number of classes, such as (2, 3).")
     for number in n_classes:
         check_whole("each of n_classes", number, 2)
-    seed = int(_generator(random_state).integers(2**31))
+    seed = int(read_random_state(random_state).integers(2**31))
     for rule, draw in _RULES:
         yield rule.__name__, partial(_try, rule, draw, tuple(n_classes), seed)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
-from lowcal.fitting import SolverName, _generator, multicalibrate
+from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray, brier
@@ -117,7 +117,7 @@ def subpopulation_checks(
     >>> [name for name, _ in subpopulation_checks()][:2]
     ['it_prepares_a_learner', 'it_leaves_the_table_alone']
     """
-    seed = int(_generator(random_state).integers(2**31))
+    seed = int(read_random_state(random_state).integers(2**31))
     given = draw_table(np.random.default_rng(seed)) if X is None else X
     where = "on the built-in table" if X is None else "on the given table"
     for rule in _RULES:
