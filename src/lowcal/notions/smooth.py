@@ -147,7 +147,7 @@ def _tighten(
     found: list[Witness],
     alpha: float | None,
 ) -> FloatArray:
-    """Return upper bounds; where they decide, replace value and witness (in place) by the exact ones."""
+    """Return upper bounds; where they decide, replace value and witness (in place) by exact or better ones."""
     size = np.abs(rho).sum(axis=1)
     upper = np.array([np.abs(design.column(j)) @ size / 2 for j in range(len(value))])
     if alpha is not None and value.max() > alpha:
