@@ -302,7 +302,7 @@ def test_an_overloaded_plan_is_scaled_back(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_rows_to_gather() -> None:
     Z, r = np.zeros((0, 3)), np.zeros(0)
-    clusters = Clusters.of(Z)
+    clusters = Clusters.of(Z, 5)
     assert clusters.upper(r) == 0.0
     assert clusters.lower(Z, r)[0] == 0.0
     assert near(Z, r)[1].upper(clusters) == 0.0
