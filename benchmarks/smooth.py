@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -71,18 +70,22 @@ def solvers(compiled: Passes) -> None:
             print(f"  {name:<38}{method:<6}{fast:10.4f}{slow:10.4f}{slow / fast:12.0f}x")
 
 
+def audit(p: Array, rho: Array, design: Codes) -> tuple[float, float]:
+    """Seconds of an audit with compiled passes (the median) and with pure ones (once)."""
+    smallest = line.COMPILE_FROM
+    fast = median(seconds(lambda: Smooth().suprema(p, rho, design, alpha=0.0)) for _ in range(REPEATS))
+    try:
+        line.COMPILE_FROM = sys.maxsize
+        return fast, seconds(lambda: Smooth().suprema(p, rho, design, alpha=0.0))
+    finally:
+        line.COMPILE_FROM = smallest
+
+
 def audits() -> None:
     print("binary smooth suprema of 100 groups, seconds    compiled      pure   pure/compiled")
     for n in (100_000, 1_000_000):
         p, rho = outcomes(n)
-        design, smallest = columns(n), line.COMPILE_FROM
-        audit = partial(Smooth().suprema, p[:, None], rho[:, None], design)
-        fast = median(seconds(audit) for _ in range(REPEATS))
-        try:
-            line.COMPILE_FROM = sys.maxsize
-            slow = seconds(audit)
-        finally:
-            line.COMPILE_FROM = smallest
+        fast, slow = audit(p[:, None], rho[:, None], columns(n))
         print(f"  n={n:<42}{fast:10.2f}{slow:10.2f}{slow / fast:12.0f}x")
 
 

@@ -154,7 +154,7 @@ def adversarial(m: int) -> tuple[FloatArray, FloatArray]:
 @pytest.mark.parametrize("passes", BOTH, ids=["pure", "compiled"])
 def test_adversarial_instance_falls_back_to_the_dual(passes: Passes) -> None:
     v, r = adversarial(40_000)
-    assert passes.forward_stacks(np.diff(v), r, 64 * len(v) + 1024) is None
+    assert passes.forward_stacks(np.diff(v), r, passes.budget(len(v))) is None
     value, w = solve_line(v, r, passes=passes)
     check_feasible(v, r, 1.0, value, w)
     assert value == solve_line(v, r, method="dual", passes=passes)[0]
@@ -227,8 +227,7 @@ def test_many_problems_at_once_are_single_ones(monkeypatch: pytest.MonkeyPatch, 
 def test_many_problems_fall_back_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     v, hard = adversarial(2_000)
     R = np.stack([hard, np.random.default_rng(0).choice([-1.0, 1.0], 2_000), hard[::-1]])
-    gaps = np.diff(v)
-    stopped = [PURE.forward_stacks(gaps, r, 64 * 2_000 + 1024) is None for r in R]
+    stopped = [COMPILED.forward_stacks(np.diff(v), r, COMPILED.budget(2_000)) is None for r in R]
     assert stopped[:2] == [True, False]
     best = [solve_line(v, r, method="stack", passes=PURE)[0] for r in R]
     monkeypatch.setattr(line, "COMPILE_FROM", 1)

@@ -1,4 +1,4 @@
-"""The passes of `line`, compiled: the same steps in the same order on arrays, a hundred times faster (spec 2.3).
+"""The passes of `line`, compiled: the same steps in the same order on arrays, tens of times faster (spec 2.3).
 
 Needs numba, an optional extra. `line` imports this module when a problem is large enough, never before, and its pure
 Python passes stay the definition. The kernels are compiled once for each machine and kept on disk (NUMBA_CACHE_DIR

@@ -58,9 +58,11 @@ class SortedRows:
 
         Rows without mass are left out: the gaps around them add up, so the optimum stays.
         """
-        mass = self.r * c[self.order]
-        live = np.flatnonzero(mass)
-        return _sum_ties(self.v[live], mass[live])
+        c = c[self.order]
+        live = np.flatnonzero(c)
+        v, mass = self.v[live], self.r[live] * c[live]
+        moved = mass != 0.0
+        return _sum_ties(v[moved], mass[moved])
 
 
 def aggregate(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -88,12 +90,17 @@ def _sum_ties(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 class Passes(NamedTuple):
-    """The three passes of a solver; `compiled` says whether they let go of Python's lock."""
+    """The three passes of a solver, and how many moves a point the stacks may take before the dual is faster."""
 
     forward_stacks: Callable[[FloatArray, FloatArray, float], Intervals | None]
     forward_dual: Callable[[FloatArray, IntArray, int], Intervals]
     backtrack: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
-    compiled: bool
+    moves: int
+    compiled: bool = False
+
+    def budget(self, points: int) -> float:
+        """Return the moves after which the stacks give up."""
+        return float(self.moves * points + 1024)
 
 
 def passes_for(points: int) -> Passes:
@@ -114,7 +121,7 @@ def _compiled() -> Passes | None:
         from lowcal.engines import compiled
     except ImportError:
         return None
-    return Passes(compiled.forward_stacks, compiled.forward_dual, compiled.backtrack, True)
+    return Passes(compiled.forward_stacks, compiled.forward_dual, compiled.backtrack, moves=256, compiled=True)
 
 
 def solve_line(
@@ -125,8 +132,8 @@ def solve_line(
     Formula: (V, w) of the module's first line; V is computed as sum_j r_j w_j from a feasible w, hence a
     lower bound on the supremum even under rounding. Reference: spec 2.3, algorithms A and B.
     Cost: O(m + moves) by stacks, O(m log m) by the dual. `auto` starts with the stacks and turns to the dual
-    after 64 m + 1024 moves (labels against predictions take 1 to 10 m, heavy tails too). `passes` are chosen by the
-    size of the problem unless given.
+    after 64 m moves, or 256 m compiled, where a move is cheaper (labels against predictions take 1 to 100 m).
+    `passes` are chosen by the size of the problem unless given.
 
     >>> v, r = np.array([0.2, 0.8]), np.array([-0.5, 0.5])
     >>> value, w = solve_line(v, r)
@@ -153,10 +160,11 @@ def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0) -> FloatArray:
     """
     W, gaps, R = np.zeros(R.shape), _gaps(v, lip), np.ascontiguousarray(R)
     left = np.arange(len(R))
-    if passes_for(R.size).compiled:
+    passes = passes_for(R.size)
+    if passes.compiled:
         from lowcal.engines import compiled
 
-        left = np.flatnonzero(compiled.weights_by_stacks(gaps, R, _budget(len(v)), W))
+        left = np.flatnonzero(compiled.weights_by_stacks(gaps, R, passes.budget(len(v)), W))
     for j in left:
         W[j] = solve_line(v, R[j], lip)[1]
     return np.asarray((R * W).sum(axis=1))
@@ -167,16 +175,11 @@ def _gaps(v: FloatArray, lip: float) -> FloatArray:
     return np.minimum(lip * np.diff(v), 1.0)
 
 
-def _budget(points: int) -> float:
-    """Return how many moves the stacks may take before the dual is faster."""
-    return 64.0 * points + 1024.0
-
-
 def _forward(passes: Passes, gaps: FloatArray, r: FloatArray, method: Method) -> Intervals:
     """Choose the pass: stacks within their budget of moves, the dual beyond it."""
     intervals = None
     if method != "dual":
-        intervals = passes.forward_stacks(gaps, r, _budget(len(r)) if method == "auto" else np.inf)
+        intervals = passes.forward_stacks(gaps, r, passes.budget(len(r)) if method == "auto" else np.inf)
     if intervals is not None:
         return intervals
     # in a frame that moves along with F_j, slope 0 sits at minus the prefix sums of r
@@ -346,4 +349,4 @@ class _Measure:
 
 
 #: The passes of this file: the definition that the compiled ones must agree with.
-PURE = Passes(_forward_stacks, _forward_dual, _backtrack, False)
+PURE = Passes(_forward_stacks, _forward_dual, _backtrack, moves=64)

@@ -232,7 +232,7 @@ class Clusters:
     distance: FloatArray
 
     @classmethod
-    def of(cls, Z: FloatArray, limit: int = 200) -> Clusters:
+    def of(cls, Z: FloatArray, limit: int) -> Clusters:
         """Take the row farthest from all centres as the next centre, from the first row on.
 
         No row is farther from its centre than twice the best `limit` centres would allow. Cost: O(n k l).

@@ -32,6 +32,9 @@ EXACT_ROWS = 400
 #: Up to this many, the pairs of near neighbours are solved for; above it they are filled greedily.
 NEAR_ROWS = 2_000
 
+#: Centres of the clusters that bracket the supremum over many distinct rows.
+CENTRES = 200
+
 #: Subpopulations solved at once; more threads mostly wait for memory.
 THREADS = 2
 
@@ -155,7 +158,7 @@ def _tighten(
     found: list[Witness],
     alpha: float | None,
 ) -> FloatArray:
-    """Return upper bounds; where they decide, replace value and witness (in place) by the exact ones."""
+    """Return upper bounds; where they decide, replace value and witness (in place) by exact or better ones."""
     size = np.abs(rho).sum(axis=1)
     upper = np.array([np.abs(design.column(j)) @ size / 2 for j in range(len(value))])
     if alpha is not None and value.max() > alpha:
@@ -195,7 +198,7 @@ def _narrow(
     The best plan between near neighbours while that program is small, the given plans above it; what a plan leaves
     behind goes through the clusters (spec 2.4). Each label keeps its best weight: the supremum is a sum over labels.
     """
-    clusters = transport.Clusters.of(Z)
+    clusters = transport.Clusters.of(Z, CENTRES)
     if len(Z) <= NEAR_ROWS:
         # on a simplex of three labels, near pairs run out sooner
         near = [transport.near(Z, label, 16 if Z.shape[1] == 3 else 8) for label in r.T]
