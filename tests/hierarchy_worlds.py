@@ -57,6 +57,15 @@ def single(P: list[float], F: np.ndarray, T: np.ndarray) -> Worlds:
     return Worlds(np.asarray(P, dtype=float)[None], F[None], T[None], np.ones((1, len(P))))
 
 
+def moved(w: Worlds, seed: int) -> tuple[Worlds, np.ndarray]:
+    """Return the worlds with other predictions of the same points, and E||f - g||_1."""
+    rng = np.random.default_rng(seed)
+    share = rng.choice([0.01, 0.1, 1.0], (len(w.F), w.F.shape[1], 1))
+    towards = rng.random(w.F.shape) if w.F.shape[2] == 1 else rng.dirichlet(np.full(w.F.shape[2], 0.3), w.F.shape[:2])
+    G = (1 - share) * w.F + share * towards
+    return Worlds(w.P, G, w.T, w.C), (w.P * np.abs(G - w.F).sum(axis=2)).sum(axis=1)
+
+
 # ------------------------------------------------------------------------------------------------------------- suprema
 def multiaccuracy(w: Worlds) -> np.ndarray:
     return np.abs(w.r.sum(axis=1)).max(axis=1)

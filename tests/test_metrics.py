@@ -125,6 +125,11 @@ def test_excess_variance_by_loops(classes: int) -> None:
     options = {"subpopulations": ALL, "sample_weight": weight}
     assert metrics.excess_variance(data.f_star, data.p, C, **options) == pytest.approx(expected, rel=1e-9)
     assert expected > 0.01
+    alone = {"subpopulations": lowcal.Memberships(min_mass=0, everyone=False), "sample_weight": weight}
+    for c in (C[:, [0]], (data.X["x0"] > 0).astype(float)[:, None]):  # the second has means far from everyone's
+        assert metrics.excess_variance(data.f_star, data.p, c, **alone) == pytest.approx(
+            excess(*columns, c, weight), rel=1e-9
+        )
     # where the truth plays the labels, the bound must hold exactly: C = Cov(f, f*)
     assert metrics.excess_variance_bound(data.f_star, data.p, C, **options) >= expected - 1e-15
     assert metrics.excess_variance(data.f_star, data.f_star, C, **options) == pytest.approx(0, abs=1e-15)
@@ -222,6 +227,7 @@ def test_projected_smooth_error_takes_names_and_binary_problems() -> None:
     data, C, _, options = sample(2)
     both = [metrics.projected_smooth_error(data.y, data.p, [a], C, **options) for a in (0, 1)]
     assert both == pytest.approx([metrics.smooth_error(data.y, data.p, C, **options)] * 2, abs=1e-12)
+    assert metrics.projected_smooth_error(data.y, data.p, [0, 1], C, **options) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("labels", [[], ["red"], [0, 0], [[0], [7]], [[0], []]])

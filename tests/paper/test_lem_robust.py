@@ -9,20 +9,11 @@ import hierarchy_worlds as worlds
 from lowcal.hierarchy import lipschitz_robustness
 
 
-def moved(w: worlds.Worlds, seed: int) -> tuple[worlds.Worlds, np.ndarray]:
-    """Return the worlds with other predictions of the same rows, and E||f - g||_1."""
-    rng = np.random.default_rng(seed)
-    share = rng.choice([0.01, 0.1, 1.0], (len(w.F), w.F.shape[1], 1))
-    towards = rng.random(w.F.shape) if w.F.shape[2] == 1 else rng.dirichlet(np.full(w.F.shape[2], 0.3), w.F.shape[:2])
-    G = (1 - share) * w.F + share * towards
-    return worlds.Worlds(w.P, G, w.T, w.C), (w.P * np.abs(G - w.F).sum(axis=2)).sum(axis=1)
-
-
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
 @pytest.mark.parametrize("r", [0.5, 1.0, 3.0])
 def test_never_exceeded(d: int, r: float) -> None:
     f = worlds.draw(1500, 3, d, seed=d)
-    g, distance = moved(f, d)
+    g, distance = worlds.moved(f, d)
     price = lipschitz_robustness(r, 0.0, 1.0, 2 if d == 1 else max(d, 3))
     before, after = worlds.smooth(f, lip=r), worlds.smooth(g, lip=r)
     assert (after <= before + price * distance + 1e-12).all()

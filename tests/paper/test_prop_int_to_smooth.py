@@ -18,10 +18,10 @@ WIDTHS = [1, 2, 3, 5, 10]
 @cache
 def batch(k: int) -> tuple[worlds.Worlds, np.ndarray]:
     """Worlds whose predictions share few cells, and their smooth errors."""
-    w = worlds.draw(1000, 4, 1, seed=k)
+    w = worlds.draw(600, 4, 1, seed=k)
     rng = np.random.default_rng(k)
-    base = rng.integers(0, k, (1000, 1, 1)) / k
-    w.F = np.where(rng.random((1000, 1, 1)) < 0.7, np.minimum(base + w.F / k, 1.0), w.F)
+    base = rng.integers(0, k, (600, 1, 1)) / k
+    w.F = np.where(rng.random((600, 1, 1)) < 0.7, np.minimum(base + w.F / k, 1.0), w.F)
     return w, worlds.smooth(w)
 
 

@@ -45,7 +45,7 @@ def test_simplex_constant_is_one_for_low_degrees(d: int, k: int) -> None:
 @pytest.mark.parametrize(("d", "k"), [(2, 3), (2, 4), (2, 5), (2, 7), (3, 3), (3, 4)])
 def test_simplex_constants_are_never_exceeded(d: int, k: int) -> None:
     """By polynomials that a linear program finds and that lie in the class."""
-    w = worlds.draw(24, 2, d, seed=10 * d + k)
+    w = worlds.draw(16, 2, d, seed=10 * d + k)
     smooth = worlds.smooth(w)
     for i in range(len(smooth)):
         shown = attained(*w.one(i), k)
@@ -146,7 +146,7 @@ def test_the_best_simplex_constant_by_its_proof(K: int) -> None:
 # ------------------------------------------------------------------------------------------ spec 3.9: degree to smooth
 @pytest.mark.parametrize("constants", ["sharp", "best"])
 def test_degree_to_smooth_is_never_exceeded(constants: str) -> None:
-    w = worlds.draw(1500, 4, 1, seed=5)
+    w = worlds.draw(500, 4, 1, seed=5)
     smooth = worlds.smooth(w)
     for k in (2, 3, 5):
         bound = [implied_alpha(f"degree-{k}", "smooth", a, constants=constants) for a in worlds.degree(w, k)]

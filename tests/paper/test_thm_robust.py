@@ -10,20 +10,12 @@ import hierarchy_worlds as worlds
 from lowcal.hierarchy import robustness
 
 
-def moved(w: worlds.Worlds, seed: int) -> tuple[worlds.Worlds, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    share = rng.choice([0.01, 0.1, 1.0], (len(w.F), w.F.shape[1], 1))
-    towards = rng.random(w.F.shape) if w.F.shape[2] == 1 else rng.dirichlet(np.full(w.F.shape[2], 0.3), w.F.shape[:2])
-    G = (1 - share) * w.F + share * towards
-    return worlds.Worlds(w.P, G, w.T, w.C), (w.P * np.abs(G - w.F).sum(axis=2)).sum(axis=1)
-
-
 @pytest.mark.parametrize("constants", ["sharp", "best", "paper"])
 @pytest.mark.parametrize("classes", [2, 3, 4])
 def test_never_exceeded(classes: int, constants: str) -> None:
     d = 1 if classes == 2 else classes
     f = worlds.draw(1500, 3, d, seed=d)
-    g, distance = moved(f, d)
+    g, distance = worlds.moved(f, d)
     cases = {"multiaccuracy": worlds.multiaccuracy, "smooth": worlds.smooth}
     cases |= {f"degree-{k}": lambda w, k=k: worlds.degree(w, k) for k in ((1, 2, 3, 5) if d == 1 else (1, 2))}
     for notion, supremum in cases.items():
