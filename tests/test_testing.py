@@ -324,7 +324,7 @@ def test_a_tolerance_that_is_a_tenth_too_large_is_caught(notion: str, n_classes:
     check = dict(notion_checks(n_classes=[n_classes]))["tolerance_implies_the_class"]
     check(lowcal.parse_notion(notion))
     with pytest.raises(CheckFailed, match="tolerance_implies_the_class"):
-        check(wrong("tolerance", lambda right, p, alpha: 1.1 * right, notion))
+        check(wrong("tolerance", lambda right, p, alpha: min(alpha, 1.1 * right), notion))
 
 
 def test_a_notion_in_disguise_passes() -> None:
@@ -679,6 +679,8 @@ CLASS_MISTAKES = [
     ("the_search_keeps_its_contract", Scores(learner=Unsigned), "the sign 0.5"),
     ("the_search_keeps_its_contract", Scores(learner=Mistaken), "found.design and found.family differ by 1"),
     ("negative_correlations_are_found", Scores(learner=OnlyPositive), r"Negative correlations count"),
+    # the example of spec 4.1: C = {1} and residuals that are all negative
+    ("negative_correlations_are_found", Scores(known=lambda X, w: [Everyone()], learner=OnlyPositive), "'everyone'"),
     ("negative_correlations_are_found", Scores(learn=peaks((1,))), "found in the opposite residual"),
     ("it_forgets_when_fresh", Scores(learn=peaks((1, -1)), learner=Stale), r"members instead of 4: \['peak"),
     ("it_forgets_when_fresh", Scores(learn=peaks((1, -1)), learner=Leaking), "instead of 4"),
