@@ -42,6 +42,8 @@ test-slow: .venv/.dev
 bench: .venv/.dev
 	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/rounds.py
+	$(PY) benchmarks/smooth.py
+	$(PY) benchmarks/audit.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

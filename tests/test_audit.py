@@ -207,7 +207,8 @@ def test_the_text_says_what_was_found(data):
     assert text.startswith("degree-2 at alpha=0.001: violated. With 95% confidence the largest violation is at least")
     assert f"{report.violation:.4f}" in text
     assert f"{report.null_floor:.4f}" in text
-    assert "p-value of perfect calibration 0.01" in text
+    assert f"p-value of perfect calibration {report.p_value:.3g}" in text
+    assert report.p_value <= 0.05
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "everyone" in text
     assert "a member" in str(report.worst(1)[0])
@@ -451,3 +452,79 @@ def test_intersections_of_a_real_table():
     report = audit(data.y[rows], np.full(4000, 0.25), X, subpopulations=Intersections(["sex", "race"], depth=2))
     assert report.verdict == "violated"
     assert any(one.is_significant for one in report.findings)
+
+
+# --- guarantees and users' own notions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("notion", ["degree-2", "multiaccuracy", "smooth"])
+def test_pages_hold_the_moments_of_their_group(data, notion):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), notion=notion, random_state=0)
+    (page,) = report.pages("g0=a")
+    c = members(data.X, "g0=a") == 1
+    f, y = data.p[c], data.y[c]
+    assert page.figures["mean_prediction"] == pytest.approx(f.mean())
+    assert page.figures["mean_outcome"] == pytest.approx(y.mean())
+    assert page.figures["mass"] == pytest.approx(c.mean())
+    assert page.figures["margin"] > 0
+    assert page.name == "g0=a"
+    assert any("variance" in sentence for sentence in page.sentences)
+
+
+def test_margins_of_pages_are_those_of_the_constraints(data):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    frame = report.to_frame(constraints=True)
+    mine = frame[frame["subpopulation"] == "g1=b"]
+    half = ((mine["upper"] - mine["lower"]) / 2).max()
+    (page,) = report.pages("g1=b")
+    assert page.figures["margin"] == pytest.approx(half / page.figures["mass"])
+
+
+def test_guarantees_read_as_a_page_for_each_group(data, data3):
+    report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
+    text = report.guarantees()
+    assert all(f"On {one.subpopulation} " in text for one in report.findings)
+    assert report.guarantees("everyone").count("On everyone") == len(report.pages("everyone")[0].sentences)
+    with pytest.raises(InvalidInput, match="no subpopulation"):
+        report.guarantees("nobody")
+    several = audit(data3.y, data3.p, data3.X, subpopulations=groups(), random_state=0)
+    assert [page.label for page in several.pages("everyone")] == ["0", "1", "2"]
+
+
+class Own:
+    """A user's notion: multiaccuracy, with nothing but the protocol."""
+
+    def __str__(self):
+        return "own"
+
+    def __getattr__(self, name):
+        if name in ("constraints", "norm", "is_largest", "limits") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(lowcal.Multiaccuracy(), name)
+
+
+@pytest.mark.parametrize("method", ["bootstrap", "bernstein"])
+def test_a_users_own_notion_is_audited_by_its_own_search(data, method):
+    kind = {"subpopulations": groups(), "method": method, "random_state": 0}
+    own = audit(data.y, data.p, data.X, notion=Own(), **kind)
+    known = audit(data.y, data.p, data.X, notion="multiaccuracy", **kind)
+    assert own.violation == known.violation
+    assert own.p_value == known.p_value
+    assert own.null_floor == pytest.approx(known.null_floor)
+    assert own.certified_alpha > own.violation
+    if method == "bootstrap":  # resampling the suprema themselves gives bands of the same size
+        assert own.certified_alpha - own.violation == pytest.approx(known.certified_alpha - known.violation, rel=0.25)
+
+
+def test_a_half_without_weight_can_not_judge(data):
+    weight = np.zeros(1500)
+    weight[0], weight[1] = 1.0, 1.0
+    y = data.y.copy()
+    y[:2] = [0, 1]
+    refused = 0
+    for seed in range(6):
+        try:
+            audit(y, data.p, data.X, subpopulations=Trees(), sample_weight=weight, random_state=seed)
+        except InvalidInput as error:
+            refused += "both halves" in str(error)
+    assert refused > 0

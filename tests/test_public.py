@@ -31,11 +31,27 @@ def test_dir_lists_the_public_names():
 def test_the_contract_of_the_interface_is_there():
     promised = (
         "Multiaccuracy LowDegree Smooth Full parse_notion Groups Intersections Memberships Linear Trees Thresholds "
-        "Regressor multicalibrate Fit Predictor MulticalibratedClassifier MulticalibratedRegressor datasets"
+        "Regressor Private multicalibrate audit AuditReport Fit Predictor MulticalibratedClassifier "
+        "MulticalibratedRegressor datasets guarantees hierarchy complexity metrics testing"
     )
     assert set(promised.split()) <= set(lowcal.__all__)
     order = ["y", "p", "X", "subpopulations", "notion", "alpha", "solver", "geometry", "step", "sample_weight"]
     assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
+    asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "sample_weight", "confidence", "random_state"]
+    assert list(inspect.signature(lowcal.audit).parameters)[: len(asked)] == asked
+    report = "verdict violation certified_alpha p_value null_floor findings worst to_frame to_dict guarantees"
+    assert set(report.split()) <= set(lowcal.AuditReport.__dataclass_fields__) | set(dir(lowcal.AuditReport))
+    finding = "subpopulation weight label violation conditional standard_error lower upper mass n_effective"
+    assert set(finding.split()) <= set(lowcal.Finding.__dataclass_fields__)
+    modules = {
+        "guarantees": "moment_sandwich true_positive_rate confusion covariance variance squared_loss overconfidence",
+        "hierarchy": "implied_alpha robustness",
+        "complexity": "sample_size compare iterations",
+        "metrics": "multiaccuracy_error excess_variance degree_error smooth_error full_error",
+        "testing": "check_notion check_subpopulations",
+    }
+    for module, names in modules.items():
+        assert all(callable(getattr(getattr(lowcal, module), name)) for name in names.split())
     model = ["estimator", "notion", "subpopulations", "alpha", "solver", "geometry", "step", "validation_fraction"]
     assert list(inspect.signature(lowcal.MulticalibratedClassifier).parameters)[: len(model)] == model
 

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         testing,
     )
     from lowcal.auditing import Measurement, audit, measure
-    from lowcal.errors import AuditWarning, FitInterrupted, InvalidInput, LowcalError, MissingColumn, MissingExtra
+    from lowcal.errors import (
+        AuditWarning,
+        CheckFailed,
+        FitInterrupted,
+        InvalidInput,
+        LowcalError,
+        MissingColumn,
+        MissingExtra,
+    )
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.fitting import multicalibrate
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
@@ -57,6 +65,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AuditReport": "reports",
     "AuditWarning": "errors",
+    "CheckFailed": "errors",
     "Finding": "reports",
     "Fit": "runs",
     "FitInterrupted": "errors",
@@ -109,6 +118,7 @@ _MODULES = (
 __all__ = [  # noqa: RUF022
     "AuditReport",
     "AuditWarning",
+    "CheckFailed",
     "Finding",
     "Fit",
     "FitInterrupted",

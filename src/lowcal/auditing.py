@@ -172,14 +172,17 @@ def audit(
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
     chosen = choose_subpopulations(subpopulations, X, table)
-    rng = read_random_state(random_state)
+    # each part draws from its own stream, so that the test does not depend on the method of the bands
+    dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
     with one_blas_thread():
-        panels, is_exact = _panels(chosen, table, outcomes, parsed, rng)
+        panels, is_exact = _panels(chosen, table, outcomes, parsed, dealing)
         level = 1.0 - (1.0 - confidence) / len(panels)
-        bands = [band(panel, parsed, level, method, rng) for panel in panels]
+        bands = [band(panel, parsed, level, method, bounding) for panel in panels]
         is_label = outcomes.layout.classes is not None
-        nulls = [null_test(one, parsed, level, rng, draws=null_draws, is_exact=is_label) for one in panels]
-        groups = [_groups(panel, parsed, one, level, method, rng) for panel, one in zip(panels, bands, strict=True)]
+        nulls = [null_test(one, parsed, level, testing, draws=null_draws, is_exact=is_label) for one in panels]
+        groups = [
+            _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
+        ]
     notes = _notes(parsed, outcomes, nulls, panels, is_exact)
     return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
 

@@ -267,7 +267,7 @@ def _check_labels(y: NDArray[Any]) -> None:
     for row, value in enumerate(values) if y.dtype.kind == "O" else ():
         if not isinstance(value, Hashable):
             raise InvalidInput(f"y is {value!r} in row {row}; give text or a number for each row.")
-    missing = np.isnan(y) if y.dtype.kind == "f" else np.array([_is_missing(v) for v in values], dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else np.array([is_missing(v) for v in values], dtype=bool)
     if missing.any():
         raise InvalidInput(f"y is missing in row {int(missing.argmax())}. Drop the rows without a label.")
     if y.dtype.kind == "f" and np.isinf(y).any():
@@ -275,7 +275,7 @@ def _check_labels(y: NDArray[Any]) -> None:
         raise InvalidInput(f"y is {y[row]} in row {row}, but labels must be finite. Drop or correct these rows.")
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether a label stands for none; pandas' own are known by their type's name."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 

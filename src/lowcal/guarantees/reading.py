@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowcal.errors import InvalidInput
 from lowcal.guarantees.group_moments import GroupMoments, group_moments
 from lowcal.guarantees.truth import Known, Replicates, Truth
-from lowcal.inputs import Layout, Outcomes, _is_missing, check_length, read_outcomes, read_probabilities
+from lowcal.inputs import Layout, Outcomes, check_length, is_missing, read_outcomes, read_probabilities
 from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _read_replicates(replicates: ArrayLike, outcomes: Outcomes) -> FloatArray:
         raise InvalidInput(f"replicates must have shape (n, r), r labels of each row, but its shape is {given.shape}.")
     check_length("replicates", len(given), len(outcomes.p))
     values = given.tolist()
-    there = np.array([[not _is_missing(v) for v in row] for row in values], dtype=bool)
+    there = np.array([[not is_missing(v) for v in row] for row in values], dtype=bool)
     if outcomes.layout.d == 1 and outcomes.layout.classes is None:
         numbers = [[float(v) if isinstance(v, Real) else -1.0 for v in row] for row in values]
         coded = np.where(there, np.array(numbers, dtype=np.float64), 0.0)[:, :, None]
