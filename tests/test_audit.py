@@ -23,7 +23,7 @@ from lowcal import (
     multicalibrate,
 )
 from lowcal.auditing import _panels
-from lowcal.certificates import Panel
+from lowcal.certificates import Panel, band
 from lowcal.datasets import make_miscalibrated
 from lowcal.engines.line import aggregate, solve_line
 from lowcal.engines.reference import Matrix
@@ -90,6 +90,10 @@ def test_every_finding_is_the_violation_of_its_weight(data, data3, notion, n_cla
         assert one.lower < one.violation < one.upper
         bracket = 0.0 if notion == "smooth" else (measured.upper - measured.violation)[j]
         assert one.detectable > (one.upper - one.lower) / 2 - bracket - 1e-12
+        # what the supremum is not known by lies on the far side of zero's
+        far, near = one.upper - one.violation, one.violation - one.lower
+        lean = far - near if one.violation >= 0 else near - far
+        assert lean == pytest.approx(bracket, abs=1e-12)
 
 
 def members(X, name):
@@ -369,6 +373,20 @@ def test_learned_subpopulations_are_found_where_the_model_is_wrong():
     assert any("found by a learner" in note for note in report.notes)
     assert "judged on the other" in str(report)
     assert "x0" in report.worst(2)[1].subpopulation or "x0" in report.worst(2)[0].subpopulation
+
+
+def test_panels_share_the_risk_of_being_wrong(monkeypatch):
+    x, y, p = halves()
+    asked = []
+
+    def listen(panel, notion, confidence, *rest):
+        asked.append(confidence)
+        return band(panel, notion, confidence, *rest)
+
+    monkeypatch.setattr(auditing, "band", listen)
+    report = audit(y, p, x, subpopulations=Trees(max_depth=2), confidence=0.94, random_state=0)
+    assert asked == [pytest.approx(0.98)] * 3
+    assert report.confidence == 0.94
 
 
 def test_noise_is_not_found_by_a_learner():

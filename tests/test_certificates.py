@@ -178,6 +178,32 @@ def test_one_constraint_has_the_normal_quantile():
     assert (found.half / found.standard_error).item() == pytest.approx(1.96, abs=0.15)
 
 
+def test_multipliers_are_centred_under_the_weights():
+    panel = sample(100, 1, 1, 12)
+    bags = Bags.deal(panel.weight, 1, np.random.default_rng(0))
+    for xi in bags.multipliers(50, 1, np.random.default_rng(1)):
+        np.testing.assert_allclose(xi @ bags.share, 0.0, atol=1e-12)
+        assert xi.std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_large_violation_is_no_reason_for_a_wide_band():
+    """Almost every residual is 0.9: their mean says little about their spread, and the band must not follow it."""
+    n = 3000
+    y = (np.arange(n) % 50 > 0).astype(float)[:, None]
+    panel = Panel(y, np.full((n, 1), 0.1), np.full(n, 1 / n), Matrix(np.ones((n, 1))), ("all",))
+    found = band(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(0)).constraints
+    assert (found.half / found.standard_error).item() == pytest.approx(1.96, abs=0.15)
+
+
+@pytest.mark.parametrize("notion", [LowDegree(2), LowDegree(3), Full(0.5)], ids=str)
+def test_suprema_of_several_classes_have_limits_of_their_own(notion):
+    panel = sample(900, 3, 3, 13, even=True)
+    found = band(panel, notion, 0.95, "bootstrap", np.random.default_rng(0))
+    assert (found.half > 0).all()
+    np.testing.assert_allclose(found.upper, found.found.upper + found.half)
+    np.testing.assert_allclose(found.lower, np.maximum(found.found.value - found.half, 0.0))
+
+
 def test_copies_of_a_constraint_cost_nothing_and_new_ones_do():
     base = sample(3000, 1, 1, 8, even=True)
     rng = np.random.default_rng(0)
@@ -280,6 +306,20 @@ def test_the_null_floor_is_the_quantile_of_redrawn_suprema():
         drawn.append(LowDegree(2).suprema(panel.p, panel.weight[:, None] * (y - panel.p), panel.design).value)
     np.testing.assert_allclose(null.floor, np.quantile(drawn, 0.9, axis=0, method="higher"))
     assert null.largest == pytest.approx(np.quantile(np.max(drawn, axis=1), 0.9, method="higher"))
+
+
+def test_a_small_group_that_is_all_wrong_is_seen_among_many_rows():
+    """Forty people of four thousand: their violation is below what chance shows in everyone, far beyond their own."""
+    n = 4000
+    rng = np.random.default_rng(0)
+    p = np.full((n, 1), 0.5)
+    y = (rng.permutation(n) < n / 2).astype(float)[:, None]
+    few = np.zeros(n)
+    few[np.flatnonzero(y[:, 0] == 1)[:40]] = 1.0
+    panel = Panel(y, p, np.full(n, 1 / n), Matrix(np.column_stack([np.ones(n), few])), ("all", "forty"))
+    null = null_test(panel, LowDegree(2), 0.95, np.random.default_rng(0), draws=39)
+    assert LowDegree(2).suprema(p, panel.rho, panel.design).value.max() < null.largest
+    assert null.p_value == 1 / 40
 
 
 def test_labels_that_predictions_exclude_are_as_significant_as_can_be():

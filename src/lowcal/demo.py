@@ -191,9 +191,8 @@ def _print_scores(judged: list[Judged], test: Part) -> None:
 
 def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -> None:
     """Print what the held-out rows certify, before and after."""
-    print(
-        f"\n5. What {len(test.y):,} held-out rows certify: all {len(one.before.names)} groups at once, 95% confidence.\n"
-    )
+    n = len(one.before.names)
+    print(f"\n5. What {len(test.y):,} held-out rows certify: all {n} groups at once, with 95% confidence.\n")
     kind = {"subpopulations": classes, "notion": one.notion, "alpha": TOLERATED, "random_state": seed}
     for name, p in (("the network", test.p), ("mended", one.mended)):
         report = audit(test.y, p, test.X, **kind)  # type: ignore[arg-type]
