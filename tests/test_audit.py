@@ -546,3 +546,17 @@ def test_a_half_without_weight_can_not_judge(data):
         except InvalidInput as error:
             refused += "both halves" in str(error)
     assert refused > 0
+
+
+@pytest.mark.parametrize("n", [300, 900])
+def test_smooth_weights_of_several_classes_are_bracketed_for_few_rows(n, monkeypatch):
+    d = make_miscalibrated(n, n_classes=3, random_state=1)
+    report = audit(d.y, d.p, notion="smooth", random_state=0)
+    note = next(note for note in report.notes if "class-wise" in note)
+    figures = [float(word) for word in note.replace(",", "").split() if word.startswith("0.")]
+    every = measure(d.y, d.p, notion="smooth")
+    wanted = {round(float(every.violation[0]), 4), round(float(every.upper[0]), 4)}
+    assert set(figures) == wanted
+    assert report.violation <= every.violation[0] + 1e-12
+    monkeypatch.setattr(auditing, "BRACKET_ROWS", 10)
+    assert audit(d.y, d.p, notion="smooth", random_state=0).notes[0].endswith("its own probability.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from lowcal import provenance
 from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, null_test
-from lowcal.engines.reference import stack
+from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
@@ -121,6 +121,8 @@ def measure(
 #: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.
 SEARCHES = 3
 JUDGED = 10
+#: Up to so many rows, an audit of smooth weights with several classes also brackets those of all probabilities at once.
+BRACKET_ROWS = 20_000
 #: The chance with which a detectable violation is seen.
 POWER = 0.8
 
@@ -183,7 +185,7 @@ def audit(
         groups = [
             _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
         ]
-    notes = _notes(parsed, outcomes, nulls, panels, is_exact)
+    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact)
     return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
 
 
@@ -242,7 +244,12 @@ def _crossed(
 
 
 def _notes(
-    notion: Notion, outcomes: Outcomes, nulls: Sequence[Null], panels: Sequence[Panel], is_exact: bool
+    notion: Notion,
+    outcomes: Outcomes,
+    panels: Sequence[Panel],
+    bands: Sequence[Band],
+    nulls: Sequence[Null],
+    is_exact: bool,
 ) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
     notes = []
@@ -258,10 +265,7 @@ def _notes(
     for note in notes:
         warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=3)
     if outcomes.layout.d > 1 and isinstance(notion, Smooth):
-        notes.append(
-            "with several classes the audit is of class-wise smooth weights, each a function of its own probability; "
-            "lowcal.measure brackets the violation of these rows over all smooth weights, large as it is by chance."
-        )
+        notes.append(_all_smooth(notion, panels[0], bands[0]))
     if not is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if outcomes.layout.classes is None:
@@ -270,6 +274,18 @@ def _notes(
     if empty:
         notes.append(f"no row belongs to {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}.")
     return tuple(notes)
+
+
+def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
+    """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
+    note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
+    if len(panel.p) > BRACKET_ROWS:
+        return f"{note}."
+    j = found.found.worst
+    every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))
+    low, high = float(every.value[0]), float(every.upper[0])
+    between = f"is {low:.4f}" if low == high else f"lies between {low:.4f} and {high:.4f}"
+    return f"{note}; over all smooth weights the violation of these rows on {panel.names[j]} {between}, much by chance."
 
 
 def _report(
