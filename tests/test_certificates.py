@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from lowcal import certificates
 from lowcal.certificates import Bags, Panel, Statistic, band, bernstein, hoeffding, null_test, standard_errors
-from lowcal.engines.reference import Matrix
+from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.weights import CellIds, evaluate
 from worlds import perfect, thirty_groups
@@ -141,6 +142,20 @@ def test_limits_of_single_moments_are_attained(notion, d):
     shrunk = np.sign(v) * np.maximum(np.abs(v) - e, 0)
     np.testing.assert_allclose(notion.norm(weights, shrunk).value, lower)
     np.testing.assert_allclose(notion.norm(weights, v + np.sign(v) * e).value, upper)
+
+
+def test_deviations_of_several_labels_add_up():
+    """Two of four labels too low and two too high, each by 1: weights that see both of a side move by 2."""
+    weights = LowDegree(2).constraints(np.full((1, 4), 0.25))
+    move = np.array([[[1.0, 1.0, -1.0, -1.0]] + [[0.25, 0.25, -0.25, -0.25]] * 4])
+    assert LowDegree(2).norm(weights, move).value.item() == pytest.approx(2.0)
+    assert LowDegree(2).limits(np.zeros_like(move), np.abs(move))[1].item() >= 2.0
+
+
+def test_squared_memberships_of_codes_and_matrices():
+    half = Codes((np.array([0, 1, 1], dtype=np.uint8),), (Table(sparse.csr_array([[1.0, 0.0], [0.5, 0.25]])),))
+    both = Stacked((half, Matrix(np.array([[0.5], [1.0], [0.0]])), Matrix(sparse.csr_array([[0.5], [0.0], [0.1]]))))
+    np.testing.assert_allclose(both.squared().dense(), np.square(both.dense()))
 
 
 # --- the bootstrap ------------------------------------------------------------------------------------------
