@@ -8,8 +8,9 @@ This file is the definition that faster engines must agree with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,9 @@ from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
+
+#: Up to this many pairs of codes of two columns are counted in one histogram.
+PAIRS = 1 << 22
 
 
 class Design(Protocol):
@@ -56,6 +60,10 @@ class Design(Protocol):
 
     def squared(self) -> Design:
         """Return the matrix of squared memberships."""
+        ...
+
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return sum_i H_ik C_ic C_ic' as (q, m, m), for H of shape (n, q)."""
         ...
 
 
@@ -243,6 +251,14 @@ class Codes:
         """Return the same codes with squared tables."""
         return Codes(self.codes, tuple(t.squared() for t in self.decode))
 
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
+
+        def block(j: int, k: int) -> FloatArray:
+            return _pair_gram(self.codes[j], self.decode[j], self.codes[k], self.decode[k], H)
+
+        return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
+
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
@@ -284,6 +300,12 @@ class Matrix:
     def squared(self) -> Matrix:
         """Return the squares, stored the same way."""
         return Matrix(np.square(self.matrix) if isinstance(self.matrix, np.ndarray) else self.matrix.power(2))
+
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C."""
+        if isinstance(self.matrix, np.ndarray):
+            return weighted_gram(self, self, H)
+        return np.stack([_array(self.matrix.T @ self.matrix.multiply(h[:, None])) for h in H.T])
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,10 +353,71 @@ class Stacked:
         """Return the squares, part by part."""
         return Stacked(tuple(part.squared() for part in self.parts))
 
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C; code columns are joined, so that pairs of parts are pairs of columns."""
+        parts = self.joined()
+
+        def block(j: int, k: int) -> FloatArray:
+            return parts[j].gram(H) if j == k else weighted_gram(parts[j], parts[k], H)
+
+        return _symmetric([part.shape[1] for part in parts], H.shape[1], block)
+
+    def joined(self) -> tuple[Design, ...]:
+        """Return the parts, neighbours that are code columns joined into one."""
+        parts: list[Design] = []
+        for part in self.parts:
+            last = parts[-1] if parts else None
+            if isinstance(part, Codes) and isinstance(last, Codes):
+                parts[-1] = Codes(last.codes + part.codes, last.decode + part.decode)
+            else:
+                parts.append(part)
+        return tuple(parts)
+
 
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+
+
+def weighted_gram(C: Design, D: Design, H: FloatArray) -> FloatArray:
+    """Return C' diag(H_k) D for every column of H, shape (q, m, m'): the definition, by products of dense pieces.
+
+    >>> weighted_gram(Matrix(np.array([[1.0], [0.5]])), Matrix(np.array([[1.0], [1.0]])), np.array([[2.0], [4.0]]))
+    array([[[4.]]])
+    """
+    total = np.zeros((H.shape[1], C.shape[1], D.shape[1]))
+    for part in pieces(len(H), C.shape[1] + D.shape[1]):
+        here, there = C.rows(part).dense(), D.rows(part).dense()
+        for k in range(H.shape[1]):
+            total[k] += (here * H[part, k, None]).T @ there
+    return total
+
+
+def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatArray]) -> FloatArray:
+    """Return q symmetric matrices from their blocks (j, k), j <= k, of the given sizes."""
+    stops = np.concatenate([[0], np.cumsum(sizes)])
+    total = np.empty((q, stops[-1], stops[-1]))
+    for j, k in combinations_with_replacement(range(len(sizes)), 2):
+        here, there = slice(stops[j], stops[j + 1]), slice(stops[k], stops[k + 1])
+        total[:, here, there] = block(j, k)
+        total[:, there, here] = total[:, here, there].transpose(0, 2, 1)
+    return total
+
+
+def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
+    """Return sum_i H_ik A[a_i, :] B[b_i, :]': from the sums of H over pairs of codes, if these are not too many."""
+    n, q = H.shape
+    if a is b:
+        sums = histogram(a, H, A.shape[0])
+        return weighted_gram(Codes((np.arange(A.shape[0]),), (A,)), Codes((np.arange(B.shape[0]),), (B,)), sums)
+    if A.shape[0] * B.shape[0] > max(PAIRS, A.shape[1] * B.shape[1]):
+        return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
+    pairs = np.zeros((A.shape[0] * B.shape[0], q))
+    for part in pieces(n, q + 1):
+        pairs += histogram(a[part].astype(np.intp) * B.shape[0] + b[part], H[part], len(pairs))
+    by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], q)
+    by_b = B.gather(by_a.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[1], q)
+    return np.ascontiguousarray(by_b.transpose(2, 1, 0))
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
