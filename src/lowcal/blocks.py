@@ -2,27 +2,30 @@
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
-A subsample of the rows may stand for all of them in G: the line search that follows uses all rows.
+Few features: one Gram matrix, of all rows or of a subsample of them. Many features: Gauss-Seidel over runs of
+disjoint subpopulations, whose Gram matrices are one small block for each; the cost is linear in subpopulations.
+The direction only: the line search that follows uses all rows, so no promise depends on a subsample.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from lowcal.engines.reference import Design, pieces, stack
+from lowcal.engines.parts import Parts
+from lowcal.engines.reference import Codes, Decode, Design, Matrix, Stacked, pieces
 from lowcal.moments import moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, IntArray, leading
+from lowcal.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
-from lowcal.weights import CellIds, Weight, evaluate
+from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 
-#: At most this many features are solved for in one round.
-MAX_FEATURES = 1500
+#: Up to this many features are solved for by one Gram matrix; Gauss-Seidel is faster for more.
+MAX_FEATURES = 400
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
 MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
@@ -31,9 +34,22 @@ GRAM_ROWS = 50_000
 RIDGE = 1e-6
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
+#: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
+SWEEPS, SWEPT = 10, 0.05
 
-#: Rows -> the features on these rows, shape (r, F).
-Features = Callable[[slice | IntArray], FloatArray]
+
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
+
+    `ridge` is relative to the diagonal.
+    """
+
+    design: Design
+    U: FloatArray
+    h: FloatArray
+    g: FloatArray
+    ridge: float
 
 
 def block_terms(
@@ -44,24 +60,22 @@ def block_terms(
     weight: FloatArray,
     found: Suprema,
     geometry: Geometry,
-    seed: int,
+    seed: int | Sequence[int],
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
-    row_weight = weight[:, None] * _row_curvature(p, geometry)
+    h = weight[:, None] * _row_curvature(p, geometry)
     weights = tuple(notion.features(p))
     if not weights:
-        return _witness_terms(learner, p, rho, row_weight, found, _sample_rows(len(p), seed))
-    U = evaluate(weights, p)
-    per_member = 1 if isinstance(U, CellIds) else U.shape[1]
-    families = _active(learner, found.value, max(1, MAX_FEATURES // per_member))
-    design = stack([family.design(learner.rows) for family in families])
-    g = moments(design, U, rho)
-    rows = _sample_rows(len(p), seed, 10 * len(g) * per_member)
-    if isinstance(U, CellIds):
-        return _split(families, weights, _solve_cells(design, U, g, row_weight, rows))
-    features = _products(design, U)
-    theta = _solve(features, g.reshape(-1, g.shape[2]), row_weight, rows)
-    return _split(families, weights, theta.reshape(g.shape))
+        return _witness_terms(learner, p, rho, h, found, seed)
+    U, design = evaluate(weights, p), learner.design()
+    g = moments(design, U, rho) if found.moments is None else found.moments
+    rows = _sample_rows(len(p), seed, 10 * g.shape[0] * g.shape[1])
+    if rows is not None:
+        design, U, h = design.rows(rows), _rows_of(U, rows), h[rows] * (len(h) / len(rows))
+    theta = _solve_cells(design, U, h, g, rows is not None) if isinstance(U, CellIds) else None
+    if theta is None:
+        theta = solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), rows is not None)))
+    return _split(learner.families, weights, theta)
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
@@ -71,97 +85,198 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
 
 
-def _sample_rows(n: int, seed: int, least: int = 0) -> IntArray:
-    """Return all rows, or a sorted random sample of them when there are many."""
+def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray | None:
+    """Return a sorted random sample of the rows when there are many; None: all of them."""
     size = max(GRAM_ROWS, least)
     if n <= size:
-        return np.arange(n)
+        return None
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def _active(learner: WeakLearner, value: FloatArray, limit: int) -> list[Family]:
-    """Return the members to solve for, family by family: all, or the worst of each of `limit` runs of neighbours.
-
-    Neighbours (two thresholds of a feature, two values of a column) say almost the same; the worst of all is kept.
-    """
-    edges = np.linspace(0, len(value), min(limit, len(value)) + 1).astype(np.intp)
-    chosen = np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
-    families = []
-    start = 0
-    for family in learner.families:
-        size = len(family.names)
-        inside = chosen[(chosen >= start) & (chosen < start + size)] - start
-        if len(inside):
-            families.append(family if len(inside) == size else family.take(inside))
-        start += size
-    return families
+def _rows_of(U: Evaluated, rows: IntArray) -> Evaluated:
+    return CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
 
 
-def _products(design: Design, U: FloatArray) -> Features:
-    """Return the features c(x) u(f), members major."""
-
-    def features(rows: slice | IntArray) -> FloatArray:
-        C = design.rows(rows).dense()
-        return (C[:, :, None] * U[rows][:, None, :]).reshape(len(C), -1)
-
-    return features
+def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
+    """Return the ridge that the noise of a sampled Gram matrix needs: features / rows."""
+    return max(RIDGE, n_features / n_rows) if is_sample else RIDGE
 
 
-def _solve(features: Features, g: FloatArray, row_weight: FloatArray, rows: IntArray) -> FloatArray:
-    """Return theta with (G_a + ridge) theta_a = g_a for every label a."""
-    grams = np.zeros((row_weight.shape[1], len(g), len(g)))
-    for part in pieces(len(rows), len(g)):
-        A = features(rows[part])
-        for k in range(len(grams)):
-            grams[k] += (A * row_weight[rows[part], k, None]).T @ A
-    grams *= len(row_weight) / len(rows)
-    ridge = RIDGE if len(rows) == len(row_weight) else len(g) / len(rows)
-    columns = [ridge_solve(grams[min(a, len(grams) - 1)], g[:, a], ridge) for a in range(g.shape[1])]
-    return np.column_stack(columns)
+def solve(problem: Squares) -> FloatArray:
+    """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d): exactly, or by sweeps."""
+    g = problem.g
+    if problem.h.shape[1] == 1:
+        return _solve_one(problem)
+    labels = [
+        Squares(problem.design, problem.U, problem.h[:, [a]], g[:, :, [a]], problem.ridge) for a in range(g.shape[2])
+    ]
+    return np.concatenate([_solve_one(label) for label in labels], axis=2)
+
+
+def _solve_one(problem: Squares) -> FloatArray:
+    """Return theta where all labels share their curvature."""
+    m, S, d = problem.g.shape
+    if m * S > MAX_FEATURES:
+        return _sweep(problem)
+    return ridge_solve(_gram(problem), problem.g.reshape(m * S, d), problem.ridge).reshape(m, S, d)
+
+
+def _gram(problem: Squares) -> FloatArray:
+    """Return the Gram matrix of the features c(x) u(f), members major."""
+    n_features = problem.g.shape[0] * problem.g.shape[1]
+    total = np.zeros((n_features, n_features))
+    root = np.sqrt(problem.h) * problem.U
+    for part in pieces(len(root), n_features):
+        C = problem.design.rows(part).dense()
+        A = (C[:, :, None] * root[part][:, None, :]).reshape(len(C), -1)
+        total += A.T @ A
+    return total
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal; features that are zero everywhere get 0.
 
-    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([1.0, 1.0]), 1e-6).round(4)
+    Two refinements take back what the ridge shrank wherever G itself determines theta: what is left of a share
+    ridge / (ridge + mu) of a direction with eigenvalue mu is its cube.
+
+    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([[1.0], [1.0]]), 1e-6).ravel().round(9)
     array([0.25, 0.25])
     """
     diagonal = np.diag(G)
     live = diagonal > np.finfo(float).tiny
-    scale = 1.0 / np.sqrt(diagonal[live])
-    unit = G[np.ix_(live, live)] * scale[:, None] * scale
-    theta = np.zeros(len(g))
+    scale = 1.0 / np.sqrt(diagonal[live])[:, None]
+    unit, target = G[np.ix_(live, live)] * scale * scale.T, scale * g[live]
     while True:
         try:
             factor = cho_factor(unit + ridge * np.eye(len(unit)))
             break
         except LinAlgError:
             ridge *= 100.0
-    theta[live] = scale * cho_solve(factor, scale * g[live])
-    return theta
+    theta = cho_solve(factor, target)
+    for _ in range(2 if ridge <= RIDGE else 0):
+        theta += cho_solve(factor, target - unit @ theta)
+    result = np.zeros_like(g)
+    result[live] = scale * theta
+    return result
 
 
-def _solve_cells(design: Design, U: CellIds, g: FloatArray, row_weight: FloatArray, rows: IntArray) -> FloatArray:
+def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
     """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
     theta = np.zeros_like(g)
-    order = rows[np.argsort(U.ids[rows], kind="stable")]
+    order = np.argsort(U.ids, kind="stable")
     starts = np.searchsorted(U.ids[order], np.arange(U.n_cells + 1))
     for s in range(U.n_cells):
         inside = order[starts[s] : starts[s + 1]]
         if len(inside):
-            here = design.rows(inside).dense()
-            scaled = row_weight * (len(row_weight) / len(rows))
-            theta[:, s] = _solve(here.__getitem__, g[:, s], scaled[inside], np.arange(len(inside)))
+            ridge = _ridge(len(g), len(inside), is_sample)
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge)
+            theta[:, [s]] = solve(here)
     return theta
 
 
+# ------------------------------------------------------------------------------------------------- Gauss-Seidel
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Consecutive subpopulations that share no row: for each code (or row) the one it is in, and its membership."""
+
+    members: slice
+    owner: IntArray
+    membership: FloatArray
+    codes: IntArray | None = None
+
+    def bind(self, U: FloatArray) -> tuple[Parts, FloatArray]:
+        """Return the rows of each subpopulation, and the features c(x) u(f) of the one that a row is in."""
+        owner, membership = self.owner, self.membership
+        if self.codes is not None:
+            owner, membership = owner[self.codes], membership[self.codes]
+        is_plain = bool((self.membership == 1.0).all())
+        parts = Parts(owner, self.members.stop - self.members.start)
+        return parts, U if is_plain else U * membership[:, None]
+
+
+def _sweep(problem: Squares) -> FloatArray:
+    """Return theta by Gauss-Seidel: run by run, the least squares of what the runs before have left over.
+
+    Cost of a sweep: one pass over the rows for each run. Duplicates and nested subpopulations do no harm.
+    """
+    theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
+    order, grams = list(runs(problem.design)), []
+    enough = SWEPT * np.abs(problem.g).max()
+    for sweep in range(SWEEPS):
+        left = 0.0
+        for k, run in enumerate(order):
+            parts, A = run.bind(problem.U)
+            if sweep == 0:
+                grams.append(parts.products(A, problem.h * A))
+            g = problem.g[run.members] - parts.products(A, problem.h * moved)
+            step = _solve_parts(grams[k], g, problem.ridge)
+            theta[run.members] += step
+            moved += parts.combine(A, step)
+            left = max(left, float(np.abs(g).max()))
+        if left <= enough:
+            break
+    return theta
+
+
+def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
+    """Return (G_c + ridge diag(G_c))^-1 g_c for every subpopulation c, shapes (m, S, S) and (m, S, d)."""
+    diagonal = np.diagonal(G, axis1=1, axis2=2)
+    live = diagonal > np.finfo(float).tiny
+    scale = np.where(live, 1.0 / np.sqrt(np.where(live, diagonal, 1.0)), 0.0)[:, :, None]
+    unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * np.where(live, ridge, 1.0)[:, :, None]
+    return np.asarray(scale * np.linalg.solve(unit, scale * g))
+
+
+def runs(design: Design) -> Iterator[Run]:
+    """Yield the subpopulations of a design as runs of disjoint ones, in order."""
+    start = 0
+    for part in design.parts if isinstance(design, Stacked) else (design,):
+        if isinstance(part, Codes):
+            for codes, decode in zip(part.codes, part.decode, strict=True):
+                yield from (replace(run, codes=codes) for run in _disjoint(decode, start))
+                start += decode.shape[1]
+            continue
+        nobody = np.zeros(part.shape[0], dtype=np.uint8)
+        yield from (Run(slice(start + j, start + j + 1), nobody, part.column(j)) for j in range(part.shape[1]))
+        start += part.shape[1]
+
+
+def _disjoint(decode: Decode, start: int) -> Iterator[Run]:
+    """Yield runs of the groups of one decode table: a new one begins where a group meets a code that is taken."""
+    levels, m = decode.shape
+    first, owner, membership = 0, np.full(levels, -1), np.ones(levels)
+    for j, (inside, values) in enumerate(_entries(decode)):
+        if (owner[inside] >= 0).any():
+            yield _close(slice(start + first, start + j), owner, membership)
+            first, owner, membership = j, np.full(levels, -1), np.ones(levels)
+        owner[inside], membership[inside] = j - first, values
+    yield _close(slice(start + first, start + m), owner, membership)
+
+
+def _close(members: slice, owner: IntArray, membership: FloatArray) -> Run:
+    """Return the run; codes that belong to none of its groups get the number after the last."""
+    count = members.stop - members.start
+    return Run(members, np.where(owner < 0, count, owner).astype(np.min_scalar_type(count)), membership)
+
+
+def _entries(decode: Decode) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield the codes of each group, and its memberships there."""
+    levels, m = decode.shape
+    for some in np.array_split(np.arange(m), -(-m // 64)):
+        table = decode.take(some).look_up(np.arange(levels))
+        for column in table.T:
+            inside = np.flatnonzero(column)
+            yield inside, column[inside]
+
+
+# ---------------------------------------------------------------------------------------------- infinite weight classes
 def _witness_terms(
     learner: WeakLearner,
     p: FloatArray,
     rho: FloatArray,
-    row_weight: FloatArray,
+    h: FloatArray,
     found: Suprema,
-    rows: IntArray,
+    seed: int | Sequence[int],
 ) -> tuple[Term, ...]:
     """Return terms for an infinite weight class: each violated subpopulation brings its own witness."""
     worst = np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
@@ -171,7 +286,11 @@ def _witness_terms(
         for family, weights in members
     ]
     A = np.concatenate(columns, axis=1)
-    theta = _solve(lambda part: A[part], A.T @ rho, row_weight, rows)
+    g, rows = (A.T @ rho)[:, None, :], _sample_rows(len(p), seed)
+    if rows is not None:
+        A, h = A[rows], h[rows] * (len(h) / len(rows))
+    one = np.ones((len(A), 1))
+    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None)))[:, 0]
     stops = np.cumsum([len(weights) for _, weights in members])[:-1]
     parts = np.split(theta, stops)
     return tuple(Term(family, weights, part[None]) for (family, weights), part in zip(members, parts, strict=True))

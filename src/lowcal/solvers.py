@@ -7,6 +7,7 @@ Paper: Algorithm 1 and Lemma 5.3.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -172,7 +173,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
     Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
     subsample or the ridge would break that, the single step is taken instead.
     """
-    while True:
+    for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)
         if found is None:
@@ -185,7 +186,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
             problem.weight,
             found,
             problem.geometry,
-            problem.seed,
+            (problem.seed, attempt),
         )
         step = _joint(problem, p, terms, found) or _single(problem, p, found)
         if step is None:
