@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowcal.engines.reference import Design, pieces
+from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray
 from lowcal.weights import CellIds, Evaluated, Weight
 
@@ -27,26 +27,30 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
         return design.cell_moments(U.ids, U.n_cells, rho)
     n, m = design.shape
     S, d = U.shape[1], rho.shape[1]
-    total = np.zeros((m, S * d))
-    for part in pieces(n, S * d):
+    sums = design.sums(S * d)
+    for part in rows_in_cache(n, S * d):
         # one contiguous run for each moment, which is what histograms read
-        R = (U[part].T[:, None, :] * rho[part].T[None, :, :]).reshape(S * d, -1).T
-        total += design.rows(part).moments(R)
-    return total.reshape(m, S, d)
+        sums.add(part, (U[part].T[:, None, :] * rho[part].T[None, :, :]).reshape(S * d, -1).T)
+    return sums.total().reshape(m, S, d)
 
 
 def displacement(design: Design, U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return delta_ia = sum_{c, s} theta[c, s, a] c(x_i) u_s(f_i): the adjoint of `moments`."""
     n, m = design.shape
     _, S, d = theta.shape
-    flat = theta.reshape(m, S * d)
+    combination = design.combination(theta.reshape(m, S * d))
     delta = np.empty((n, d))
-    for part in pieces(n, S * d):
-        amplitude = design.rows(part).combine(flat).reshape(-1, S, d)
-        if isinstance(U, CellIds):
-            ids = U.ids[part]
-            inside = (ids < S)[:, None]
-            delta[part] = np.where(inside, amplitude[np.arange(len(ids)), np.minimum(ids, S - 1)], 0.0)
-        else:
-            delta[part] = np.einsum("ns,nsa->na", U[part], amplitude)
+    for part in rows_in_cache(n, S * d):
+        delta[part] = _weighted(combination(part), U, part, d)
     return delta
+
+
+def _weighted(amplitude: FloatArray, U: Evaluated, part: slice, d: int) -> FloatArray:
+    """Return sum_s u_s(f_i) amplitude[i, s, a] on some rows; a cell's weight is 1 in the cell alone."""
+    if isinstance(U, CellIds):
+        ids = U.ids[part]
+        inside = amplitude.reshape(len(ids), -1, d)[np.arange(len(ids)), np.minimum(ids, U.n_cells - 1)]
+        return np.where((ids < U.n_cells)[:, None], inside, 0.0)
+    if d == 1:
+        return np.einsum("sn,sn->n", U[part].T, amplitude.T)[:, None]
+    return np.einsum("ns,nsa->na", U[part], amplitude.reshape(len(amplitude), -1, d))

@@ -11,19 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.kernels import FEW, kernels_for
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
+#: Passes with few numbers a row take pieces of this many, which stay in the second cache.
+CACHE = 1 << 15
+
 #: Up to this many pairs of codes of two columns are counted in one histogram.
 PAIRS = 1 << 22
+
+
+#: A slice of the rows -> (C theta) on these rows.
+Combination: TypeAlias = Callable[[slice], FloatArray]
+
+
+class Sums(Protocol):
+    """C'R under construction, where R comes in pieces."""
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add C[part]'R for the rows of a slice; R has shape (rows, q)."""
+        ...
+
+    def total(self) -> FloatArray:
+        """Return the sum of all that was added, shape (m, q)."""
+        ...
 
 
 class Design(Protocol):
@@ -38,12 +58,20 @@ class Design(Protocol):
         """Return C'R for R of shape (n, q)."""
         ...
 
+    def sums(self, q: int) -> Sums:
+        """Return C'R for R of q columns under construction: zero, before the first piece of R is added."""
+        ...
+
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
         ...
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta for theta of shape (m, q)."""
+        ...
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return C theta as a function of the rows that are wanted."""
         ...
 
     def rows(self, part: slice | IntArray) -> Design:
@@ -207,29 +235,43 @@ class Codes:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R: a histogram for each code column, then its decode table."""
-        parts = [t.gather(histogram(c, R, t.shape[0])) for c, t in zip(self.codes, self.decode, strict=True)]
-        return np.concatenate(parts)
+        return moments_by_pieces(self, R)
+
+    def sums(self, q: int) -> CodeSums:
+        """Return empty histograms of all code columns."""
+        return CodeSums(self, q)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
+        n, q = R.shape
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
-            if t.shape[0] * (n_cells + 1) > max(len(c), 1) * t.shape[1]:
+            if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
                 parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
                 continue
-            pairs = c.astype(np.intp) * (n_cells + 1) + ids
-            both = histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
-            parts.append(t.gather(both).reshape(t.shape[1], n_cells + 1, R.shape[1])[:, :n_cells])
+            both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R)
+            parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
         return np.concatenate(parts)
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta: one table look-up for each code column."""
+        return combine_by_pieces(self, theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the look-ups, with one table for each code column."""
+        n, q = self.shape[0], theta.shape[1]
         stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        tables = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
-        total = tables[0][self.codes[0]]
-        for c, table in zip(self.codes[1:], tables[1:], strict=True):
-            total += table[c]
-        return np.asarray(total)
+        spread = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        tables = [np.ascontiguousarray(table.T) for table in spread]
+        add_look_up = kernels_for(n * q * len(tables)).add_look_up
+
+        def look_up(part: slice) -> FloatArray:
+            total = np.zeros((q, len(range(n)[part])))
+            for c, table in zip(self.codes, tables, strict=True):
+                add_look_up(np.ascontiguousarray(c[part]), table, total)
+            return total.T
+
+        return look_up
 
     def rows(self, part: slice | IntArray) -> Codes:
         """Return the same code columns on some rows."""
@@ -260,6 +302,28 @@ class Codes:
         return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
 
 
+class CodeSums:
+    """Histograms of code columns under construction; a column that occurs twice is counted once."""
+
+    def __init__(self, design: Codes, q: int) -> None:
+        self.design = design
+        levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
+        self.tables = {key: np.zeros((q, size)) for key, size in levels.items()}
+        self.columns = {id(c): c for c in design.codes}
+        self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the rows of a slice to every histogram."""
+        runs = np.ascontiguousarray(R.T)
+        for key, table in self.tables.items():
+            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), runs, table)
+
+    def total(self) -> FloatArray:
+        """Return the histograms, decoded."""
+        pairs = zip(self.design.codes, self.design.decode, strict=True)
+        return np.concatenate([t.gather(np.ascontiguousarray(self.tables[id(c)].T)) for c, t in pairs])
+
+
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """C itself: an array or a sparse matrix of memberships."""
@@ -281,9 +345,17 @@ class Matrix:
         placed = [sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1)) for a in range(q)]
         return np.stack([_array(P.T @ self.matrix).T[:, :n_cells] for P in placed], axis=2)
 
+    def sums(self, q: int) -> MatrixSums:
+        """Return zero."""
+        return MatrixSums(self.matrix, np.zeros((self.shape[1], q)))
+
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
         return np.asarray(self.matrix @ theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the products of pieces of C."""
+        return lambda part: np.asarray(self.matrix[part] @ theta)
 
     def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
@@ -309,6 +381,22 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False)
+class MatrixSums:
+    """C'R under construction for a matrix of memberships."""
+
+    matrix: FloatArray | sparse.csr_array
+    sum: FloatArray
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the product of a slice."""
+        self.sum[...] += self.matrix[part].T @ R
+
+    def total(self) -> FloatArray:
+        """Return the sum."""
+        return self.sum
+
+
+@dataclass(frozen=True, eq=False)
 class Stacked:
     """C = [C_1, C_2, ...] side by side."""
 
@@ -323,15 +411,31 @@ class Stacked:
         """Return C'R, part by part."""
         return np.concatenate([part.moments(R) for part in self.parts])
 
+    def sums(self, q: int) -> StackedSums:
+        """Return the sums of all parts."""
+        return StackedSums(tuple(part.sums(q) for part in self.joined()))
+
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return the moments inside each cell, part by part."""
         return np.concatenate([part.cell_moments(ids, n_cells, R) for part in self.parts])
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sum of the parts' contributions."""
-        stops = np.cumsum([part.shape[1] for part in self.parts])[:-1]
-        pieces = np.split(theta, stops)
-        return np.asarray(sum(part.combine(t) for part, t in zip(self.parts, pieces, strict=True)))
+        return combine_by_pieces(self, theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the sum of the parts' contributions."""
+        parts = self.joined()
+        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
+        each = [part.combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
+
+        def combined(part: slice) -> FloatArray:
+            total = each[0](part)
+            for one in each[1:]:
+                total += one(part)
+            return total
+
+        return combined
 
     def rows(self, part: slice | IntArray) -> Stacked:
         """Return the same parts on some rows."""
@@ -374,6 +478,22 @@ class Stacked:
         return tuple(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class StackedSums:
+    """C'R under construction, part by part."""
+
+    parts: tuple[Sums, ...]
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the rows of a slice to every part."""
+        for sums in self.parts:
+            sums.add(part, R)
+
+    def total(self) -> FloatArray:
+        """Return the parts, one below the other."""
+        return np.concatenate([sums.total() for sums in self.parts])
+
+
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
@@ -406,15 +526,13 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
 
 def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
     """Return sum_i H_ik A[a_i, :] B[b_i, :]': from the sums of H over pairs of codes, if these are not too many."""
-    n, q = H.shape
+    q = H.shape[1]
     if a is b:
         sums = histogram(a, H, A.shape[0])
         return weighted_gram(Codes((np.arange(A.shape[0]),), (A,)), Codes((np.arange(B.shape[0]),), (B,)), sums)
     if A.shape[0] * B.shape[0] > max(PAIRS, A.shape[1] * B.shape[1]):
         return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
-    pairs = np.zeros((A.shape[0] * B.shape[0], q))
-    for part in pieces(n, q + 1):
-        pairs += histogram(a[part].astype(np.intp) * B.shape[0] + b[part], H[part], len(pairs))
+    pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
     by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], q)
     by_b = B.gather(by_a.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[1], q)
     return np.ascontiguousarray(by_b.transpose(2, 1, 0))
@@ -430,14 +548,53 @@ def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
+def rows_in_cache(n: int, q: int) -> Iterator[slice]:
+    """Cut n rows into slices whose q numbers a row stay in cache; many numbers a row are worked on in larger pieces.
+
+    >>> [part.stop for part in rows_in_cache(3 * CACHE // 4, 2)] == [CACHE // 2, CACHE]
+    True
+    """
+    return pieces(n, q) if q > FEW else pieces(n, max(q, 1) * (CHUNK // CACHE))
+
+
+def moments_by_pieces(design: Design, R: FloatArray) -> FloatArray:
+    """Return C'R, a piece of the rows at a time."""
+    sums = design.sums(R.shape[1])
+    for part in rows_in_cache(*R.shape):
+        sums.add(part, R[part])
+    return sums.total()
+
+
+def combine_by_pieces(design: Design, theta: FloatArray) -> FloatArray:
+    """Return C theta, a piece of the rows at a time."""
+    combination = design.combination(theta)
+    n, q = design.shape[0], theta.shape[1]
+    total = np.empty((n, q))
+    for part in rows_in_cache(n, q):
+        total[part] = combination(part)
+    return total
+
+
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
-    if R.shape[1] <= 4:
-        columns = [np.bincount(codes, R[:, a], levels) for a in range(R.shape[1])]
-        return np.column_stack(columns).astype(np.float64, copy=False)
-    n = len(codes)
-    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, levels))
-    return np.asarray(one_hot.T @ R)
+    n, q = R.shape
+    table = np.zeros((q, levels))
+    add_histogram = kernels_for(n * q).add_histogram
+    for part in rows_in_cache(n, q):
+        add_histogram(np.ascontiguousarray(codes[part]), np.ascontiguousarray(R[part].T), table)
+    return np.ascontiguousarray(table.T)
+
+
+def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
+    """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
+    n, q = R.shape
+    table = np.zeros((q, n_a * n_b))
+    add_pairs = kernels_for(n * q).add_pairs
+    # a piece is as long as the table, if that is more: NumPy adds whole tables
+    for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
+        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
+        add_pairs(first, second, n_b, np.ascontiguousarray(R[part].T), table)
+    return np.ascontiguousarray(table.T).reshape(n_a, n_b, q)
 
 
 def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:

@@ -1,0 +1,85 @@
+"""Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
+
+A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[a, c_i] += R[a, i], and a
+look-up reads the table for every row, D[a, i] += T[a, c_i]. Moments, Gram matrices, updates and predictions are these
+two. Both work on pieces of rows that stay in cache, one moment a at a time: a table of 2,048 levels then fits the
+smallest cache. This file is the definition; `compiled_codes` takes the same steps where a problem is large and numba is
+installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.simplex import FloatArray, IntArray
+
+#: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
+COMPILE_FROM = 1 << 21
+
+#: With more moments than this, whole rows of numbers are added or copied at a time.
+FEW = 4
+
+
+class Kernels(NamedTuple):
+    """The loops, each on one piece of rows."""
+
+    add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
+    add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
+    add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
+    compiled: bool = False
+
+
+def kernels_for(numbers: int) -> Kernels:
+    """Return the compiled kernels for a pass that touches many table entries where numba is installed, else NumPy's.
+
+    The choice depends on the size alone, so the same problem always gives the same bytes.
+
+    >>> kernels_for(100).compiled
+    False
+    """
+    return (_compiled() or PURE) if numbers >= COMPILE_FROM else PURE
+
+
+@cache
+def _compiled() -> Kernels | None:
+    """Import the compiled kernels, or return None without numba."""
+    try:
+        from lowcal.engines import compiled_codes
+    except ImportError:
+        return None
+    return Kernels(compiled_codes.add_histogram, compiled_codes.add_pairs, compiled_codes.add_look_up, compiled=True)
+
+
+def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] R[a, i] to out[a, v]."""
+    if len(R) <= FEW:
+        codes = codes.astype(np.intp, copy=False)
+        for run, table in zip(R, out, strict=True):
+            table += np.bincount(codes, run, len(table))
+        return
+    n = len(codes)
+    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, out.shape[1]))
+    out += np.asarray(one_hot.T @ R.T).T
+
+
+def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
+    """Add the histogram of R over pairs of codes, numbered a * width + b."""
+    add_histogram(a.astype(np.intp) * width + b, R, out)
+
+
+def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
+    """Add tables[a, codes_i] to out[a, i]."""
+    if len(tables) <= FEW:
+        codes = codes.astype(np.intp, copy=False)
+        for table, run in zip(tables, out, strict=True):
+            run += np.take(table, codes)
+        return
+    out += tables.T[codes].T
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up)
