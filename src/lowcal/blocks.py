@@ -2,13 +2,15 @@
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
-Few features: one Gram matrix, of all rows or of a subsample of them. Many features: Gauss-Seidel over runs of
-disjoint subpopulations, whose Gram matrices are one small block for each; the cost is linear in subpopulations.
-The direction only: the line search that follows uses all rows, so no promise depends on a subsample.
+Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a run of disjoint
+subpopulations, whose Gram matrix is one small block for each, or a chunk of overlapping ones with a Gram matrix of
+its own; the cost is linear in subpopulations. A subsample of the rows may stand for all of them in G.
+This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,26 +18,34 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from lowcal.engines.parts import Parts
-from lowcal.engines.reference import Codes, Decode, Design, Matrix, Stacked, pieces
-from lowcal.moments import moments
+from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
+from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
 from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 
-#: Up to this many features are solved for by one Gram matrix; Gauss-Seidel is faster for more.
-MAX_FEATURES = 400
+#: Up to this many features are solved for at once.
+FEW_FEATURES = 100
+#: Overlapping subpopulations are solved for in chunks of at most this many features.
+CHUNK_FEATURES = 400
+#: Of thresholds, which nest, at most so many features take part in one round.
+MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
 MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
-GRAM_ROWS = 50_000
+GRAM_ROWS = 20_000
 #: Ridge relative to the diagonal: duplicate and nested groups make the Gram matrix singular.
 RIDGE = 1e-6
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
 #: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
 SWEEPS, SWEPT = 10, 0.05
+#: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
+LEAST_RUN = 4
+#: With more weights than this (many classes), every subpopulation is large enough a system of its own.
+MANY_WEIGHTS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +77,43 @@ def block_terms(
     weights = tuple(notion.features(p))
     if not weights:
         return _witness_terms(learner, p, rho, h, found, seed)
-    U, design = evaluate(weights, p), learner.design()
-    g = moments(design, U, rho) if found.moments is None else found.moments
-    rows = _sample_rows(len(p), seed, 10 * g.shape[0] * g.shape[1])
+    U = evaluate(weights, p)
+    families, chosen = _active(learner, found.value, MAX_FEATURES // _per_member(U))
+    design = stack([family.design(learner.rows) for family in families])
+    g = moments(design, U, rho) if found.moments is None else found.moments[chosen]
+    rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(U))
     if rows is not None:
         design, U, h = design.rows(rows), _rows_of(U, rows), h[rows] * (len(h) / len(rows))
-    theta = _solve_cells(design, U, h, g, rows is not None) if isinstance(U, CellIds) else None
-    if theta is None:
-        theta = solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), rows is not None)))
-    return _split(learner.families, weights, theta)
+    return _split(families, weights, _solve_all(design, U, h, g, rows is not None))
+
+
+def _per_member(U: Evaluated) -> int:
+    """Return how many features one subpopulation brings to one system; cells are solved for one by one."""
+    return 1 if isinstance(U, CellIds) else int(U.shape[1])
+
+
+def _active(learner: WeakLearner, value: FloatArray, limit: int) -> tuple[list[Family], IntArray]:
+    """Return the families to solve for, and the numbers of their members: all, but of thresholds at most `limit`.
+
+    Neighbouring thresholds of a feature say almost the same; the worst of each run of neighbours is kept.
+    """
+    families, chosen, start = [], [], 0
+    for family in learner.families:
+        size = len(family.names)
+        inside = np.arange(size)
+        if size > limit and _is_nested(family.design(learner.rows)):
+            edges = np.linspace(0, size, limit + 1).astype(np.intp)
+            here = value[start : start + size]
+            inside = np.array([a + leading(here[a:b]) for a, b in itertools.pairwise(edges)])
+            family = family.take(inside)
+        families.append(family)
+        chosen.append(start + inside)
+        start += size
+    return families, np.concatenate(chosen)
+
+
+def _is_nested(design: Design) -> bool:
+    return isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
@@ -102,35 +140,20 @@ def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
     return max(RIDGE, n_features / n_rows) if is_sample else RIDGE
 
 
+def _solve_all(design: Design, U: Evaluated, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
+    """Return theta of shape (m, S, d) for the weights U."""
+    if isinstance(U, CellIds):
+        return _solve_cells(design, U, h, g, is_sample)
+    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample)))
+
+
 def solve(problem: Squares) -> FloatArray:
-    """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d): exactly, or by sweeps."""
-    g = problem.g
+    """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d)."""
     if problem.h.shape[1] == 1:
-        return _solve_one(problem)
-    labels = [
-        Squares(problem.design, problem.U, problem.h[:, [a]], g[:, :, [a]], problem.ridge) for a in range(g.shape[2])
-    ]
-    return np.concatenate([_solve_one(label) for label in labels], axis=2)
-
-
-def _solve_one(problem: Squares) -> FloatArray:
-    """Return theta where all labels share their curvature."""
-    m, S, d = problem.g.shape
-    if m * S > MAX_FEATURES:
         return _sweep(problem)
-    return ridge_solve(_gram(problem), problem.g.reshape(m * S, d), problem.ridge).reshape(m, S, d)
-
-
-def _gram(problem: Squares) -> FloatArray:
-    """Return the Gram matrix of the features c(x) u(f), members major."""
-    n_features = problem.g.shape[0] * problem.g.shape[1]
-    total = np.zeros((n_features, n_features))
-    root = np.sqrt(problem.h) * problem.U
-    for part in pieces(len(root), n_features):
-        C = problem.design.rows(part).dense()
-        A = (C[:, :, None] * root[part][:, None, :]).reshape(len(C), -1)
-        total += A.T @ A
-    return total
+    labels = range(problem.g.shape[2])
+    each = [replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]]) for a in labels]
+    return np.concatenate([_sweep(label) for label in each], axis=2)
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
@@ -175,47 +198,76 @@ def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sa
 
 
 # ------------------------------------------------------------------------------------------------- Gauss-Seidel
-@dataclass(frozen=True, eq=False)
 class Run:
-    """Consecutive subpopulations that share no row: for each code (or row) the one it is in, and its membership."""
+    """Subpopulations that share no row: least squares for each alone.
 
-    members: slice
-    owner: IntArray
-    membership: FloatArray
-    codes: IntArray | None = None
+    `owner` says for each code which of them it is in (their number: in none), `membership` how much.
+    """
 
-    def bind(self, U: FloatArray) -> tuple[Parts, FloatArray]:
-        """Return the rows of each subpopulation, and the features c(x) u(f) of the one that a row is in."""
-        owner, membership = self.owner, self.membership
-        if self.codes is not None:
-            owner, membership = owner[self.codes], membership[self.codes]
-        is_plain = bool((self.membership == 1.0).all())
-        parts = Parts(owner, self.members.stop - self.members.start)
-        return parts, U if is_plain else U * membership[:, None]
+    def __init__(self, members: IntArray, codes: IntArray | slice, owner: IntArray, membership: FloatArray) -> None:
+        self.members, self.codes, self.owner = members, codes, owner
+        self.membership = None if bool((membership == 1.0).all()) else membership
+        self.gram: FloatArray | None = None
+
+    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+        parts = Parts(self.owner[self.codes], len(self.members))
+        A = problem.U if self.membership is None else problem.U * self.membership[self.codes, None]
+        if self.gram is None:
+            self.gram = parts.products(A, problem.h * A)
+        left = problem.g[self.members] - (parts.products(A, problem.h * moved) if moved.any() else 0.0)
+        theta = _solve_parts(self.gram, left, problem.ridge)
+        moved += parts.combine(A, theta)
+        return left, theta
+
+
+class Chunk:
+    """Overlapping subpopulations: one Gram matrix for all of them."""
+
+    def __init__(self, members: IntArray, design: Design) -> None:
+        self.members, self.design = members, design
+        self.gram: FloatArray | None = None
+
+    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+        if self.gram is None:
+            self.gram = _gram(self.design, problem.U, problem.h)
+        seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
+        left = problem.g[self.members] - seen
+        m, S, d = left.shape
+        theta = ridge_solve(self.gram, left.reshape(m * S, d), problem.ridge).reshape(m, S, d)
+        moved += displacement(self.design, problem.U, theta)
+        return left, theta
 
 
 def _sweep(problem: Squares) -> FloatArray:
-    """Return theta by Gauss-Seidel: run by run, the least squares of what the runs before have left over.
+    """Return theta by Gauss-Seidel: block by block, the least squares of what the blocks before have left over.
 
-    Cost of a sweep: one pass over the rows for each run. Duplicates and nested subpopulations do no harm.
+    Cost of a sweep: one pass over the rows for each block. Duplicates and nested subpopulations do no harm.
     """
     theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
-    order, grams = list(runs(problem.design)), []
-    enough = SWEPT * np.abs(problem.g).max()
-    for sweep in range(SWEEPS):
-        left = 0.0
-        for k, run in enumerate(order):
-            parts, A = run.bind(problem.U)
-            if sweep == 0:
-                grams.append(parts.products(A, problem.h * A))
-            g = problem.g[run.members] - parts.products(A, problem.h * moved)
-            step = _solve_parts(grams[k], g, problem.ridge)
-            theta[run.members] += step
-            moved += parts.combine(A, step)
-            left = max(left, float(np.abs(g).max()))
-        if left <= enough:
+    blocks = list(_blocks(problem.design, problem.U.shape[1]))
+    for _ in range(SWEEPS if len(blocks) > 1 else 1):
+        rest = 0.0
+        for block in blocks:
+            left, step = block.step(problem, moved)
+            theta[block.members] += step
+            rest = max(rest, float(np.abs(left).max()))
+        if rest <= SWEPT * np.abs(problem.g).max():
             break
     return theta
+
+
+def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
+    """Return the Gram matrix of the features c(x) u(f), members major."""
+    n_features = design.shape[1] * U.shape[1]
+    total = np.zeros((n_features, n_features))
+    root = np.sqrt(h) * U
+    for part in pieces(len(root), n_features):
+        C = design.rows(part).dense()
+        A = (C[:, :, None] * root[part][:, None, :]).reshape(len(C), -1)
+        total += A.T @ A
+    return total
 
 
 def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
@@ -227,46 +279,87 @@ def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
 
-def runs(design: Design) -> Iterator[Run]:
-    """Yield the subpopulations of a design as runs of disjoint ones, in order."""
-    start = 0
-    for part in design.parts if isinstance(design, Stacked) else (design,):
-        if isinstance(part, Codes):
-            for codes, decode in zip(part.codes, part.decode, strict=True):
-                yield from (replace(run, codes=codes) for run in _disjoint(decode, start))
-                start += decode.shape[1]
+def _blocks(design: Design, per_member: int) -> Iterator[Run | Chunk]:
+    """Yield the blocks of a design: all at once if these are few, runs where they are long, chunks of the rest."""
+    m = design.shape[1]
+    if m * per_member <= FEW_FEATURES:
+        yield Chunk(np.arange(m), design)
+        return
+    room, start, columns = max(1, CHUNK_FEATURES // per_member), 0, _columns(design)
+    rest: list[tuple[IntArray, Design]] = []
+    for column in columns:
+        members = start + np.arange(column.shape[1])
+        start += len(members)
+        found = _runs(column, members, LEAST_RUN if per_member <= MANY_WEIGHTS else 1)
+        if found is not None:
+            yield from found
             continue
-        nobody = np.zeros(part.shape[0], dtype=np.uint8)
-        yield from (Run(slice(start + j, start + j + 1), nobody, part.column(j)) for j in range(part.shape[1]))
-        start += part.shape[1]
+        for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):
+            if sum(len(taken) for taken, _ in rest) + len(some) > room:
+                yield _join(rest)
+                rest = []
+            rest.append((members[some], _take(column, some)))
+    if rest:
+        yield _join(rest)
 
 
-def _disjoint(decode: Decode, start: int) -> Iterator[Run]:
-    """Yield runs of the groups of one decode table: a new one begins where a group meets a code that is taken."""
-    levels, m = decode.shape
-    first, owner, membership = 0, np.full(levels, -1), np.ones(levels)
-    for j, (inside, values) in enumerate(_entries(decode)):
+def _join(columns: Sequence[tuple[IntArray, Design]]) -> Chunk:
+    return Chunk(np.concatenate([members for members, _ in columns]), stack([design for _, design in columns]))
+
+
+def _columns(design: Design) -> Iterator[Design]:
+    """Yield the code columns and matrices that a design is made of, in order."""
+    if isinstance(design, Stacked):
+        for part in design.parts:
+            yield from _columns(part)
+    elif isinstance(design, Codes):
+        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
+    else:
+        yield design
+
+
+def _take(design: Design, members: IntArray) -> Design:
+    """Return some members of a code column or a matrix."""
+    if isinstance(design, Codes):
+        return Codes(design.codes, (design.decode[0].take(members),))
+    if isinstance(design, Matrix):
+        return Matrix(design.matrix[:, members])
+    return Matrix(np.column_stack([design.column(int(j)) for j in members]))
+
+
+def _runs(design: Design, members: IntArray, least: int) -> list[Run] | None:
+    """Return the runs of disjoint groups of a column; None where they are short: the groups overlap too much."""
+    if isinstance(design, Codes) and isinstance(design.decode[0], Table):
+        found = list(_disjoint(design.decode[0]))
+        if len(members) > 1 and len(members) < least * len(found):
+            return None
+        split = np.split(members, np.cumsum([count for count, _, _ in found])[:-1])
+        return [Run(some, design.codes[0], *run[1:]) for some, run in zip(split, found, strict=True)]
+    if least > 1:
+        return None
+    everyone = np.zeros(design.shape[0], dtype=np.uint8)
+    return [Run(members[[j]], slice(None), everyone, design.column(j)) for j in range(len(members))]
+
+
+def _disjoint(table: Table) -> Iterator[tuple[int, IntArray, FloatArray]]:
+    """Yield how many groups follow each other without sharing a code, which group each code is in, and how much."""
+    matrix = table.matrix.tocsc()
+    levels, m = matrix.shape
+    count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
+    for j in range(m):
+        entries = slice(matrix.indptr[j], matrix.indptr[j + 1])
+        inside = matrix.indices[entries]
         if (owner[inside] >= 0).any():
-            yield _close(slice(start + first, start + j), owner, membership)
-            first, owner, membership = j, np.full(levels, -1), np.ones(levels)
-        owner[inside], membership[inside] = j - first, values
-    yield _close(slice(start + first, start + m), owner, membership)
+            yield count, _close(owner, count), membership
+            count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
+        owner[inside], membership[inside] = count, matrix.data[entries]
+        count += 1
+    yield count, _close(owner, count), membership
 
 
-def _close(members: slice, owner: IntArray, membership: FloatArray) -> Run:
-    """Return the run; codes that belong to none of its groups get the number after the last."""
-    count = members.stop - members.start
-    return Run(members, np.where(owner < 0, count, owner).astype(np.min_scalar_type(count)), membership)
-
-
-def _entries(decode: Decode) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Yield the codes of each group, and its memberships there."""
-    levels, m = decode.shape
-    for some in np.array_split(np.arange(m), -(-m // 64)):
-        table = decode.take(some).look_up(np.arange(levels))
-        for column in table.T:
-            inside = np.flatnonzero(column)
-            yield inside, column[inside]
+def _close(owner: IntArray, count: int) -> IntArray:
+    """Give the codes that are in none of the groups the number after the last."""
+    return np.where(owner < 0, count, owner).astype(np.min_scalar_type(count))
 
 
 # ---------------------------------------------------------------------------------------------- infinite weight classes
