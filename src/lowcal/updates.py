@@ -7,22 +7,26 @@ Paper: lines 8 and 9 of Algorithm 1.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from lowcal.engines.reference import Design
+from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, read_probabilities
-from lowcal.moments import displacement
+from lowcal.moments import displacement, displacer
 from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import Encoder, Family, Rows
 from lowcal.weights import Cell, Knots, Monomial, Points, Weight, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+
+#: A slice of the rows and the predictions there -> the displacement there.
+Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +40,16 @@ class Term:
     def __call__(self, p: FloatArray, design: Design) -> FloatArray:
         """Return the displacement at every row, shape (n, d); `design` is the family's on these rows."""
         return displacement(design, evaluate(self.weights, p), self.theta)
+
+    def on(self, rows: Rows) -> Displacement:
+        """Return the displacement on encoded rows as a function of a slice of them and the predictions there."""
+        displace = displacer(self.family.design(rows), self.theta)
+        return lambda part, p: displace(part, evaluate(self.weights, p))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the displacement of one row is made of."""
+        return int(self.theta.shape[1] * self.theta.shape[2])
 
     def scaled(self, step: float) -> Term:
         """Return the term times a step size."""
@@ -56,7 +70,10 @@ class Update:
 
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the moved predictions on encoded rows."""
-        return move(p, sum_terms(self.terms, p, rows), self.geometry)
+        moved = np.empty(p.shape)
+        for part, delta in _displacements(self.terms, p, rows):
+            moved[part] = move(p[part], delta, self.geometry)
+        return moved
 
     def __str__(self) -> str:
         named = [
@@ -76,10 +93,21 @@ class Update:
 
 def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Rows) -> FloatArray:
     """Return the displacement of all terms together."""
-    delta = np.zeros(p.shape)
-    for term in terms:
-        delta += term(p, term.family.design(rows))
-    return delta
+    total = np.empty(p.shape)
+    for part, delta in _displacements(terms, p, rows):
+        total[part] = delta
+    return total
+
+
+def _displacements(terms: Sequence[Term], p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield the displacement of all terms, a piece of the rows at a time."""
+    each = [term.on(rows) for term in terms]
+    for part in rows_in_cache(len(p), max([1, *(term.numbers for term in terms)])):
+        here = p[part]
+        delta = np.zeros(here.shape)
+        for displace in each:
+            delta += displace(part, here)
+        yield part, delta
 
 
 @dataclass(frozen=True, eq=False)

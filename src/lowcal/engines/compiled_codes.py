@@ -7,6 +7,9 @@ one pass over a table that is not. Codes are read as they are stored, a byte or 
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lowcal.engines.compiled import compile_kernel
 from lowcal.simplex import FloatArray, IntArray
 
@@ -36,3 +39,47 @@ def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
         table, run = tables[a], out[a]
         for i in range(len(codes)):
             run[i] += table[codes[i]]
+
+
+@compile_kernel
+def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, out: FloatArray) -> None:
+    """Add tables[j, a_i * width + b_i] to out[j, i]."""
+    for j in range(len(tables)):
+        table, run = tables[j], out[j]
+        for i in range(len(a)):
+            run[i] += table[a[i] * width + b[i]]
+
+
+@compile_kernel
+def add_clipped(
+    f: FloatArray,
+    y: FloatArray,
+    delta: FloatArray,
+    weight: FloatArray,
+    scale: float,
+    tiny: float,
+    bins: FloatArray,
+    where: NDArray[np.uint16],
+) -> None:
+    """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics."""
+    n_bins = len(bins)
+    for i in range(len(f)):
+        d, w = delta[i], weight[i]
+        if not (abs(d) > tiny and w > 0.0):
+            where[i] = n_bins
+            continue
+        end = 1.0 if d > 0.0 else 0.0
+        limit = (end - f[i]) / d
+        share = 1.0 / (1.0 + scale / limit) if limit > 0.0 else 0.0
+        b = min(int(share * n_bins), n_bins - 1)
+        where[i] = b
+        gap, rest = y[i] - f[i], y[i] - end
+        loss = w * gap * gap
+        bins[b, 0] += w * d * d
+        bins[b, 1] += w * d * gap
+        bins[b, 2] += loss
+        bins[b, 3] += w * rest * rest
+        if gap * d < 0.0:
+            bins[b, 4] += loss
+        bins[b, 5] = min(bins[b, 5], limit)
+        bins[b, 6] = max(bins[b, 6], limit)

@@ -32,6 +32,8 @@ PAIRS = 1 << 22
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
+#: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
+CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
 
 
 class Sums(Protocol):
@@ -72,6 +74,10 @@ class Design(Protocol):
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return C theta as a function of the rows that are wanted."""
+        ...
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return sum_j C_ij theta[j, ids_i, :] as a function of rows and their cells: the adjoint of `cell_moments`."""
         ...
 
     def rows(self, part: slice | IntArray) -> Design:
@@ -273,6 +279,27 @@ class Codes:
 
         return look_up
 
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return look-ups of pairs (code, cell), with one table for each code column, if these are not too large."""
+        n, (_, n_cells, d) = self.shape[0], theta.shape
+        if n_cells * sum(t.shape[0] for t in self.decode) > max(n, PAIRS):
+            return pick_cells(self, theta)
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        tables = []
+        for t, part in zip(self.decode, np.split(theta, stops), strict=True):
+            table = np.zeros((t.shape[0], n_cells + 1, d))  # the last cell is none
+            table[:, :n_cells] = t.spread(part.reshape(len(part), -1)).reshape(-1, n_cells, d)
+            tables.append(np.ascontiguousarray(table.reshape(-1, d).T))
+        add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
+
+        def look_up(part: slice, ids: IntArray) -> FloatArray:
+            total = np.zeros((d, len(ids)))
+            for c, table in zip(self.codes, tables, strict=True):
+                add_pair_look_up(np.ascontiguousarray(c[part]), ids, n_cells + 1, table, total)
+            return total.T
+
+        return look_up
+
     def rows(self, part: slice | IntArray) -> Codes:
         """Return the same code columns on some rows."""
         return Codes(tuple(c[part] for c in self.codes), self.decode)
@@ -357,6 +384,10 @@ class Matrix:
         """Return the products of pieces of C."""
         return lambda part: np.asarray(self.matrix[part] @ theta)
 
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
+        return pick_cells(self, theta)
+
     def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
         return Matrix(self.matrix[part])
@@ -433,6 +464,20 @@ class Stacked:
             total = each[0](part)
             for one in each[1:]:
                 total += one(part)
+            return total
+
+        return combined
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the sum of the parts' contributions."""
+        parts = self.joined()
+        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
+        each = [part.cell_combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
+
+        def combined(part: slice, ids: IntArray) -> FloatArray:
+            total = each[0](part, ids)
+            for one in each[1:]:
+                total += one(part, ids)
             return total
 
         return combined
@@ -573,6 +618,23 @@ def combine_by_pieces(design: Design, theta: FloatArray) -> FloatArray:
     for part in rows_in_cache(n, q):
         total[part] = combination(part)
     return total
+
+
+def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
+    """Return the coefficients of each row's cell out of those of all cells; the cell after the last is none."""
+    m, n_cells, d = theta.shape
+    combination = design.combination(theta.reshape(m, n_cells * d))
+
+    def pick(part: slice, ids: IntArray) -> FloatArray:
+        picked = np.empty((len(ids), d))
+        for piece in pieces(len(ids), n_cells * d):
+            start, here = (part.start or 0) + piece.start, ids[piece]
+            every = combination(slice(start, start + len(here))).reshape(len(here), n_cells, d)
+            own = every[np.arange(len(here)), np.minimum(here, n_cells - 1)]
+            picked[piece] = np.where((here < n_cells)[:, None], own, 0.0)
+        return picked
+
+    return pick
 
 
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
