@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
+from lowcal.engines.kernels import Sparse
 from lowcal.simplex import FloatArray, IntArray
 
 
@@ -48,6 +49,18 @@ def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, o
         table, run = tables[j], out[j]
         for i in range(len(a)):
             run[i] += table[a[i] * width + b[i]]
+
+
+@compile_kernel
+def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g]."""
+    indptr, groups, shares = B
+    for k in range(len(H)):
+        run, table = H[k], out[k]
+        for i in range(len(a)):
+            row, h, code = table[a[i]], run[i], b[i]
+            for t in range(indptr[code], indptr[code + 1]):
+                row[groups[t]] += h * shares[t]
 
 
 @compile_kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ COMPILE_FROM = 1 << 21
 FEW = 4
 
 
+#: A table in CSR form: indptr, indices, data.
+Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
+
+
 class Kernels(NamedTuple):
     """The loops, each on one piece of rows."""
 
@@ -34,6 +38,7 @@ class Kernels(NamedTuple):
     add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
     add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_clipped: Callable[..., None]
+    add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
     compiled: bool = False
 
 
@@ -61,6 +66,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.add_look_up,
         compiled_codes.add_pair_look_up,
         compiled_codes.add_clipped,
+        compiled_codes.add_groups,
         compiled=True,
     )
 
@@ -131,4 +137,15 @@ def add_clipped(
     np.maximum.at(bins[:, 6], bin_, limit)
 
 
-PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped)
+def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g], for a table given as indptr, indices and data of CSR."""
+    indptr, groups, shares = B
+    counts = np.diff(indptr)[b]
+    row = np.repeat(np.arange(len(b)), counts)
+    place = np.arange(len(row)) + np.repeat(indptr[b] - (np.cumsum(counts) - counts), counts)
+    key = a[row].astype(np.intp) * out.shape[2] + groups[place]
+    for h, table in zip(H, out, strict=True):
+        table += np.bincount(key, h[row] * shares[place], table.size).reshape(table.shape)
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.kernels import FEW, kernels_for
+from lowcal.engines.kernels import FEW, Sparse, kernels_for
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
@@ -26,9 +26,10 @@ CHUNK = 1 << 21
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
 CACHE = 1 << 15
 
-#: Up to this many pairs of codes of two columns are counted in one histogram.
+#: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
 PAIRS = 1 << 22
-
+#: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
+PAIRS_IN_CACHE = 1 << 16
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
@@ -145,6 +146,11 @@ class Table:
         """Levels and groups."""
         levels, groups = self.matrix.shape
         return int(levels), int(groups)
+
+    @property
+    def parts(self) -> Sparse:
+        """The arrays of its CSR form."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
@@ -570,17 +576,38 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
 
 
 def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
-    """Return sum_i H_ik A[a_i, :] B[b_i, :]': from the sums of H over pairs of codes, if these are not too many."""
-    q = H.shape[1]
+    """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A with groups of B."""
     if a is b:
-        sums = histogram(a, H, A.shape[0])
-        return weighted_gram(Codes((np.arange(A.shape[0]),), (A,)), Codes((np.arange(B.shape[0]),), (B,)), sums)
-    if A.shape[0] * B.shape[0] > max(PAIRS, A.shape[1] * B.shape[1]):
-        return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
-    pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
-    by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], q)
-    by_b = B.gather(by_a.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[1], q)
-    return np.ascontiguousarray(by_b.transpose(2, 1, 0))
+        codes = np.arange(A.shape[0])
+        return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
+    if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
+        q = H.shape[1]
+        pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
+        by_b = B.gather(pairs.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[0], q)
+        return _gathered(A, by_b.transpose(2, 1, 0))
+    if isinstance(B, Table) and (A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, Table)):
+        return _gathered(A, _group_sums(a, A.shape[0], b, B, H))
+    if isinstance(A, Table):
+        return _gathered(B, _group_sums(b, B.shape[0], a, A, H)).transpose(0, 2, 1)
+    return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
+
+
+def _gathered(A: Decode, sums: FloatArray) -> FloatArray:
+    """Return the sums over codes (q, levels, g) as sums over groups (q, m, g)."""
+    q, levels, groups = sums.shape
+    by_a = A.gather(sums.transpose(1, 0, 2).reshape(levels, -1))
+    return by_a.reshape(A.shape[1], q, groups).transpose(1, 0, 2)
+
+
+def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) -> FloatArray:
+    """Return sum_i [a_i = v] H_ik B[b_i, g] as (q, levels, m)."""
+    n, q = H.shape
+    total = np.zeros((q, levels, B.shape[1]))
+    kernels = kernels_for(n * q)
+    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.compiled else max(CACHE, levels * B.shape[1]))):
+        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
+        kernels.add_groups(first, second, B.parts, np.ascontiguousarray(H[part].T), total)
+    return total
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
