@@ -96,3 +96,64 @@ def add_clipped(
             bins[b, 4] += loss
         bins[b, 5] = min(bins[b, 5], limit)
         bins[b, 6] = max(bins[b, 6], limit)
+
+
+@compile_kernel
+def replay(
+    f: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    column: IntArray,
+    power: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    group: IntArray,
+    step: FloatArray,
+    mask_power: IntArray,
+    mask_column: IntArray,
+    mask_offset: IntArray,
+    masks: NDArray[np.uint8],
+) -> None:
+    """Run updates in place; a group that several of them move is looked up once, and then read as bytes."""
+    inside = np.empty((len(mask_column), len(f)), np.uint8)
+    for g in range(len(mask_column)):
+        code, mask, own = codes[mask_column[g]], masks[mask_offset[g] :], inside[g]
+        for i in range(len(f)):
+            own[i] = mask[code[i]]
+    delta = np.zeros(len(f))
+    for t in range(len(starts) - 1):
+        if group[t] >= 0:
+            _move_group(f, inside[group[t]], step[t], mask_power[t])
+            continue
+        for r in range(starts[t], starts[t + 1]):
+            _add_read(delta, f, codes[column[r]], tables[offset[r] :], power[r])
+        for i in range(len(f)):
+            f[i] = min(max(f[i] + delta[i], 0.0), 1.0)
+            delta[i] = 0.0
+
+
+@compile_kernel
+def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: int) -> None:
+    """Move one group by step f^power; the loops are written out, so that they become vector instructions."""
+    if power == 0:
+        for i in range(len(f)):
+            f[i] = min(max(f[i] + step * inside[i], 0.0), 1.0)
+    elif power == 1:
+        for i in range(len(f)):
+            f[i] = min(max(f[i] + step * inside[i] * f[i], 0.0), 1.0)
+    else:
+        for i in range(len(f)):
+            f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
+
+
+@compile_kernel
+def _add_read(delta: FloatArray, f: FloatArray, code: IntArray, table: FloatArray, power: int) -> None:
+    if power == 0:
+        for i in range(len(f)):
+            delta[i] += table[code[i]]
+    elif power == 1:
+        for i in range(len(f)):
+            delta[i] += table[code[i]] * f[i]
+    else:
+        for i in range(len(f)):
+            delta[i] += table[code[i]] * f[i] ** power

@@ -39,6 +39,7 @@ class Kernels(NamedTuple):
     add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_clipped: Callable[..., None]
     add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
+    replay: Callable[..., None]
     compiled: bool = False
 
 
@@ -67,6 +68,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.add_pair_look_up,
         compiled_codes.add_clipped,
         compiled_codes.add_groups,
+        compiled_codes.replay,
         compiled=True,
     )
 
@@ -148,4 +150,37 @@ def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArr
         table += np.bincount(key, h[row] * shares[place], table.size).reshape(table.shape)
 
 
-PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups)
+def replay(
+    f: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    column: IntArray,
+    power: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    group: IntArray,
+    step: FloatArray,
+    mask_power: IntArray,
+    mask_column: IntArray,
+    mask_offset: IntArray,
+    masks: NDArray[np.uint8],
+) -> None:
+    """Run updates in place: f <- clip(f + sum_r f^power_r tables[offset_r + codes[column_r]], 0, 1).
+
+    Where group[t] is one, update t instead reads its 0/1 table in `masks`, times step[t].
+    """
+    index = codes.astype(np.intp)
+    for t in range(len(starts) - 1):
+        reads = [(np.take(tables[offset[r] :], index[column[r]]), power[r]) for r in range(starts[t], starts[t + 1])]
+        if group[t] >= 0:
+            inside = np.take(masks[mask_offset[group[t]] :], index[mask_column[group[t]]])
+            reads = [(step[t] * inside, mask_power[t])]
+        delta = np.zeros(len(f))
+        for amount, k in reads:
+            for _ in range(k):
+                amount *= f
+            delta += amount
+        np.clip(f + delta, 0.0, 1.0, out=f)
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay)

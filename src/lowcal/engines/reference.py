@@ -576,7 +576,7 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
 
 
 def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
-    """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A with groups of B."""
+    """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
         codes = np.arange(A.shape[0])
         return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
