@@ -6,6 +6,10 @@ Paper: Definition 3.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
 import numpy as np
 
 from lowcal.engines.reference import Design, rows_in_cache
@@ -34,23 +38,34 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
     return sums.total().reshape(m, S, d)
 
 
+#: A slice of the rows and their evaluated weights -> the displacement of these rows.
+Displacer: TypeAlias = Callable[[slice, Evaluated], FloatArray]
+
+
 def displacement(design: Design, U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return delta_ia = sum_{c, s} theta[c, s, a] c(x_i) u_s(f_i): the adjoint of `moments`."""
-    n, m = design.shape
-    _, S, d = theta.shape
-    combination = design.combination(theta.reshape(m, S * d))
+    displace = displacer(design, theta)
+    n, (_, S, d) = design.shape[0], theta.shape
     delta = np.empty((n, d))
-    for part in rows_in_cache(n, S * d):
-        delta[part] = _weighted(combination(part), U, part, d)
+    for part in rows_in_cache(n, d if isinstance(U, CellIds) else S * d):
+        delta[part] = displace(part, CellIds(U.ids[part], U.n_cells) if isinstance(U, CellIds) else U[part])
     return delta
 
 
-def _weighted(amplitude: FloatArray, U: Evaluated, part: slice, d: int) -> FloatArray:
-    """Return sum_s u_s(f_i) amplitude[i, s, a] on some rows; a cell's weight is 1 in the cell alone."""
-    if isinstance(U, CellIds):
-        ids = U.ids[part]
-        inside = amplitude.reshape(len(ids), -1, d)[np.arange(len(ids)), np.minimum(ids, U.n_cells - 1)]
-        return np.where((ids < U.n_cells)[:, None], inside, 0.0)
-    if d == 1:
-        return np.einsum("sn,sn->n", U[part].T, amplitude.T)[:, None]
-    return np.einsum("ns,nsa->na", U[part], amplitude.reshape(len(amplitude), -1, d))
+def displacer(design: Design, theta: FloatArray) -> Displacer:
+    """Return `displacement` as a function of some rows and the weights on them; the tables are made when first used."""
+    m, S, d = theta.shape
+    by_cell, by_weight = (
+        cache(lambda: design.cell_combination(theta)),
+        cache(lambda: design.combination(theta.reshape(m, S * d))),
+    )
+
+    def displace(part: slice, U: Evaluated) -> FloatArray:
+        if isinstance(U, CellIds):
+            return by_cell()(part, U.ids)
+        amplitude = by_weight()(part)
+        if d == 1:
+            return np.asarray(np.einsum("sn,sn->n", U.T, amplitude.T)[:, None])
+        return np.asarray(np.einsum("ns,nsa->na", U, amplitude.reshape(len(amplitude), S, d)))
+
+    return displace

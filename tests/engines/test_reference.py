@@ -69,18 +69,18 @@ def test_cell_moments_are_moments_of_the_rows_in_the_cell(design, q, n_cells):
 
 
 @settings(max_examples=100, deadline=None)
-@given(designs, st.integers(1, 4), st.sampled_from([1, 1 << 22]))
+@given(designs, st.integers(1, 4), st.sampled_from([0, 1 << 16]))
 def test_gram_is_that_of_the_matrix(design, q, pairs):
     form, seed, n = design
     rng = np.random.default_rng(seed)
     C, matrix = make(form, rng, n)
     H = rng.normal(size=(n, q))
-    before = reference.PAIRS
-    reference.PAIRS = pairs
+    before = reference.PAIRS_IN_CACHE
+    reference.PAIRS_IN_CACHE = pairs
     try:
         got = C.gram(H)
     finally:
-        reference.PAIRS = before
+        reference.PAIRS_IN_CACHE = before
     assert got.shape == (q, matrix.shape[1], matrix.shape[1])
     for k in range(q):
         np.testing.assert_allclose(got[k], matrix.T @ np.diag(H[:, k]) @ matrix, atol=1e-12)

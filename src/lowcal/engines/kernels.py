@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.simplex import FloatArray, IntArray
@@ -25,12 +26,20 @@ COMPILE_FROM = 1 << 21
 FEW = 4
 
 
+#: A table in CSR form: indptr, indices, data.
+Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
+
+
 class Kernels(NamedTuple):
     """The loops, each on one piece of rows."""
 
     add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
     add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
+    add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
+    add_clipped: Callable[..., None]
+    add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
+    replay: Callable[..., None]
     compiled: bool = False
 
 
@@ -52,7 +61,16 @@ def _compiled() -> Kernels | None:
         from lowcal.engines import compiled_codes
     except ImportError:
         return None
-    return Kernels(compiled_codes.add_histogram, compiled_codes.add_pairs, compiled_codes.add_look_up, compiled=True)
+    return Kernels(
+        compiled_codes.add_histogram,
+        compiled_codes.add_pairs,
+        compiled_codes.add_look_up,
+        compiled_codes.add_pair_look_up,
+        compiled_codes.add_clipped,
+        compiled_codes.add_groups,
+        compiled_codes.replay,
+        compiled=True,
+    )
 
 
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
@@ -82,4 +100,87 @@ def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
     out += tables.T[codes].T
 
 
-PURE = Kernels(add_histogram, add_pairs, add_look_up)
+def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, out: FloatArray) -> None:
+    """Add tables[j, a_i * width + b_i] to out[j, i]."""
+    add_look_up(a.astype(np.intp) * width + b, tables, out)
+
+
+def add_clipped(
+    f: FloatArray,
+    y: FloatArray,
+    delta: FloatArray,
+    weight: FloatArray,
+    scale: float,
+    tiny: float,
+    bins: FloatArray,
+    where: NDArray[np.uint16],
+) -> None:
+    """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics.
+
+    A row loses w (y - f - eta delta)^2 until eta = limit = (end - f) / delta, then w (y - end)^2. Row b of `bins` sums
+    w delta^2, w delta (y - f), w (y - f)^2, w (y - end)^2, w (y - f)^2 of the rows that move away from y, and keeps the
+    least and the largest limit. The bin B limit / (limit + scale) grows with the limit; rows that stay get the bin B.
+    """
+    moving = (np.abs(delta) > tiny) & (weight > 0.0)
+    where[:] = len(bins)
+    f, y, delta, weight = f[moving], y[moving], delta[moving], weight[moving]
+    end = (delta > 0.0).astype(np.float64)
+    limit = (end - f) / delta
+    share = np.divide(1.0, 1.0 + np.divide(scale, limit, out=np.full(len(f), np.inf), where=limit > 0.0))
+    bin_ = np.minimum(share * len(bins), len(bins) - 1).astype(np.intp)
+    where[moving] = bin_
+    gap = y - f
+    loss = weight * gap * gap
+    away = np.where(gap * delta < 0.0, loss, 0.0)
+    masses = (weight * delta * delta, weight * delta * gap, loss, weight * np.square(y - end), away)
+    for k, mass in enumerate(masses):
+        bins[:, k] += np.bincount(bin_, mass, len(bins))
+    np.minimum.at(bins[:, 5], bin_, limit)
+    np.maximum.at(bins[:, 6], bin_, limit)
+
+
+def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g], for a table given as indptr, indices and data of CSR."""
+    indptr, groups, shares = B
+    counts = np.diff(indptr)[b]
+    row = np.repeat(np.arange(len(b)), counts)
+    place = np.arange(len(row)) + np.repeat(indptr[b] - (np.cumsum(counts) - counts), counts)
+    key = a[row].astype(np.intp) * out.shape[2] + groups[place]
+    for h, table in zip(H, out, strict=True):
+        table += np.bincount(key, h[row] * shares[place], table.size).reshape(table.shape)
+
+
+def replay(
+    f: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    column: IntArray,
+    power: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    group: IntArray,
+    step: FloatArray,
+    mask_power: IntArray,
+    mask_column: IntArray,
+    mask_offset: IntArray,
+    masks: NDArray[np.uint8],
+) -> None:
+    """Run updates in place: f <- clip(f + sum_r f^power_r tables[offset_r + codes[column_r]], 0, 1).
+
+    Where group[t] is one, update t instead reads its 0/1 table in `masks`, times step[t].
+    """
+    index = codes.astype(np.intp)
+    for t in range(len(starts) - 1):
+        reads = [(np.take(tables[offset[r] :], index[column[r]]), power[r]) for r in range(starts[t], starts[t + 1])]
+        if group[t] >= 0:
+            inside = np.take(masks[mask_offset[group[t]] :], index[mask_column[group[t]]])
+            reads = [(step[t] * inside, mask_power[t])]
+        delta = np.zeros(len(f))
+        for amount, k in reads:
+            for _ in range(k):
+                amount *= f
+            delta += amount
+        np.clip(f + delta, 0.0, 1.0, out=f)
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay)

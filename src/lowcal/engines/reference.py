@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.kernels import FEW, kernels_for
+from lowcal.engines.kernels import FEW, Sparse, kernels_for
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
@@ -26,12 +26,15 @@ CHUNK = 1 << 21
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
 CACHE = 1 << 15
 
-#: Up to this many pairs of codes of two columns are counted in one histogram.
+#: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
 PAIRS = 1 << 22
-
+#: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
+PAIRS_IN_CACHE = 1 << 16
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
+#: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
+CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
 
 
 class Sums(Protocol):
@@ -72,6 +75,10 @@ class Design(Protocol):
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return C theta as a function of the rows that are wanted."""
+        ...
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return sum_j C_ij theta[j, ids_i, :] as a function of rows and their cells: the adjoint of `cell_moments`."""
         ...
 
     def rows(self, part: slice | IntArray) -> Design:
@@ -139,6 +146,11 @@ class Table:
         """Levels and groups."""
         levels, groups = self.matrix.shape
         return int(levels), int(groups)
+
+    @property
+    def parts(self) -> Sparse:
+        """The arrays of its CSR form."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
@@ -273,6 +285,27 @@ class Codes:
 
         return look_up
 
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return look-ups of pairs (code, cell), with one table for each code column, if these are not too large."""
+        n, (_, n_cells, d) = self.shape[0], theta.shape
+        if n_cells * sum(t.shape[0] for t in self.decode) > max(n, PAIRS):
+            return pick_cells(self, theta)
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        tables = []
+        for t, part in zip(self.decode, np.split(theta, stops), strict=True):
+            table = np.zeros((t.shape[0], n_cells + 1, d))  # the last cell is none
+            table[:, :n_cells] = t.spread(part.reshape(len(part), -1)).reshape(-1, n_cells, d)
+            tables.append(np.ascontiguousarray(table.reshape(-1, d).T))
+        add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
+
+        def look_up(part: slice, ids: IntArray) -> FloatArray:
+            total = np.zeros((d, len(ids)))
+            for c, table in zip(self.codes, tables, strict=True):
+                add_pair_look_up(np.ascontiguousarray(c[part]), ids, n_cells + 1, table, total)
+            return total.T
+
+        return look_up
+
     def rows(self, part: slice | IntArray) -> Codes:
         """Return the same code columns on some rows."""
         return Codes(tuple(c[part] for c in self.codes), self.decode)
@@ -357,6 +390,10 @@ class Matrix:
         """Return the products of pieces of C."""
         return lambda part: np.asarray(self.matrix[part] @ theta)
 
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
+        return pick_cells(self, theta)
+
     def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
         return Matrix(self.matrix[part])
@@ -433,6 +470,20 @@ class Stacked:
             total = each[0](part)
             for one in each[1:]:
                 total += one(part)
+            return total
+
+        return combined
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the sum of the parts' contributions."""
+        parts = self.joined()
+        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
+        each = [part.cell_combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
+
+        def combined(part: slice, ids: IntArray) -> FloatArray:
+            total = each[0](part, ids)
+            for one in each[1:]:
+                total += one(part, ids)
             return total
 
         return combined
@@ -525,17 +576,38 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
 
 
 def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
-    """Return sum_i H_ik A[a_i, :] B[b_i, :]': from the sums of H over pairs of codes, if these are not too many."""
-    q = H.shape[1]
+    """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
-        sums = histogram(a, H, A.shape[0])
-        return weighted_gram(Codes((np.arange(A.shape[0]),), (A,)), Codes((np.arange(B.shape[0]),), (B,)), sums)
-    if A.shape[0] * B.shape[0] > max(PAIRS, A.shape[1] * B.shape[1]):
-        return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
-    pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
-    by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], q)
-    by_b = B.gather(by_a.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[1], q)
-    return np.ascontiguousarray(by_b.transpose(2, 1, 0))
+        codes = np.arange(A.shape[0])
+        return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
+    if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
+        q = H.shape[1]
+        pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
+        by_b = B.gather(pairs.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[0], q)
+        return _gathered(A, by_b.transpose(2, 1, 0))
+    if isinstance(B, Table) and (A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, Table)):
+        return _gathered(A, _group_sums(a, A.shape[0], b, B, H))
+    if isinstance(A, Table):
+        return _gathered(B, _group_sums(b, B.shape[0], a, A, H)).transpose(0, 2, 1)
+    return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
+
+
+def _gathered(A: Decode, sums: FloatArray) -> FloatArray:
+    """Return the sums over codes (q, levels, g) as sums over groups (q, m, g)."""
+    q, levels, groups = sums.shape
+    by_a = A.gather(sums.transpose(1, 0, 2).reshape(levels, -1))
+    return by_a.reshape(A.shape[1], q, groups).transpose(1, 0, 2)
+
+
+def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) -> FloatArray:
+    """Return sum_i [a_i = v] H_ik B[b_i, g] as (q, levels, m)."""
+    n, q = H.shape
+    total = np.zeros((q, levels, B.shape[1]))
+    kernels = kernels_for(n * q)
+    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.compiled else max(CACHE, levels * B.shape[1]))):
+        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
+        kernels.add_groups(first, second, B.parts, np.ascontiguousarray(H[part].T), total)
+    return total
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
@@ -573,6 +645,23 @@ def combine_by_pieces(design: Design, theta: FloatArray) -> FloatArray:
     for part in rows_in_cache(n, q):
         total[part] = combination(part)
     return total
+
+
+def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
+    """Return the coefficients of each row's cell out of those of all cells; the cell after the last is none."""
+    m, n_cells, d = theta.shape
+    combination = design.combination(theta.reshape(m, n_cells * d))
+
+    def pick(part: slice, ids: IntArray) -> FloatArray:
+        picked = np.empty((len(ids), d))
+        for piece in pieces(len(ids), n_cells * d):
+            start, here = (part.start or 0) + piece.start, ids[piece]
+            every = combination(slice(start, start + len(here))).reshape(len(here), n_cells, d)
+            own = every[np.arange(len(here)), np.minimum(here, n_cells - 1)]
+            picked[piece] = np.where((here < n_cells)[:, None], own, 0.0)
+        return picked
+
+    return pick
 
 
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
