@@ -36,8 +36,11 @@ MAX_FEATURES = 1500
 MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
 GRAM_ROWS = 20_000
-#: Ridge relative to the diagonal: duplicate and nested groups make the Gram matrix singular.
+#: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
+#: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
+#: Features whose correlation is one up to this much are copies.
+COPY = 1e-12
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
 #: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
@@ -157,30 +160,28 @@ def solve(problem: Squares) -> FloatArray:
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
-    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal; features that are zero everywhere get 0.
+    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d).
 
-    Two refinements take back what the ridge shrank wherever G itself determines theta: what is left of a share
-    ridge / (ridge + mu) of a direction with eigenvalue mu is its cube.
+    Features that are zero everywhere get 0, and so do copies of a feature before them.
 
-    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([[1.0], [1.0]]), 1e-6).ravel().round(9)
-    array([0.25, 0.25])
+    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([[1.0], [1.0]]), 1e-6).ravel().round(4)
+    array([0.5, 0. ])
     """
     diagonal = np.diag(G)
-    live = diagonal > np.finfo(float).tiny
-    scale = 1.0 / np.sqrt(diagonal[live])[:, None]
-    unit, target = G[np.ix_(live, live)] * scale * scale.T, scale * g[live]
+    scale = np.where(diagonal > np.finfo(float).tiny, diagonal, np.inf) ** -0.5
+    unit = G * scale[:, None] * scale
+    is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
+    live = (scale > 0.0) & ~is_copy
+    unit, scale = unit[np.ix_(live, live)], scale[live, None]
     while True:
         try:
             factor = cho_factor(unit + ridge * np.eye(len(unit)))
             break
         except LinAlgError:
             ridge *= 100.0
-    theta = cho_solve(factor, target)
-    for _ in range(2 if ridge <= RIDGE else 0):
-        theta += cho_solve(factor, target - unit @ theta)
-    result = np.zeros_like(g)
-    result[live] = scale * theta
-    return result
+    theta = np.zeros_like(g)
+    theta[live] = scale * cho_solve(factor, scale * g[live])
+    return theta
 
 
 def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:

@@ -123,7 +123,9 @@ class Run:
         floor: float | None,
     ) -> None:
         self.target = problem.alpha
-        self.problem = problem if floor is None else replace(problem, alpha=max(floor, problem.alpha))
+        self.problem = problem
+        if floor is not None and floor > problem.alpha:
+            self.problem = replace(problem, alpha=floor, is_wary=True)
         self.solver, self.layout, self.held_out = solver, layout, held_out
         self.max_updates, self.callback, self.floor = max_updates, callback, floor
         self.updates: list[Update] = []

@@ -43,7 +43,10 @@ def is_within(supremum: float, alpha: float) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move."""
+    """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move.
+
+    `is_wary`: a step along many features must gain more than it would if all of them were noise.
+    """
 
     y: FloatArray
     weight: FloatArray
@@ -54,6 +57,7 @@ class Problem:
     step: float | None = None
     newton_only: bool = False
     seed: int = 0
+    is_wary: bool = False
     _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
 
     def rho(self, p: FloatArray) -> FloatArray:
@@ -239,6 +243,8 @@ def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supr
     if step is None:
         return None
     enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    if problem.is_wary:
+        enough = max(enough, gain_of_noise(problem, p, sum(len(term.weights) * len(term.theta) for term in terms)))
     return step if problem.loss(step.p) <= problem.loss(p) - enough + ROUNDING else None
 
 
@@ -271,6 +277,17 @@ def guaranteed_progress(problem: Problem, violation: float, d: int) -> float:
     share = 1.0 if problem.step is None else problem.step
     best = violation**2 / width(d) if problem.geometry == "euclidean" else 2.0 * violation**2
     return share * (2.0 - share) * best
+
+
+def gain_of_noise(problem: Problem, p: FloatArray, n_features: int) -> float:
+    """Return twice the drop of the potential that so many features bring if there is nothing but noise to fit.
+
+    A drop of F E||y - f||^2 / n on the fitted rows is noise, and costs as much on fresh ones: only what exceeds both
+    is a gain there (Mallows' C_p; for the log loss F (d - 1) / n, Akaike's criterion).
+    """
+    n, d = 1.0 / float(problem.weight @ problem.weight), p.shape[1]
+    share = problem.brier(p) if problem.geometry == "euclidean" else float(max(1, d - 1)) / 2.0
+    return 2.0 * n_features * share / n
 
 
 def bound(solver: str, problem: Problem, p: FloatArray) -> int:
