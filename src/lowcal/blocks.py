@@ -338,7 +338,7 @@ def _runs(design: Design, members: IntArray, least: int) -> list[Run] | None:
         return [Run(some, design.codes[0], *run[1:]) for some, run in zip(split, found, strict=True)]
     if least > 1:
         return None
-    everyone = np.zeros(design.shape[0], dtype=np.uint8)
+    everyone = np.zeros(design.shape[0], dtype=np.intp)
     return [Run(members[[j]], slice(None), everyone, design.column(j)) for j in range(len(members))]
 
 

@@ -46,9 +46,11 @@ class Parts:
         array([4., 2.])
         """
         S, T = A.shape[1], B.shape[1]
-        if S * T <= FEW_PRODUCTS:
-            return sum(self._count(A[rows], B[rows], rows) for rows in pieces(len(A), S * T))
         total = np.zeros((self.count, S, T))
+        if S * T <= FEW_PRODUCTS:
+            for part in pieces(len(A), S * T):
+                total += self._count(A[part], B[part], part)
+            return total
         for k, rows in self._pieces():
             total[k] = A[rows].T @ B[rows]
         return total
