@@ -38,7 +38,10 @@ class Monomial:
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p."""
-        return np.asarray(p[:, self.factors].prod(axis=1))
+        product = np.ones(len(p))
+        for j in self.factors:
+            product *= p[:, j]
+        return product
 
     def __str__(self) -> str:
         powers = [(j, self.factors.count(j)) for j in sorted(set(self.factors))]

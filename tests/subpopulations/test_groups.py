@@ -298,3 +298,10 @@ def test_taking_members_keeps_their_rows(columns):
     with pytest.raises(IndexError):
         learner.member(len(learner.names))
     json.dumps([family.to_dict(), learner.encoder.to_dict()])
+
+
+def test_cover_takes_few_tables():
+    assert cover([12] * 10, 1, 2048) == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9,))  # no column twice
+    eight = [4, 5, 7, 7, 8, 9, 10, 12]
+    assert len(cover(eight, 2, 2048)) <= 10 < 28  # pairs of columns
+    assert len(cover(eight, 2, 16_384)) <= 6

@@ -1,8 +1,7 @@
 """The kernels on code columns, compiled: the same loops as in `kernels`, several times faster.
 
-Needs numba, an optional extra. `kernels` imports this module when a problem is large enough, never before. A moment is
-added at a time, so that its table stays in the smallest cache: two passes over a piece of rows in cache cost less than
-one pass over a table that is not. Codes are read as they are stored, a byte or two each.
+Needs numba, an optional extra. `kernels` imports this module when a problem is large enough, never before. Codes are
+read as they are stored, a byte or two each.
 """
 
 from __future__ import annotations
@@ -17,20 +16,34 @@ from lowcal.simplex import FloatArray, IntArray
 
 @compile_kernel
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_i = v] R[a, i] to out[a, v]."""
-    for a in range(len(R)):
-        run, table = R[a], out[a]
+    """Add sum_i [codes_i = v] R[a, i] to out[v, a], two moments at a time: they lie side by side in the table."""
+    q = len(R)
+    for a in range(0, q - 1, 2):
+        first, second = R[a], R[a + 1]
         for i in range(len(codes)):
-            table[codes[i]] += run[i]
+            table = out[codes[i]]
+            x, y = table[a] + first[i], table[a + 1] + second[i]
+            table[a], table[a + 1] = x, y
+    if q % 2:
+        last = R[q - 1]
+        for i in range(len(codes)):
+            out[codes[i], q - 1] += last[i]
 
 
 @compile_kernel
 def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
     """Add the histogram of R over pairs of codes, numbered a * width + b."""
-    for j in range(len(R)):
-        run, table = R[j], out[j]
+    q = len(R)
+    for j in range(0, q - 1, 2):
+        first, second = R[j], R[j + 1]
         for i in range(len(a)):
-            table[a[i] * width + b[i]] += run[i]
+            table = out[a[i] * width + b[i]]
+            x, y = table[j] + first[i], table[j + 1] + second[i]
+            table[j], table[j + 1] = x, y
+    if q % 2:
+        last = R[q - 1]
+        for i in range(len(a)):
+            out[a[i] * width + b[i], q - 1] += last[i]
 
 
 @compile_kernel

@@ -34,7 +34,7 @@ from lowcal.subpopulations.base import (
 from lowcal.subpopulations.levels import UNSEEN, Levels, drop_rare, learn_levels, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
-MERGED_LEVELS = 2048
+MERGED_LEVELS = 1024
 #: For conjunctions fewer and larger tables, in the second cache, are faster, once there are many more rows than levels.
 MERGED_CONJUNCTIONS = 16_384
 ROWS_A_LEVEL = 16
