@@ -14,7 +14,7 @@ import numpy as np
 
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray
-from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
+from lowcal.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
 
 
 def residual(u: Weight, label: int, p: FloatArray, y: FloatArray) -> FloatArray:
@@ -49,11 +49,25 @@ def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Fl
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
     sums = design.sums(len(weights) * d)
+    are_powers = list(weights) == [Monomial((0,) * j) for j in range(len(weights))] and d == 1
     for part in rows_in_cache(n, len(weights) * d):
-        U = evaluate(weights, p[part])
-        assert isinstance(U, np.ndarray)
-        sums.add(part, _products(U, rho[part]))
+        if are_powers:
+            R = _powers(p[part, 0], rho[part, 0], len(weights))
+        else:
+            U = evaluate(weights, p[part])
+            assert isinstance(U, np.ndarray)
+            R = _products(U, rho[part])
+        sums.add(part, R)
     return sums.total().reshape(m, len(weights), d)
+
+
+def _powers(p: FloatArray, rho: FloatArray, count: int) -> FloatArray:
+    """Return rho_i f_i^j for j below `count`, each power from the one before."""
+    runs = np.empty((count, len(p)))
+    runs[0] = rho
+    for j in range(1, count):
+        np.multiply(runs[j - 1], p, out=runs[j])
+    return runs.T
 
 
 def _products(U: FloatArray, rho: FloatArray) -> FloatArray:

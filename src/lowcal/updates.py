@@ -162,9 +162,9 @@ def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
     assert isinstance(family, CodeFamily)
     stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
     tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
-    for s, u in enumerate(term.weights):
-        assert isinstance(u, Monomial)
-        for column, table in zip(family.columns, tables, strict=True):
+    for column, table in zip(family.columns, tables, strict=True):
+        for s, u in enumerate(term.weights):
+            assert isinstance(u, Monomial)
             yield (*part, column), len(u.factors), np.ascontiguousarray(table[:, s])
 
 

@@ -138,8 +138,15 @@ def replay(
         if group[t] >= 0:
             _move_group(f, inside[group[t]], step[t], mask_power[t])
             continue
-        for r in range(starts[t], starts[t + 1]):
-            _add_read(delta, f, codes[column[r]], tables[offset[r] :], power[r])
+        r = starts[t]
+        while r < starts[t + 1]:
+            here, next_ = tables[offset[r] :], tables[offset[min(r + 1, starts[t + 1] - 1)] :]
+            if r + 1 < starts[t + 1] and column[r] == column[r + 1] and power[r] == 0 and power[r + 1] == 1:
+                _add_line(delta, f, codes[column[r]], here, next_)
+                r += 2
+            else:
+                _add_read(delta, f, codes[column[r]], here, power[r])
+                r += 1
         for i in range(len(f)):
             f[i] = min(max(f[i] + delta[i], 0.0), 1.0)
             delta[i] = 0.0
@@ -157,6 +164,13 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
+
+
+@compile_kernel
+def _add_line(delta: FloatArray, f: FloatArray, code: IntArray, constant: FloatArray, slope: FloatArray) -> None:
+    """Add two look-ups with the same code, f^0 and f^1."""
+    for i in range(len(f)):
+        delta[i] += constant[code[i]] + slope[code[i]] * f[i]
 
 
 @compile_kernel
