@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lowcal import weights
 from lowcal.engines import clipped, compiled_codes, kernels, reference
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for
@@ -188,11 +189,23 @@ def test_moments_at_are_moments_of_the_evaluated_weights(d: int, cells: bool, mo
     rng = np.random.default_rng(d)
     design, C = design_of(rng, 60)
     p, rho = rng.dirichlet(np.ones(max(d, 2)), 60)[:, :d], rng.normal(size=(60, d))
-    weights = [Cell(0.5, (0,) * d), Cell(0.5, (1,) + (0,) * (d - 1))] if cells else [*monomials(d, 2)]
-    expected = np.einsum("nc,sn,na->csa", C, np.array([u(p) for u in weights]), rho)
+    chosen = [Cell(0.5, (0,) * d), Cell(0.5, (1,) + (0,) * (d - 1))] if cells else [*monomials(d, 2)]
+    expected = np.einsum("nc,sn,na->csa", C, np.array([u(p) for u in chosen]), rho)
     monkeypatch.setattr(reference, "CHUNK", 64)
     monkeypatch.setattr(reference, "CACHE", 16)
-    np.testing.assert_allclose(moments_at(design, weights, p, rho), expected, atol=1e-12)
+    np.testing.assert_allclose(moments_at(design, chosen, p, rho), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("width", [0.1, 0.3])
+def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(max(d, 2)), 8)[:, :d]
+    monkeypatch.setattr(weights, "FEW_CELLS", few)
+    occupied, which = weights.occupied_cells(p, width)
+    index = weights.cell_index(p, width)
+    assert occupied.tolist() == [list(cell) for cell in sorted({tuple(row) for row in index.tolist()})]
+    np.testing.assert_array_equal(occupied[which], index)
 
 
 def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

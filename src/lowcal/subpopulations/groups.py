@@ -113,8 +113,12 @@ class GroupEncoder:
         return tuple(self.levels[k].count for k in merged)
 
     def _merge(self, codes: Sequence[IntArray], merged: Sequence[int]) -> IntArray:
-        joint = np.ravel_multi_index(tuple(codes), self.shape(merged))
-        return joint.astype(np.min_scalar_type(prod(self.shape(merged))))
+        """Return the joint level as one number, the last column running fastest."""
+        joint = np.zeros(len(codes[0]), dtype=np.min_scalar_type(prod(self.shape(merged))))
+        for code, size in zip(codes, self.shape(merged), strict=True):
+            joint *= joint.dtype.type(size)
+            joint += code.astype(joint.dtype, copy=False)
+        return joint
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
