@@ -86,9 +86,12 @@ def _levels_of_numbers(values: FloatArray, categories: Sequence[Hashable]) -> ND
     >>> _levels_of_numbers(np.array([2.0, np.nan, 1.5, 0.0]), (0, 1, 2, "two")).tolist()
     [4, 1, 0, 2]
     """
-    numbers = {float(c): FIRST + k for k, c in enumerate(categories) if isinstance(c, int | float) and float(c) == c}
+    # whole numbers that no float equals can't be met among floats
+    numbers = {
+        c: FIRST + k for k, c in enumerate(categories) if isinstance(c, float) or (isinstance(c, int) and _fits(c))
+    }
     known = np.array(sorted(numbers), dtype=np.float64)
-    levels = np.array([numbers[v] for v in known.tolist()] + [UNSEEN], dtype=np.uint32)
+    levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=np.uint32)
     find = _places if len(known) and _are_close(known) else np.searchsorted
     found = np.empty(len(values), dtype=np.uint32)
     padded = np.append(known, np.nan)
@@ -97,6 +100,11 @@ def _levels_of_numbers(values: FloatArray, categories: Sequence[Hashable]) -> ND
         place = find(known, here)
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
+
+
+def _fits(number: int) -> bool:
+    """Whether a float holds this whole number exactly."""
+    return number.bit_length() <= 1000 and int(float(number)) == number
 
 
 def _are_close(known: FloatArray) -> bool:
