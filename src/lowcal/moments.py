@@ -6,7 +6,7 @@ Paper: Definition 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray
-from lowcal.weights import CellIds, Evaluated, Weight
+from lowcal.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
 
 
 def residual(u: Weight, label: int, p: FloatArray, y: FloatArray) -> FloatArray:
@@ -33,9 +33,46 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
     S, d = U.shape[1], rho.shape[1]
     sums = design.sums(S * d)
     for part in rows_in_cache(n, S * d):
-        # one contiguous run for each moment, which is what histograms read
-        sums.add(part, (U[part].T[:, None, :] * rho[part].T[None, :, :]).reshape(S * d, -1).T)
+        sums.add(part, _products(U[part], rho[part]))
     return sums.total().reshape(m, S, d)
+
+
+def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time.
+
+    >>> from lowcal.engines.reference import Matrix
+    >>> from lowcal.weights import monomials
+    >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
+    array([3. , 2.5])
+    """
+    (n, m), d = design.shape, rho.shape[1]
+    if any(isinstance(u, Cell) for u in weights):
+        return moments(design, evaluate(weights, p), rho)
+    sums = design.sums(len(weights) * d)
+    are_powers = list(weights) == [Monomial((0,) * j) for j in range(len(weights))] and d == 1
+    for part in rows_in_cache(n, len(weights) * d):
+        if are_powers:
+            R = _powers(p[part, 0], rho[part, 0], len(weights))
+        else:
+            U = evaluate(weights, p[part])
+            assert isinstance(U, np.ndarray)
+            R = _products(U, rho[part])
+        sums.add(part, R)
+    return sums.total().reshape(m, len(weights), d)
+
+
+def _powers(p: FloatArray, rho: FloatArray, count: int) -> FloatArray:
+    """Return rho_i f_i^j for j below `count`, each power from the one before."""
+    runs = np.empty((count, len(p)))
+    runs[0] = rho
+    for j in range(1, count):
+        np.multiply(runs[j - 1], p, out=runs[j])
+    return runs.T
+
+
+def _products(U: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return u_s(f_i) rho_ia as (rows, S d): one contiguous run for each moment, which is what histograms read."""
+    return (U.T[:, None, :] * rho.T[None, :, :]).reshape(U.shape[1] * rho.shape[1], -1).T
 
 
 #: A slice of the rows and their evaluated weights -> the displacement of these rows.

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[int, ...]
 #: From so many updates in a row on, a predictor runs them as one program.
 MANY = 8
+#: A program of several updates holds at most so many numbers in its tables.
+MOST_NUMBERS = 1 << 22
 
 #: A slice of the rows and the predictions there -> the displacement there.
 Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
@@ -80,6 +82,9 @@ class Update:
 
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the moved predictions on encoded rows."""
+        compiled = compile_updates([self])
+        if compiled is not None:
+            return compiled(p, rows)
         moved = np.empty(p.shape)
         for part, delta in _displacements(self.terms, p, rows):
             moved[part] = move(p[part], delta, self.geometry)
@@ -136,34 +141,53 @@ class Compiled:
         return self.program.one(p, codes)
 
 
-def reads_of(update: Update) -> list[tuple[Key, int, FloatArray]] | None:
-    """Return the look-ups (column, power of f, table) that an update consists of; None if it is of another kind."""
-    reads: list[tuple[Key, int, FloatArray]] = []
+def table_size(update: Update) -> int | None:
+    """Return how many numbers the tables of an update's look-ups hold; None if it is not made of look-ups.
+
+    It is if it is scalar and Euclidean, its families live on code columns, and its weights are powers of f.
+    """
+    total = 0
     for term in update.terms:
-        part, family = (
-            ((term.family.index,), term.family.family) if isinstance(term.family, Part) else ((), term.family)
-        )
-        powers = [len(u.factors) if isinstance(u, Monomial) else -1 for u in term.weights]
-        if not isinstance(family, CodeFamily) or term.theta.shape[2] != 1 or min(powers) < 0:
+        family = term.family.family if isinstance(term.family, Part) else term.family
+        powers = all(isinstance(u, Monomial) for u in term.weights)
+        if not isinstance(family, CodeFamily) or term.theta.shape[2] != 1 or not powers:
             return None
-        stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
-        tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
-        reads += [
-            ((*part, column), power, np.ascontiguousarray(table[:, s]))
-            for s, power in enumerate(powers)
-            for column, table in zip(family.columns, tables, strict=True)
-        ]
-    return reads if update.geometry == "euclidean" else None
+        total += len(term.weights) * sum(t.shape[0] for t in family.decode)
+    return total if update.geometry == "euclidean" else None
+
+
+def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
+    """Yield the look-ups (column, power of f, table) of a term on code columns."""
+    part, family = ((term.family.index,), term.family.family) if isinstance(term.family, Part) else ((), term.family)
+    assert isinstance(family, CodeFamily)
+    stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
+    tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
+    for column, table in zip(family.columns, tables, strict=True):
+        for s, u in enumerate(term.weights):
+            assert isinstance(u, Monomial)
+            yield (*part, column), len(u.factors), np.ascontiguousarray(table[:, s])
 
 
 def compile_updates(updates: Sequence[Update]) -> Compiled | None:
-    """Return a program that does the same as the updates; None if one of them is not made of look-ups."""
-    every = [reads_of(update) for update in updates]
-    if any(reads is None for reads in every):
+    """Return a program that does the same as the updates; None if one is of another kind, or the tables are large."""
+    sizes = [table_size(update) for update in updates]
+    if any(size is None for size in sizes) or (len(updates) > 1 and sum(size or 0 for size in sizes) > MOST_NUMBERS):
         return None
-    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads or ()))}
-    program = Program.of([[Read(keys[key], power, table) for key, power, table in reads or ()] for reads in every])
+    every = [[read for term in update.terms for read in _reads(term)] for update in updates]
+    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
+    program = Program.of([[Read(keys[key], power, table) for key, power, table in reads] for reads in every])
     return Compiled(program, tuple(keys))
+
+
+def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
+    """Number runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
+    run, total = 0, 0
+    for update in updates:
+        size = table_size(update)
+        total += MOST_NUMBERS + 1 if size is None else size
+        if total > MOST_NUMBERS:
+            run, total = run + 1, MOST_NUMBERS + 1 if size is None else size
+        yield run, update
 
 
 def _at(rows: Any, key: Key) -> Any:
@@ -249,11 +273,10 @@ class Predictor:
     @cached_property
     def _segments(self) -> tuple[Update | Compiled, ...]:
         """The updates, long runs of those on code columns as programs."""
-        simple = [reads_of(update) is not None for update in self.updates]
         segments: list[Update | Compiled] = []
-        for is_simple, run in groupby(zip(self.updates, simple, strict=True), key=itemgetter(1)):
-            updates = [update for update, _ in run]
-            compiled = compile_updates(updates) if is_simple and len(updates) >= MANY else None
+        for _, run in groupby(_runs(self.updates), key=itemgetter(0)):
+            updates = [update for _, update in run]
+            compiled = compile_updates(updates) if len(updates) >= MANY else None
             segments += updates if compiled is None else [compiled]
         return tuple(segments)
 

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lowcal import weights
 from lowcal.engines import clipped, compiled_codes, kernels, reference
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for
 from lowcal.engines.reference import Codes, Table
-from lowcal.moments import displacement, moments
-from lowcal.weights import CellIds
+from lowcal.moments import displacement, moments, moments_at
+from lowcal.weights import Cell, CellIds, monomials
 
 COMPILED = kernels_for(kernels.COMPILE_FROM)
 BOTH = pytest.mark.parametrize("engine", [PURE, COMPILED], ids=["numpy", "compiled"])
@@ -50,15 +51,14 @@ def test_numba_is_installed_where_this_is_tested() -> None:
 def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     codes, R = codes_of(rng, n, levels), rng.normal(size=(q, n))
-    start, tables, total = rng.normal(size=(q, levels)), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
+    start, tables, total = rng.normal(size=(levels, q)), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
     table, read = start.copy(), total.copy()
     engine.add_histogram(codes, R, table)
     engine.add_look_up(codes, tables, read)
     for a in range(q):
         for v in range(levels):
-            assert table[a, v] == pytest.approx(
-                start[a, v] + sum(R[a, i] for i in range(n) if codes[i] == v), abs=1e-13
-            )
+            expected = start[v, a] + sum(R[a, i] for i in range(n) if codes[i] == v)
+            assert table[v, a] == pytest.approx(expected, abs=1e-13)
         for i in range(n):
             assert read[a, i] == pytest.approx(total[a, i] + tables[a, codes[i]], abs=1e-13)
 
@@ -69,14 +69,14 @@ def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, lev
 def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rng.normal(size=(q, n))
-    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((q, n_a * n_b)), np.zeros((q, n))
+    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, q)), np.zeros((q, n))
     engine.add_pairs(a, b, n_b, R, table)
     engine.add_pair_look_up(a, b, n_b, tables, read)
-    expected = np.zeros((q, n_a, n_b))
+    expected = np.zeros((n_a, n_b, q))
     for i in range(n):
-        expected[:, a[i], b[i]] += R[:, i]
+        expected[a[i], b[i]] += R[:, i]
         np.testing.assert_allclose(read[:, i], tables.reshape(q, n_a, n_b)[:, a[i], b[i]], atol=1e-13)
-    np.testing.assert_allclose(table.reshape(q, n_a, n_b), expected, atol=1e-13)
+    np.testing.assert_allclose(table.reshape(n_a, n_b, q), expected, atol=1e-13)
 
 
 @BOTH
@@ -181,6 +181,31 @@ def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: boo
         for pairs in (0, 100):
             patch.setattr(reference, "PAIRS_IN_CACHE", pairs)
             np.testing.assert_allclose(design.gram(H), np.einsum("nk,nc,ne->kce", H, C, C), atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("cells", [False, True])
+def test_moments_at_are_moments_of_the_evaluated_weights(d: int, cells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(d)
+    design, C = design_of(rng, 60)
+    p, rho = rng.dirichlet(np.ones(max(d, 2)), 60)[:, :d], rng.normal(size=(60, d))
+    chosen = [Cell(0.5, (0,) * d), Cell(0.5, (1,) + (0,) * (d - 1))] if cells else [*monomials(d, 2)]
+    expected = np.einsum("nc,sn,na->csa", C, np.array([u(p) for u in chosen]), rho)
+    monkeypatch.setattr(reference, "CHUNK", 64)
+    monkeypatch.setattr(reference, "CACHE", 16)
+    np.testing.assert_allclose(moments_at(design, chosen, p, rho), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("width", [0.1, 0.3])
+def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(max(d, 2)), 8)[:, :d]
+    monkeypatch.setattr(weights, "FEW_CELLS", few)
+    occupied, which = weights.occupied_cells(p, width)
+    index = weights.cell_index(p, width)
+    assert occupied.tolist() == [list(cell) for cell in sorted({tuple(row) for row in index.tolist()})]
+    np.testing.assert_array_equal(occupied[which], index)
 
 
 def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

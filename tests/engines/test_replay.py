@@ -20,7 +20,9 @@ def draw_updates(rng: np.random.Generator, n_updates: int, levels: list[int]) ->
             column, member = groups[int(rng.integers(len(groups)))]
             updates.append([Read(column, int(rng.integers(0, 4)), rng.normal() * member)])
         else:
-            kinds = [(k, j) for j in range(int(rng.integers(1, 4))) for k in range(len(levels))]
+            kinds = [(k, j) for k in range(len(levels)) for j in range(int(rng.integers(1, 4)))]
+            if rng.random() < 0.3:
+                rng.shuffle(kinds)
             updates.append([Read(k, j, 0.3 * rng.normal(size=levels[k])) for k, j in kinds])
     return updates
 

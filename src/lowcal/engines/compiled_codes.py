@@ -1,8 +1,7 @@
 """The kernels on code columns, compiled: the same loops as in `kernels`, several times faster.
 
-Needs numba, an optional extra. `kernels` imports this module when a problem is large enough, never before. A moment is
-added at a time, so that its table stays in the smallest cache: two passes over a piece of rows in cache cost less than
-one pass over a table that is not. Codes are read as they are stored, a byte or two each.
+Needs numba, an optional extra. `kernels` imports this module when a problem is large enough, never before. Codes are
+read as they are stored, a byte or two each.
 """
 
 from __future__ import annotations
@@ -17,20 +16,34 @@ from lowcal.simplex import FloatArray, IntArray
 
 @compile_kernel
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_i = v] R[a, i] to out[a, v]."""
-    for a in range(len(R)):
-        run, table = R[a], out[a]
+    """Add sum_i [codes_i = v] R[a, i] to out[v, a], two moments at a time: they lie side by side in the table."""
+    q = len(R)
+    for a in range(0, q - 1, 2):
+        first, second = R[a], R[a + 1]
         for i in range(len(codes)):
-            table[codes[i]] += run[i]
+            table = out[codes[i]]
+            x, y = table[a] + first[i], table[a + 1] + second[i]
+            table[a], table[a + 1] = x, y
+    if q % 2:
+        last = R[q - 1]
+        for i in range(len(codes)):
+            out[codes[i], q - 1] += last[i]
 
 
 @compile_kernel
 def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
     """Add the histogram of R over pairs of codes, numbered a * width + b."""
-    for j in range(len(R)):
-        run, table = R[j], out[j]
+    q = len(R)
+    for j in range(0, q - 1, 2):
+        first, second = R[j], R[j + 1]
         for i in range(len(a)):
-            table[a[i] * width + b[i]] += run[i]
+            table = out[a[i] * width + b[i]]
+            x, y = table[j] + first[i], table[j + 1] + second[i]
+            table[j], table[j + 1] = x, y
+    if q % 2:
+        last = R[q - 1]
+        for i in range(len(a)):
+            out[a[i] * width + b[i], q - 1] += last[i]
 
 
 @compile_kernel
@@ -125,8 +138,15 @@ def replay(
         if group[t] >= 0:
             _move_group(f, inside[group[t]], step[t], mask_power[t])
             continue
-        for r in range(starts[t], starts[t + 1]):
-            _add_read(delta, f, codes[column[r]], tables[offset[r] :], power[r])
+        r = starts[t]
+        while r < starts[t + 1]:
+            here, next_ = tables[offset[r] :], tables[offset[min(r + 1, starts[t + 1] - 1)] :]
+            if r + 1 < starts[t + 1] and column[r] == column[r + 1] and power[r] == 0 and power[r + 1] == 1:
+                _add_line(delta, f, codes[column[r]], here, next_)
+                r += 2
+            else:
+                _add_read(delta, f, codes[column[r]], here, power[r])
+                r += 1
         for i in range(len(f)):
             f[i] = min(max(f[i] + delta[i], 0.0), 1.0)
             delta[i] = 0.0
@@ -144,6 +164,13 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
+
+
+@compile_kernel
+def _add_line(delta: FloatArray, f: FloatArray, code: IntArray, constant: FloatArray, slope: FloatArray) -> None:
+    """Add two look-ups with the same code, f^0 and f^1."""
+    for i in range(len(f)):
+        delta[i] += constant[code[i]] + slope[code[i]] * f[i]
 
 
 @compile_kernel

@@ -1,10 +1,9 @@
 """Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
 
-A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[a, c_i] += R[a, i], and a
+A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[a, i], and a
 look-up reads the table for every row, D[a, i] += T[a, c_i]. Moments, Gram matrices, updates and predictions are these
-two. Both work on pieces of rows that stay in cache, one moment a at a time: a table of 2,048 levels then fits the
-smallest cache. This file is the definition; `compiled_codes` takes the same steps where a problem is large and numba is
-installed.
+two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. This file is the
+definition; `compiled_codes` takes the same steps where a problem is large and numba is installed.
 """
 
 from __future__ import annotations
@@ -74,15 +73,15 @@ def _compiled() -> Kernels | None:
 
 
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_i = v] R[a, i] to out[a, v]."""
+    """Add sum_i [codes_i = v] R[a, i] to out[v, a]."""
     if len(R) <= FEW:
         codes = codes.astype(np.intp, copy=False)
-        for run, table in zip(R, out, strict=True):
-            table += np.bincount(codes, run, len(table))
+        for a, run in enumerate(R):
+            out[:, a] += np.bincount(codes, run, len(out))
         return
     n = len(codes)
-    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, out.shape[1]))
-    out += np.asarray(one_hot.T @ R.T).T
+    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, len(out)))
+    out += np.asarray(one_hot.T @ R.T)
 
 
 def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:

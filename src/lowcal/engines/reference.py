@@ -341,7 +341,7 @@ class CodeSums:
     def __init__(self, design: Codes, q: int) -> None:
         self.design = design
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.tables = {key: np.zeros((q, size)) for key, size in levels.items()}
+        self.tables = {key: np.zeros((size, q)) for key, size in levels.items()}
         self.columns = {id(c): c for c in design.codes}
         self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
 
@@ -354,7 +354,7 @@ class CodeSums:
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
         pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(np.ascontiguousarray(self.tables[id(c)].T)) for c, t in pairs])
+        return np.concatenate([t.gather(self.tables[id(c)]) for c, t in pairs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -667,23 +667,23 @@ def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     n, q = R.shape
-    table = np.zeros((q, levels))
+    table = np.zeros((levels, q))
     add_histogram = kernels_for(n * q).add_histogram
     for part in rows_in_cache(n, q):
         add_histogram(np.ascontiguousarray(codes[part]), np.ascontiguousarray(R[part].T), table)
-    return np.ascontiguousarray(table.T)
+    return table
 
 
 def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
     """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
     n, q = R.shape
-    table = np.zeros((q, n_a * n_b))
+    table = np.zeros((n_a * n_b, q))
     add_pairs = kernels_for(n * q).add_pairs
     # a piece is as long as the table, if that is more: NumPy adds whole tables
     for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
         add_pairs(first, second, n_b, np.ascontiguousarray(R[part].T), table)
-    return np.ascontiguousarray(table.T).reshape(n_a, n_b, q)
+    return table.reshape(n_a, n_b, q)
 
 
 def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:

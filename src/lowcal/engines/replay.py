@@ -105,7 +105,9 @@ class Program:
         moved = np.array(f)
         for start in range(0, len(f), ROWS):
             rows = slice(start, start + ROWS)
-            here = np.array([c[rows] for c in codes], dtype=kind)
+            here = np.empty((len(codes), len(moved[rows])), dtype=kind)
+            for k, c in enumerate(codes):
+                here[k] = c[rows]
             reads = self.starts, self.column, self.power, self.offset, self.tables
             replay(moved[rows], here, *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
         return moved

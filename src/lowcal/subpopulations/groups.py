@@ -34,7 +34,7 @@ from lowcal.subpopulations.base import (
 from lowcal.subpopulations.levels import UNSEEN, Levels, drop_rare, learn_levels, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
-MERGED_LEVELS = 2048
+MERGED_LEVELS = 1024
 #: For conjunctions fewer and larger tables, in the second cache, are faster, once there are many more rows than levels.
 MERGED_CONJUNCTIONS = 16_384
 ROWS_A_LEVEL = 16
@@ -113,8 +113,12 @@ class GroupEncoder:
         return tuple(self.levels[k].count for k in merged)
 
     def _merge(self, codes: Sequence[IntArray], merged: Sequence[int]) -> IntArray:
-        joint = np.ravel_multi_index(tuple(codes), self.shape(merged))
-        return joint.astype(np.min_scalar_type(prod(self.shape(merged))))
+        """Return the joint level as one number, the last column running fastest."""
+        joint = np.zeros(len(codes[0]), dtype=np.min_scalar_type(prod(self.shape(merged))))
+        for code, size in zip(codes, self.shape(merged), strict=True):
+            joint *= joint.dtype.type(size)
+            joint += code.astype(joint.dtype, copy=False)
+        return joint
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
