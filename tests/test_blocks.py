@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import lowcal
 from lowcal import blocks
 from lowcal.blocks import ridge_solve
 from lowcal.datasets import make_miscalibrated
+from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
+from lowcal.moments import displacement, moments
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,8 @@ def losses(fit, geometry):
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "smooth", "full-0.1"])
 def test_a_gram_matrix_of_few_rows_still_reaches_alpha_and_lowers_the_loss(data, monkeypatch, notion, geometry):
     monkeypatch.setattr(blocks, "GRAM_ROWS", 60)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion=notion, alpha=0.01, geometry=geometry, random_state=0)
+    options = {"notion": notion, "geometry": geometry, "stop_at_noise": False}
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, random_state=0, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= fit.bound
     assert np.all(np.diff(losses(fit, geometry)) <= 1e-12)
@@ -41,28 +45,147 @@ def test_a_subsample_is_drawn_and_its_seed_decides(data, monkeypatch):
     assert not np.array_equal(some, every)
 
 
-@pytest.mark.parametrize("notion", ["degree-2", "full-0.1", "smooth"])
-def test_only_some_subpopulations_are_solved_for_when_there_are_many(data, monkeypatch, notion):
-    monkeypatch.setattr(blocks, "MAX_FEATURES", 6)
-    monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion=notion, alpha=0.01)
+def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_FEATURES", 12)
+    X = {"p": data.p}
+    options = {"subpopulations": lowcal.Thresholds(), "alpha": 0.01, "stop_at_noise": False}
+    fit = lowcal.multicalibrate(data.y, data.p, X, **options)
     assert fit.status == "reached"
-    sizes = [sum(len(term.family.names) for term in update.terms) for update in fit.predictor.updates]
-    assert max(sizes) <= 6
-    assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X, notion=notion).largest <= 0.01
+    sizes = [len(term.family.names) for update in fit.predictor.updates for term in update.terms]
+    assert max(sizes) == 6
+    mended = fit.predictor(data.p, X)
+    assert lowcal.measure(data.y, mended, X, subpopulations=lowcal.Thresholds()).largest <= 0.01
 
 
-def test_ridge_solve_is_least_squares_and_survives_duplicates_and_empty_features():
+def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01)
+    assert fit.status == "reached"
+    assert max(len(update.terms) for update in fit.predictor.updates) == 3
+    assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X, notion="smooth").largest <= 0.01
+
+
+# ------------------------------------------------------------------------------------------------- least squares
+def test_ridge_solve_is_least_squares_and_survives_copies_and_empty_features():
     rng = np.random.default_rng(0)
     A = rng.normal(size=(50, 3))
-    A = np.column_stack([A, A[:, 0], np.zeros(50)])
-    g = A.T @ rng.normal(size=50)
-    theta = ridge_solve(A.T @ A, g, 1e-9)
-    np.testing.assert_allclose(A.T @ (A @ theta), g, atol=1e-6)
-    assert theta[4] == 0.0
-    assert theta[0] == pytest.approx(theta[3], rel=1e-5)
+    A = np.column_stack([A, 2 * A[:, 0], np.zeros(50), A[:, 1] + A[:, 2]])
+    y = rng.normal(size=(50, 2))
+    theta = ridge_solve(A.T @ A, A.T @ y, 1e-9)
+    np.testing.assert_allclose(A.T @ (A @ theta), A.T @ y, atol=1e-6)
+    assert (theta[[3, 4]] == 0.0).all()
+    alone = ridge_solve(A[:, :3].T @ A[:, :3], A[:, :3].T @ y, 1e-3)
+    copied = ridge_solve(A[:, :5].T @ A[:, :5], A[:, :5].T @ y, 1e-3)
+    np.testing.assert_allclose(copied[:3], alone, rtol=1e-12)
+
+
+def test_ridge_solve_shrinks_in_proportion_to_the_diagonal():
+    G, g = np.diag([4.0, 100.0]), np.array([[8.0], [50.0]])
+    np.testing.assert_allclose(ridge_solve(G, g, 0.25), [[1.6], [0.4]], rtol=1e-12)
 
 
 def test_ridge_solve_raises_the_ridge_until_the_matrix_is_definite():
-    indefinite = np.array([[1.0, 2.0], [2.0, 1.0]])
-    assert np.isfinite(ridge_solve(indefinite, np.array([1.0, 1.0]), 1e-9)).all()
+    indefinite = np.array([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+    assert np.linalg.eigvalsh(indefinite).min() < -0.5
+    assert np.isfinite(ridge_solve(indefinite, np.ones((3, 1)), 1e-9)).all()
+
+
+CLASSES = {
+    "groups": lambda rng, n: Codes((rng.integers(0, 6, n),), (table(np.eye(6)),)),
+    "nested": lambda rng, n: Codes((rng.integers(0, 6, n),), (table(np.c_[np.ones(6), np.eye(6), np.eye(6)[:, :2]]),)),
+    "shares": lambda rng, n: Codes((rng.integers(0, 6, n),), (table(np.diag([1, 0.5, 0.2, 1, 0.7, 0.1])),)),
+    "overlap": lambda rng, n: Codes((rng.integers(0, 6, n),), (table(np.tri(6)),)),
+    "columns": lambda rng, n: Codes(
+        (rng.integers(0, 5, n), rng.integers(0, 4, n)), (table(np.eye(5)), table(np.eye(4)))
+    ),
+    "thresholds": lambda rng, n: Codes((rng.integers(1, 7, n),), (Cumulative.every(7),)),
+    "matrix": lambda rng, n: Matrix(rng.random((n, 5))),
+    "sparse": lambda rng, n: Matrix(sparse.csr_array(rng.random((n, 5)) * (rng.random((n, 5)) < 0.4))),
+    "stacked": lambda rng, n: Stacked(
+        (Matrix(rng.random((n, 2))), Codes((rng.integers(0, 6, n),), (table(np.eye(6)),)))
+    ),
+}
+
+
+def table(decode):
+    return Table(sparse.csr_array(decode))
+
+
+@pytest.mark.parametrize("curvatures", [1, 2])
+@pytest.mark.parametrize("many", [1, 50])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_sweeps_converge_to_least_squares(kind, many, curvatures, monkeypatch):
+    """What is solved for block by block predicts what least squares on all features at once predicts."""
+    rng = np.random.default_rng(0)
+    n, S, d = 80, 2, 2
+    design, U, y = CLASSES[kind](rng, n), rng.random((n, S)), rng.normal(size=(n, d))
+    h = rng.random((n, curvatures)) + 0.1
+    features = (design.dense()[:, :, None] * U[:, None, :]).reshape(n, -1)
+    g = (features.T @ (h * y)).reshape(-1, S, d)
+    monkeypatch.setattr(blocks, "FEW_FEATURES", 1)
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 4)
+    monkeypatch.setattr(blocks, "LEAST_RUN", many)
+    monkeypatch.setattr(blocks, "SWEEPS", 4000)
+    monkeypatch.setattr(blocks, "SWEPT", 1e-9)
+    theta = blocks.solve(blocks.Squares(design, U, h, g, 1e-12))
+    assert theta.shape == g.shape
+    for a in range(d):
+        root = np.sqrt(h[:, min(a, curvatures - 1)])
+        best = np.linalg.lstsq(root[:, None] * features, root * y[:, a])[0]
+        np.testing.assert_allclose(features @ theta.reshape(-1, d)[:, a], features @ best, atol=1e-5)
+
+
+def test_few_sweeps_leave_little(monkeypatch):
+    """The moments that are left after the sweeps are a small share of those before."""
+    rng = np.random.default_rng(1)
+    n = 4000
+    design = Codes(tuple(rng.integers(0, 10, n) for _ in range(8)), (table(np.eye(10)),) * 8)
+    U, y, h = rng.random((n, 2)), rng.normal(size=(n, 1)) + 1.0, np.full((n, 1), 1 / n)
+    g = moments(design, U, h * y)
+    theta = blocks.solve(blocks.Squares(design, U, h, g, 1e-6))
+    left = g - moments(design, U, h * displacement(design, U, theta))
+    assert np.abs(left).max() <= 0.05 * np.abs(g).max()
+
+
+def test_blocks_are_every_member_once():
+    rng = np.random.default_rng(0)
+    for make in CLASSES.values():
+        for few in (1, 100):
+            design = make(rng, 30)
+            found = list(blocks._blocks(design, few))
+            assert sorted(np.concatenate([block.members for block in found]).tolist()) == list(range(design.shape[1]))
+            if few == 100:
+                assert all(len(block.members) <= 4 or isinstance(block, blocks.Run) for block in found)
+
+
+@pytest.mark.parametrize("notion", ["degree-2", "degree-3", "full-0.25"])
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_many_intersections_are_reached_in_few_rounds(notion, geometry, monkeypatch):
+    monkeypatch.setattr(blocks, "FEW_FEATURES", 20)
+    data = make_miscalibrated(6000, n_columns=4, n_levels=5, random_state=5)
+    names = [f"g{k}" for k in range(4)]
+    options = {"subpopulations": lowcal.Intersections(names), "notion": notion, "alpha": 0.01, "geometry": geometry}
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, stop_at_noise=False, **options)
+    assert fit.status == "reached"
+    assert fit.n_updates <= 6
+    mended = fit.predictor(data.p, data.X)
+    assert (
+        lowcal.measure(data.y, mended, data.X, subpopulations=lowcal.Intersections(names), notion=notion).largest
+        <= 0.01
+    )
+
+
+def test_a_new_subsample_is_drawn_in_every_round(data, monkeypatch):
+    drawn = []
+    real = blocks._sample_rows
+
+    def watch(*arguments):
+        drawn.append(real(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(blocks, "_sample_rows", watch)
+    monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
+    lowcal.multicalibrate(data.y, data.p, data.X, notion="multiaccuracy", alpha=0.0005)
+    assert len(drawn) >= 2
+    assert all(len(rows) < 3000 for rows in drawn)
+    assert not np.array_equal(drawn[0], drawn[1])

@@ -2,38 +2,67 @@
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
-A subsample of the rows may stand for all of them in G: the line search that follows uses all rows.
+Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a run of disjoint
+subpopulations, whose Gram matrix is one small block for each, or a chunk of overlapping ones with a Gram matrix of
+its own; the cost is linear in subpopulations. A subsample of the rows may stand for all of them in G.
+This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from lowcal.engines.reference import Design, pieces, stack
-from lowcal.moments import moments
+from lowcal.engines.parts import Parts
+from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
+from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
-from lowcal.weights import CellIds, Weight, evaluate
+from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 
-#: At most this many features are solved for in one round.
+#: Up to this many features are solved for at once.
+FEW_FEATURES = 100
+#: Overlapping subpopulations are solved for in chunks of at most this many features.
+CHUNK_FEATURES = 400
+#: Of thresholds, which nest, at most so many features take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
 MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
-GRAM_ROWS = 50_000
-#: Ridge relative to the diagonal: duplicate and nested groups make the Gram matrix singular.
+GRAM_ROWS = 20_000
+#: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
+#: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
+#: Features whose correlation is one up to this much are copies.
+COPY = 1e-12
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
+#: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
+SWEEPS, SWEPT = 10, 0.05
+#: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.
+LEAST_RUN = 4
+#: With more weights than this (many classes), every subpopulation is large enough a system of its own.
+MANY_WEIGHTS = 50
 
-#: Rows -> the features on these rows, shape (r, F).
-Features = Callable[[slice | IntArray], FloatArray]
+
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
+
+    `ridge` is relative to the diagonal.
+    """
+
+    design: Design
+    U: FloatArray
+    h: FloatArray
+    g: FloatArray
+    ridge: float
 
 
 def block_terms(
@@ -44,24 +73,50 @@ def block_terms(
     weight: FloatArray,
     found: Suprema,
     geometry: Geometry,
-    seed: int,
+    seed: int | Sequence[int],
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
-    row_weight = weight[:, None] * _row_curvature(p, geometry)
+    h = weight[:, None] * _row_curvature(p, geometry)
     weights = tuple(notion.features(p))
     if not weights:
-        return _witness_terms(learner, p, rho, row_weight, found, _sample_rows(len(p), seed))
+        return _witness_terms(learner, p, rho, h, found, seed)
     U = evaluate(weights, p)
-    per_member = 1 if isinstance(U, CellIds) else U.shape[1]
-    families = _active(learner, found.value, max(1, MAX_FEATURES // per_member))
+    families, chosen = _active(learner, found.value, MAX_FEATURES // _per_member(U))
     design = stack([family.design(learner.rows) for family in families])
-    g = moments(design, U, rho)
-    rows = _sample_rows(len(p), seed, 10 * len(g) * per_member)
-    if isinstance(U, CellIds):
-        return _split(families, weights, _solve_cells(design, U, g, row_weight, rows))
-    features = _products(design, U)
-    theta = _solve(features, g.reshape(-1, g.shape[2]), row_weight, rows)
-    return _split(families, weights, theta.reshape(g.shape))
+    g = moments(design, U, rho) if found.moments is None else found.moments[chosen]
+    rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(U))
+    if rows is not None:
+        design, U, h = design.rows(rows), _rows_of(U, rows), h[rows] * (len(h) / len(rows))
+    return _split(families, weights, _solve_all(design, U, h, g, rows is not None))
+
+
+def _per_member(U: Evaluated) -> int:
+    """Return how many features one subpopulation brings to one system; cells are solved for one by one."""
+    return 1 if isinstance(U, CellIds) else int(U.shape[1])
+
+
+def _active(learner: WeakLearner, value: FloatArray, limit: int) -> tuple[list[Family], IntArray]:
+    """Return the families to solve for, and the numbers of their members: all, but of thresholds at most `limit`.
+
+    Neighbouring thresholds of a feature say almost the same; the worst of each run of neighbours is kept.
+    """
+    families, chosen, start = [], [], 0
+    for family in learner.families:
+        size = len(family.names)
+        inside = np.arange(size)
+        if size > limit and _is_nested(family.design(learner.rows)):
+            edges = np.linspace(0, size, limit + 1).astype(np.intp)
+            here = value[start : start + size]
+            inside = np.array([a + leading(here[a:b]) for a, b in itertools.pairwise(edges)])
+            family = family.take(inside)
+        families.append(family)
+        chosen.append(start + inside)
+        start += size
+    return families, np.concatenate(chosen)
+
+
+def _is_nested(design: Design) -> bool:
+    return isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
@@ -71,97 +126,251 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
 
 
-def _sample_rows(n: int, seed: int, least: int = 0) -> IntArray:
-    """Return all rows, or a sorted random sample of them when there are many."""
+def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray | None:
+    """Return a sorted random sample of the rows when there are many; None: all of them."""
     size = max(GRAM_ROWS, least)
     if n <= size:
-        return np.arange(n)
+        return None
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def _active(learner: WeakLearner, value: FloatArray, limit: int) -> list[Family]:
-    """Return the members to solve for, family by family: all, or the worst of each of `limit` runs of neighbours.
-
-    Neighbours (two thresholds of a feature, two values of a column) say almost the same; the worst of all is kept.
-    """
-    edges = np.linspace(0, len(value), min(limit, len(value)) + 1).astype(np.intp)
-    chosen = np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
-    families = []
-    start = 0
-    for family in learner.families:
-        size = len(family.names)
-        inside = chosen[(chosen >= start) & (chosen < start + size)] - start
-        if len(inside):
-            families.append(family if len(inside) == size else family.take(inside))
-        start += size
-    return families
+def _rows_of(U: Evaluated, rows: IntArray) -> Evaluated:
+    return CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
 
 
-def _products(design: Design, U: FloatArray) -> Features:
-    """Return the features c(x) u(f), members major."""
-
-    def features(rows: slice | IntArray) -> FloatArray:
-        C = design.rows(rows).dense()
-        return (C[:, :, None] * U[rows][:, None, :]).reshape(len(C), -1)
-
-    return features
+def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
+    """Return the ridge that the noise of a sampled Gram matrix needs: features / rows."""
+    return max(RIDGE, n_features / n_rows) if is_sample else RIDGE
 
 
-def _solve(features: Features, g: FloatArray, row_weight: FloatArray, rows: IntArray) -> FloatArray:
-    """Return theta with (G_a + ridge) theta_a = g_a for every label a."""
-    grams = np.zeros((row_weight.shape[1], len(g), len(g)))
-    for part in pieces(len(rows), len(g)):
-        A = features(rows[part])
-        for k in range(len(grams)):
-            grams[k] += (A * row_weight[rows[part], k, None]).T @ A
-    grams *= len(row_weight) / len(rows)
-    ridge = RIDGE if len(rows) == len(row_weight) else len(g) / len(rows)
-    columns = [ridge_solve(grams[min(a, len(grams) - 1)], g[:, a], ridge) for a in range(g.shape[1])]
-    return np.column_stack(columns)
+def _solve_all(design: Design, U: Evaluated, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
+    """Return theta of shape (m, S, d) for the weights U."""
+    if isinstance(U, CellIds):
+        return _solve_cells(design, U, h, g, is_sample)
+    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample)))
+
+
+def solve(problem: Squares) -> FloatArray:
+    """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d)."""
+    if problem.h.shape[1] == 1:
+        return _sweep(problem)
+    labels = range(problem.g.shape[2])
+    each = [replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]]) for a in labels]
+    return np.concatenate([_sweep(label) for label in each], axis=2)
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
-    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal; features that are zero everywhere get 0.
+    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d).
 
-    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([1.0, 1.0]), 1e-6).round(4)
-    array([0.25, 0.25])
+    Features that are zero everywhere get 0, and so do copies of a feature before them.
+
+    >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([[1.0], [1.0]]), 1e-6).ravel().round(4)
+    array([0.5, 0. ])
     """
     diagonal = np.diag(G)
-    live = diagonal > np.finfo(float).tiny
-    scale = 1.0 / np.sqrt(diagonal[live])
-    unit = G[np.ix_(live, live)] * scale[:, None] * scale
-    theta = np.zeros(len(g))
+    scale = np.where(diagonal > np.finfo(float).tiny, diagonal, np.inf) ** -0.5
+    unit = G * scale[:, None] * scale
+    is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
+    live = (scale > 0.0) & ~is_copy
+    unit, scale = unit[np.ix_(live, live)], scale[live, None]
     while True:
         try:
             factor = cho_factor(unit + ridge * np.eye(len(unit)))
             break
         except LinAlgError:
             ridge *= 100.0
+    theta = np.zeros_like(g)
     theta[live] = scale * cho_solve(factor, scale * g[live])
     return theta
 
 
-def _solve_cells(design: Design, U: CellIds, g: FloatArray, row_weight: FloatArray, rows: IntArray) -> FloatArray:
+def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
     """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
     theta = np.zeros_like(g)
-    order = rows[np.argsort(U.ids[rows], kind="stable")]
+    order = np.argsort(U.ids, kind="stable")
     starts = np.searchsorted(U.ids[order], np.arange(U.n_cells + 1))
     for s in range(U.n_cells):
         inside = order[starts[s] : starts[s + 1]]
         if len(inside):
-            here = design.rows(inside).dense()
-            scaled = row_weight * (len(row_weight) / len(rows))
-            theta[:, s] = _solve(here.__getitem__, g[:, s], scaled[inside], np.arange(len(inside)))
+            ridge = _ridge(len(g), len(inside), is_sample)
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge)
+            theta[:, [s]] = solve(here)
     return theta
 
 
+# ------------------------------------------------------------------------------------------------- Gauss-Seidel
+class Run:
+    """Subpopulations that share no row: least squares for each alone.
+
+    `owner` says for each code which of them it is in (their number: in none), `membership` how much.
+    """
+
+    def __init__(self, members: IntArray, codes: IntArray | slice, owner: IntArray, membership: FloatArray) -> None:
+        self.members, self.codes, self.owner = members, codes, owner
+        self.membership = None if bool((membership == 1.0).all()) else membership
+        self.gram: FloatArray | None = None
+
+    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+        parts = Parts(self.owner[self.codes], len(self.members))
+        A = problem.U if self.membership is None else problem.U * self.membership[self.codes, None]
+        if self.gram is None:
+            self.gram = parts.products(A, problem.h * A)
+        left = problem.g[self.members] - (parts.products(A, problem.h * moved) if moved.any() else 0.0)
+        theta = _solve_parts(self.gram, left, problem.ridge)
+        moved += parts.combine(A, theta)
+        return left, theta
+
+
+class Chunk:
+    """Overlapping subpopulations: one Gram matrix for all of them."""
+
+    def __init__(self, members: IntArray, design: Design) -> None:
+        self.members, self.design = members, design
+        self.gram: FloatArray | None = None
+
+    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+        if self.gram is None:
+            self.gram = _gram(self.design, problem.U, problem.h)
+        seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
+        left = problem.g[self.members] - seen
+        m, S, d = left.shape
+        theta = ridge_solve(self.gram, left.reshape(m * S, d), problem.ridge).reshape(m, S, d)
+        moved += displacement(self.design, problem.U, theta)
+        return left, theta
+
+
+def _sweep(problem: Squares) -> FloatArray:
+    """Return theta by Gauss-Seidel: block by block, the least squares of what the blocks before have left over.
+
+    Cost of a sweep: one pass over the rows for each block. Duplicates and nested subpopulations do no harm.
+    """
+    theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
+    blocks = list(_blocks(problem.design, problem.U.shape[1]))
+    for _ in range(SWEEPS if len(blocks) > 1 else 1):
+        rest = 0.0
+        for block in blocks:
+            left, step = block.step(problem, moved)
+            theta[block.members] += step
+            rest = max(rest, float(np.abs(left).max()))
+        if rest <= SWEPT * np.abs(problem.g).max():
+            break
+    return theta
+
+
+def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
+    """Return the Gram matrix of the features c(x) u(f), members major."""
+    n_features = design.shape[1] * U.shape[1]
+    total = np.zeros((n_features, n_features))
+    root = np.sqrt(h) * U
+    for part in pieces(len(root), n_features):
+        C = design.rows(part).dense()
+        A = (C[:, :, None] * root[part][:, None, :]).reshape(len(C), -1)
+        total += A.T @ A
+    return total
+
+
+def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
+    """Return (G_c + ridge diag(G_c))^-1 g_c for every subpopulation c, shapes (m, S, S) and (m, S, d)."""
+    diagonal = np.diagonal(G, axis1=1, axis2=2)
+    live = diagonal > np.finfo(float).tiny
+    scale = np.where(live, 1.0 / np.sqrt(np.where(live, diagonal, 1.0)), 0.0)[:, :, None]
+    unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * np.where(live, ridge, 1.0)[:, :, None]
+    return np.asarray(scale * np.linalg.solve(unit, scale * g))
+
+
+def _blocks(design: Design, per_member: int) -> Iterator[Run | Chunk]:
+    """Yield the blocks of a design: all at once if these are few, runs where they are long, chunks of the rest."""
+    m = design.shape[1]
+    if m * per_member <= FEW_FEATURES:
+        yield Chunk(np.arange(m), design)
+        return
+    room, start, columns = max(1, CHUNK_FEATURES // per_member), 0, _columns(design)
+    rest: list[tuple[IntArray, Design]] = []
+    for column in columns:
+        members = start + np.arange(column.shape[1])
+        start += len(members)
+        found = _runs(column, members, LEAST_RUN if per_member <= MANY_WEIGHTS else 1)
+        if found is not None:
+            yield from found
+            continue
+        for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):
+            if sum(len(taken) for taken, _ in rest) + len(some) > room:
+                yield _join(rest)
+                rest = []
+            rest.append((members[some], _take(column, some)))
+    if rest:
+        yield _join(rest)
+
+
+def _join(columns: Sequence[tuple[IntArray, Design]]) -> Chunk:
+    return Chunk(np.concatenate([members for members, _ in columns]), stack([design for _, design in columns]))
+
+
+def _columns(design: Design) -> Iterator[Design]:
+    """Yield the code columns and matrices that a design is made of, in order."""
+    if isinstance(design, Stacked):
+        for part in design.parts:
+            yield from _columns(part)
+    elif isinstance(design, Codes):
+        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
+    else:
+        yield design
+
+
+def _take(design: Design, members: IntArray) -> Design:
+    """Return some members of a code column or a matrix."""
+    if isinstance(design, Codes):
+        return Codes(design.codes, (design.decode[0].take(members),))
+    if isinstance(design, Matrix):
+        return Matrix(design.matrix[:, members])
+    return Matrix(np.column_stack([design.column(int(j)) for j in members]))
+
+
+def _runs(design: Design, members: IntArray, least: int) -> list[Run] | None:
+    """Return the runs of disjoint groups of a column; None where they are short: the groups overlap too much."""
+    if isinstance(design, Codes) and isinstance(design.decode[0], Table):
+        found = list(_disjoint(design.decode[0]))
+        if len(members) > 1 and len(members) < least * len(found):
+            return None
+        split = np.split(members, np.cumsum([count for count, _, _ in found])[:-1])
+        return [Run(some, design.codes[0], *run[1:]) for some, run in zip(split, found, strict=True)]
+    if least > 1:
+        return None
+    everyone = np.zeros(design.shape[0], dtype=np.intp)
+    return [Run(members[[j]], slice(None), everyone, design.column(j)) for j in range(len(members))]
+
+
+def _disjoint(table: Table) -> Iterator[tuple[int, IntArray, FloatArray]]:
+    """Yield how many groups follow each other without sharing a code, which group each code is in, and how much."""
+    matrix = table.matrix.tocsc()
+    levels, m = matrix.shape
+    count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
+    for j in range(m):
+        entries = slice(matrix.indptr[j], matrix.indptr[j + 1])
+        inside = matrix.indices[entries]
+        if (owner[inside] >= 0).any():
+            yield count, _close(owner, count), membership
+            count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
+        owner[inside], membership[inside] = count, matrix.data[entries]
+        count += 1
+    yield count, _close(owner, count), membership
+
+
+def _close(owner: IntArray, count: int) -> IntArray:
+    """Give the codes that are in none of the groups the number after the last."""
+    return np.where(owner < 0, count, owner).astype(np.min_scalar_type(count))
+
+
+# ---------------------------------------------------------------------------------------------- infinite weight classes
 def _witness_terms(
     learner: WeakLearner,
     p: FloatArray,
     rho: FloatArray,
-    row_weight: FloatArray,
+    h: FloatArray,
     found: Suprema,
-    rows: IntArray,
+    seed: int | Sequence[int],
 ) -> tuple[Term, ...]:
     """Return terms for an infinite weight class: each violated subpopulation brings its own witness."""
     worst = np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
@@ -171,7 +380,11 @@ def _witness_terms(
         for family, weights in members
     ]
     A = np.concatenate(columns, axis=1)
-    theta = _solve(lambda part: A[part], A.T @ rho, row_weight, rows)
+    g, rows = (A.T @ rho)[:, None, :], _sample_rows(len(p), seed)
+    if rows is not None:
+        A, h = A[rows], h[rows] * (len(h) / len(rows))
+    one = np.ones((len(A), 1))
+    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None)))[:, 0]
     stops = np.cumsum([len(weights) for _, weights in members])[:-1]
     parts = np.split(theta, stops)
     return tuple(Term(family, weights, part[None]) for (family, weights), part in zip(members, parts, strict=True))

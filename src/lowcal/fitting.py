@@ -17,7 +17,7 @@ from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem
-from lowcal.stopping import Monitor, noise_floor
+from lowcal.stopping import Monitor, may_interpolate, noise_floor
 from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
 from lowcal.updates import read_features
 
@@ -49,7 +49,7 @@ def multicalibrate(
     classes: Sequence[Any] | None = None,
     monitor: Monitor | None = None,
     patience: int | None = None,
-    stop_at_noise: bool = False,
+    stop_at_noise: bool | None = None,
 ) -> Fit:
     """Mend the probabilities p of any classifier until the notion holds at alpha on every subpopulation.
 
@@ -79,7 +79,10 @@ def multicalibrate(
     classes : names of the columns of p, where the values of y do not tell.
     monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
-    stop_at_noise : stop at violations that chance would show in a perfect predictor.
+    stop_at_noise : stop at violations that chance would show in a perfect predictor, and take no step along many
+        features that gains no more than noise would. None: only without held-out rows, and where there are at least
+        500 constraints (subpopulations times weights) and fewer than 20 rows for each, or 100 for each if weights
+        are cells: to meet them all would be to learn the rows by heart. False: never.
 
     Examples
     --------
@@ -97,7 +100,7 @@ def multicalibrate(
     rng = read_random_state(random_state)
     chosen = choose_subpopulations(subpopulations, X, table)
     if isinstance(chosen, Private):
-        check_private(solver, geometry, step, validation_fraction, monitor, patience, stop_at_noise)
+        check_private(solver, geometry, step, validation_fraction, monitor, patience, bool(stop_at_noise))
         return fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = _subset(outcomes, ~held_out)
@@ -121,6 +124,8 @@ def multicalibrate(
         watch = HeldOut(
             rest, learner.encoder(table.take(np.flatnonzero(held_out))), watched, patience or PATIENCE[solver]
         )
+    if stop_at_noise is None:
+        stop_at_noise = watch is None and may_interpolate(problem, fitted.p)
     floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
     run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
     fit = run(fitted.p, progress)

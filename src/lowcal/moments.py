@@ -6,11 +6,15 @@ Paper: Definition 3.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
+
 import numpy as np
 
-from lowcal.engines.reference import Design, pieces
+from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray
-from lowcal.weights import CellIds, Evaluated, Weight
+from lowcal.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
 
 
 def residual(u: Weight, label: int, p: FloatArray, y: FloatArray) -> FloatArray:
@@ -27,26 +31,78 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
         return design.cell_moments(U.ids, U.n_cells, rho)
     n, m = design.shape
     S, d = U.shape[1], rho.shape[1]
-    total = np.zeros((m, S * d))
-    for part in pieces(n, S * d):
-        # one contiguous run for each moment, which is what histograms read
-        R = (U[part].T[:, None, :] * rho[part].T[None, :, :]).reshape(S * d, -1).T
-        total += design.rows(part).moments(R)
-    return total.reshape(m, S, d)
+    sums = design.sums(S * d)
+    for part in rows_in_cache(n, S * d):
+        sums.add(part, _products(U[part], rho[part]))
+    return sums.total().reshape(m, S, d)
+
+
+def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time.
+
+    >>> from lowcal.engines.reference import Matrix
+    >>> from lowcal.weights import monomials
+    >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
+    array([3. , 2.5])
+    """
+    (n, m), d = design.shape, rho.shape[1]
+    if any(isinstance(u, Cell) for u in weights):
+        return moments(design, evaluate(weights, p), rho)
+    sums = design.sums(len(weights) * d)
+    are_powers = list(weights) == [Monomial((0,) * j) for j in range(len(weights))] and d == 1
+    for part in rows_in_cache(n, len(weights) * d):
+        if are_powers:
+            R = _powers(p[part, 0], rho[part, 0], len(weights))
+        else:
+            U = evaluate(weights, p[part])
+            assert isinstance(U, np.ndarray)
+            R = _products(U, rho[part])
+        sums.add(part, R)
+    return sums.total().reshape(m, len(weights), d)
+
+
+def _powers(p: FloatArray, rho: FloatArray, count: int) -> FloatArray:
+    """Return rho_i f_i^j for j below `count`, each power from the one before."""
+    runs = np.empty((count, len(p)))
+    runs[0] = rho
+    for j in range(1, count):
+        np.multiply(runs[j - 1], p, out=runs[j])
+    return runs.T
+
+
+def _products(U: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return u_s(f_i) rho_ia as (rows, S d): one contiguous run for each moment, which is what histograms read."""
+    return (U.T[:, None, :] * rho.T[None, :, :]).reshape(U.shape[1] * rho.shape[1], -1).T
+
+
+#: A slice of the rows and their evaluated weights -> the displacement of these rows.
+Displacer: TypeAlias = Callable[[slice, Evaluated], FloatArray]
 
 
 def displacement(design: Design, U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return delta_ia = sum_{c, s} theta[c, s, a] c(x_i) u_s(f_i): the adjoint of `moments`."""
-    n, m = design.shape
-    _, S, d = theta.shape
-    flat = theta.reshape(m, S * d)
+    displace = displacer(design, theta)
+    n, (_, S, d) = design.shape[0], theta.shape
     delta = np.empty((n, d))
-    for part in pieces(n, S * d):
-        amplitude = design.rows(part).combine(flat).reshape(-1, S, d)
-        if isinstance(U, CellIds):
-            ids = U.ids[part]
-            inside = (ids < S)[:, None]
-            delta[part] = np.where(inside, amplitude[np.arange(len(ids)), np.minimum(ids, S - 1)], 0.0)
-        else:
-            delta[part] = np.einsum("ns,nsa->na", U[part], amplitude)
+    for part in rows_in_cache(n, d if isinstance(U, CellIds) else S * d):
+        delta[part] = displace(part, CellIds(U.ids[part], U.n_cells) if isinstance(U, CellIds) else U[part])
     return delta
+
+
+def displacer(design: Design, theta: FloatArray) -> Displacer:
+    """Return `displacement` as a function of some rows and the weights on them; the tables are made when first used."""
+    m, S, d = theta.shape
+    by_cell, by_weight = (
+        cache(lambda: design.cell_combination(theta)),
+        cache(lambda: design.combination(theta.reshape(m, S * d))),
+    )
+
+    def displace(part: slice, U: Evaluated) -> FloatArray:
+        if isinstance(U, CellIds):
+            return by_cell()(part, U.ids)
+        amplitude = by_weight()(part)
+        if d == 1:
+            return np.asarray(np.einsum("sn,sn->n", U.T, amplitude.T)[:, None])
+        return np.asarray(np.einsum("ns,nsa->na", U, amplitude.reshape(len(amplitude), S, d)))
+
+    return displace

@@ -16,7 +16,7 @@ from lowcal.inputs import Layout, Outcomes
 from lowcal.notions import Notion, Suprema
 from lowcal.progress import Progress
 from lowcal.simplex import FloatArray, brier, log_loss
-from lowcal.solvers import SOLVERS, Problem, Step, bound, explore
+from lowcal.solvers import SOLVERS, Problem, Step, bound, explore, is_within
 from lowcal.stopping import Monitor, Patience, Status
 from lowcal.subpopulations.base import Rows
 from lowcal.threads import one_blas_thread
@@ -123,7 +123,9 @@ class Run:
         floor: float | None,
     ) -> None:
         self.target = problem.alpha
-        self.problem = problem if floor is None else replace(problem, alpha=max(floor, problem.alpha))
+        self.problem = problem
+        if floor is not None and floor > problem.alpha:
+            self.problem = replace(problem, alpha=floor, is_wary=True)
         self.solver, self.layout, self.held_out = solver, layout, held_out
         self.max_updates, self.callback, self.floor = max_updates, callback, floor
         self.updates: list[Update] = []
@@ -161,8 +163,8 @@ class Run:
         if self.held_out is not None:
             self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
             scores = self.held_out.scores(problem, self.solver != "first")
-        fitted = brier(step.p, problem.y, problem.weight), log_loss(step.p, problem.y, problem.weight)
-        self.history.append(replace(Record(n, np.nan, *fitted), **scores))  # type: ignore[arg-type]
+        record = Record(n, np.nan, problem.brier(step.p), problem.log_loss(step.p))
+        self.history.append(replace(record, **scores))  # type: ignore[arg-type]
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED
         if self.held_out is not None and self.held_out.is_over(scores, n):
@@ -212,10 +214,11 @@ class Run:
         """Return what is true of the final predictor."""
         if status in (Status.PATIENCE, Status.STOPPED):
             return status
-        if found.upper.max() <= self.target:
+        upper = float(found.upper.max())
+        if is_within(upper, self.target):
             return Status.REACHED
-        if self.floor is not None and found.upper.max() <= self.problem.alpha:
+        if self.floor is not None and is_within(upper, self.problem.alpha):
             return Status.NOISE
         if status is not None:
             return status
-        return Status.UNDECIDED if found.value.max() <= self.problem.alpha else Status.STALLED
+        return Status.UNDECIDED if is_within(float(found.value.max()), self.problem.alpha) else Status.STALLED

@@ -10,6 +10,7 @@ Paper: Section 2 (predictors) and line 9 of Algorithm 1 (the projection).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -22,6 +23,9 @@ Geometry = Literal["euclidean", "mirror"]
 
 #: Probabilities are lifted to at least this much before a logarithm is taken, in every place that takes one.
 FLOOR = 1e-9
+
+#: Losses are summed over so many rows at a time.
+BLOCK = 8192
 
 #: Numbers that differ by a smaller share than this are equal: rounding must not choose between them.
 TIE = 1e-9
@@ -41,6 +45,16 @@ def project(v: FloatArray) -> FloatArray:
     """
     if v.shape[1] == 1:
         return np.clip(v, 0.0, 1.0)
+    # where nothing becomes negative, all coordinates share the excess alike
+    shifted = v - (np.einsum("ia->i", v)[:, None] - 1.0) / v.shape[1]
+    outside = np.unique(np.flatnonzero(shifted < 0.0) // v.shape[1])
+    if len(outside):
+        shifted[outside] = _project_rows(v[outside])
+    return np.asarray(shifted)
+
+
+def _project_rows(v: FloatArray) -> FloatArray:
+    """Return the projection of rows of which some coordinate becomes 0."""
     descending = -np.sort(-v, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0
     rank = np.arange(1, v.shape[1] + 1)
@@ -73,7 +87,11 @@ def brier(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     >>> brier(np.array([[0.5], [1.0]]), np.array([[1.0], [1.0]]), np.array([0.5, 0.5]))
     0.125
     """
-    return float(weight @ np.square(y - p).sum(axis=1))
+    total = 0.0
+    for rows in _blocks(len(p)):
+        gap = y[rows] - p[rows]
+        total += float(np.einsum("i,ia,ia->", weight[rows], gap, gap))
+    return total
 
 
 def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
@@ -82,12 +100,25 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     >>> round(log_loss(np.array([[0.5]]), np.array([[1.0]]), np.array([1.0])), 6)
     0.693147
     """
-    if p.shape[1] == 1:
-        q = np.clip(p, FLOOR, 1.0 - FLOOR)
-        terms = -(y * np.log(q) + (1.0 - y) * np.log1p(-q))
-    else:
-        terms = -y * log_softmax(np.log(np.maximum(p, FLOOR)), axis=1)
-    return float(weight @ terms.sum(axis=1))
+    terms = _binary_log_loss if p.shape[1] == 1 else _log_loss
+    return float(sum(np.einsum("i,i->", weight[rows], terms(p[rows], y[rows])) for rows in _blocks(len(p))))
+
+
+def _binary_log_loss(p: FloatArray, y: FloatArray) -> FloatArray:
+    q, y = np.clip(p[:, 0], FLOOR, 1.0 - FLOOR), y[:, 0]
+    likely = np.where(y == 1.0, q, 1.0 - q)  # of a label that is 0 or 1 only one logarithm is needed
+    if ((y == 1.0) | (y == 0.0)).all():
+        return np.asarray(-np.log(likely))
+    return np.asarray(-(y * np.log(q) + (1.0 - y) * np.log1p(-q)))
+
+
+def _log_loss(p: FloatArray, y: FloatArray) -> FloatArray:
+    return np.asarray(-(y * log_softmax(np.log(np.maximum(p, FLOOR)), axis=1)).sum(axis=1))
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    """Cut rows into slices that stay in cache."""
+    return (slice(start, start + BLOCK) for start in range(0, n, BLOCK))
 
 
 def potential(p: FloatArray, y: FloatArray, weight: FloatArray, geometry: Geometry) -> float:

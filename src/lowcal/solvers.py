@@ -7,28 +7,46 @@ Paper: Algorithm 1 and Lemma 5.3.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lowcal.blocks import block_terms
 from lowcal.moments import residual
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, potential, width
+from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
 from lowcal.weights import Weight
 
+T = TypeVar("T")
+
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
+#: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
+SLACK = 1e-12
+
+
+def is_within(supremum: float, alpha: float) -> bool:
+    """Say whether the supremum is at most alpha, up to rounding.
+
+    >>> is_within(0.1 + 0.2, 0.3), is_within(0.3001, 0.3)
+    (True, False)
+    """
+    return bool(supremum <= alpha * (1.0 + SLACK))
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move."""
+    """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move.
+
+    `is_wary`: a step along many features must gain more than it would if all of them were noise.
+    """
 
     y: FloatArray
     weight: FloatArray
@@ -39,6 +57,8 @@ class Problem:
     step: float | None = None
     newton_only: bool = False
     seed: int = 0
+    is_wary: bool = False
+    _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
 
     def rho(self, p: FloatArray) -> FloatArray:
         """Return the weighted residuals p_i (y_i - f_i)."""
@@ -46,12 +66,37 @@ class Problem:
 
     def suprema(self, p: FloatArray, alpha: float | None = None) -> Suprema:
         """Return the suprema over the weight class for every known subpopulation."""
-        self.learner.n_calls += 1
-        return self.notion.suprema(p, self.rho(p), self.learner.design(), self.alpha if alpha is None else alpha)
+        alpha = self.alpha if alpha is None else alpha
+
+        def measure() -> Suprema:
+            self.learner.n_calls += 1
+            return self.notion.suprema(p, self.rho(p), self.learner.design(), alpha)
+
+        return self._once(p, ("suprema", len(self.learner.families), alpha), measure)
+
+    def brier(self, p: FloatArray) -> float:
+        """Return the Brier score on the fitted rows."""
+        return self._once(p, "brier", lambda: brier(p, self.y, self.weight))
+
+    def log_loss(self, p: FloatArray) -> float:
+        """Return the log loss on the fitted rows."""
+        return self._once(p, "log_loss", lambda: log_loss(p, self.y, self.weight))
 
     def loss(self, p: FloatArray) -> float:
         """Return the potential of the geometry."""
-        return potential(p, self.y, self.weight, self.geometry)
+        return self.brier(p) if self.geometry == "euclidean" else self.log_loss(p)
+
+    def _once(self, p: FloatArray, what: Hashable, compute: Callable[[], T]) -> T:
+        """Return a figure of these very predictions, computed once; the last two predictors are remembered."""
+        known = next((figures for q, figures in self._memory if q is p), None)
+        if known is None:
+            known = {}
+            self._memory.append((p, known))
+            del self._memory[:-2]
+        if what not in known:
+            known[what] = compute()
+        figure: T = known[what]
+        return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +111,11 @@ class Step:
 Solver = Callable[[Problem, FloatArray], Iterator[Step]]
 
 
+def holds(problem: Problem, p: FloatArray) -> bool:
+    """Say whether the notion holds at alpha for every known subpopulation."""
+    return is_within(float(problem.suprema(p).upper.max()), problem.alpha)
+
+
 def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
     """Algorithm 1 as printed: the first weight for which the weak learner finds a violation, step beta / (2d).
 
@@ -73,11 +123,11 @@ def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
     halved until the definition holds, at the latest at the tolerance that the theory asks for.
     """
     beta, least = problem.alpha, problem.notion.tolerance(p, problem.alpha)
-    while problem.suprema(p).upper.max() > problem.alpha or not problem.learner.is_exact:
+    while not holds(problem, p) or not problem.learner.is_exact:
         for step in _algorithm_1(problem, p, beta):
             yield step
             p = step.p
-        if problem.suprema(p).upper.max() <= problem.alpha or beta <= least:
+        if holds(problem, p) or beta <= least:
             return
         beta = max(beta / 2, least)
 
@@ -127,7 +177,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
     Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
     subsample or the ridge would break that, the single step is taken instead.
     """
-    while True:
+    for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)
         if found is None:
@@ -140,7 +190,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
             problem.weight,
             found,
             problem.geometry,
-            problem.seed,
+            (problem.seed, attempt),
         )
         step = _joint(problem, p, terms, found) or _single(problem, p, found)
         if step is None:
@@ -163,7 +213,8 @@ def _largest(problem: Problem, p: FloatArray) -> Suprema | None:
 
 def _can_act(problem: Problem, found: Suprema, d: int) -> bool:
     """Whether the supremum may exceed alpha and a witness shows at least the share of it that the bound counts on."""
-    return bool(found.upper.max() > problem.alpha and found.value.max() > problem.notion.gain(d) * problem.alpha)
+    seen = not is_within(float(found.upper.max()), problem.alpha)
+    return seen and bool(found.value.max() > problem.notion.gain(d) * problem.alpha)
 
 
 def explore(problem: Problem, p: FloatArray) -> bool:
@@ -192,6 +243,8 @@ def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supr
     if step is None:
         return None
     enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    if problem.is_wary:
+        enough = max(enough, gain_of_noise(problem, p, sum(len(term.weights) * len(term.theta) for term in terms)))
     return step if problem.loss(step.p) <= problem.loss(p) - enough + ROUNDING else None
 
 
@@ -224,6 +277,17 @@ def guaranteed_progress(problem: Problem, violation: float, d: int) -> float:
     share = 1.0 if problem.step is None else problem.step
     best = violation**2 / width(d) if problem.geometry == "euclidean" else 2.0 * violation**2
     return share * (2.0 - share) * best
+
+
+def gain_of_noise(problem: Problem, p: FloatArray, n_features: int) -> float:
+    """Return twice the drop of the potential that so many features bring if there is nothing but noise to fit.
+
+    A drop of F E||y - f||^2 / n on the fitted rows is noise, and costs as much on fresh ones: only what exceeds both
+    is a gain there (Mallows' C_p; for the log loss F (d - 1) / n, Akaike's criterion).
+    """
+    n, d = 1.0 / float(problem.weight @ problem.weight), p.shape[1]
+    share = problem.brier(p) if problem.geometry == "euclidean" else float(max(1, d - 1)) / 2.0
+    return 2.0 * n_features * share / n
 
 
 def bound(solver: str, problem: Problem, p: FloatArray) -> int:

@@ -10,6 +10,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logit, softmax
 
+from lowcal.engines.clipped import best_step
+from lowcal.engines.reference import rows_in_cache
 from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, move, potential
 
 #: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
@@ -18,7 +20,7 @@ MOST_NEWTON = 64.0
 
 def slope(delta: FloatArray, rho: FloatArray) -> float:
     """Return g = sum_i <delta_i, rho_i> for weighted residuals rho: minus half the derivative of the Brier score."""
-    return float(np.sum(delta * rho))
+    return float(np.einsum("ij,ij->", delta, rho))
 
 
 def curvature(p: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
@@ -40,44 +42,34 @@ def newton(p: FloatArray, delta: FloatArray, rho: FloatArray, weight: FloatArray
 
 def line_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
     """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex."""
-    rho = weight[:, None] * (y - p)
-    start = newton(p, delta, rho, weight, geometry)
+    start = _newton_by_pieces(p, y, delta, weight, geometry)
     if start == 0.0:
         return 0.0
     if geometry == "mirror":
         return _convex_search(p, y, delta, weight, start)
     if p.shape[1] == 1:
-        return float(np.sign(start)) * exact_clipped(p[:, 0], y[:, 0], np.sign(start) * delta[:, 0], weight)
+        ahead = delta[:, 0] if start > 0.0 else -delta[:, 0]
+        return float(np.sign(start)) * exact_clipped(p[:, 0], y[:, 0], ahead, weight, abs(start))
     tries = [start * 2.0**k for k in (0, 1, -1, 2, 3)]
     losses = [potential(move(p, eta * delta, geometry), y, weight, geometry) for eta in tries]
     return tries[int(np.argmin(losses))]
 
 
-def exact_clipped(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> float:
-    """Return the global minimiser over eta >= 0 of sum_i p_i (y_i - clip(f_i + eta delta_i, 0, 1))^2.
+def _newton_by_pieces(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
+    """Return the Newton step without the residuals of all rows in memory."""
+    g = bend = 0.0
+    for part in rows_in_cache(*p.shape):
+        g += slope(delta[part], weight[part, None] * (y[part] - p[part]))
+        bend += curvature(p[part], delta[part], weight[part], geometry)
+    return g / bend if bend > 0 else 0.0
 
-    The loss is quadratic between the steps at which a row reaches 0 or 1; all pieces are compared, as it is not
-    convex. Cost: O(n log n) (spec 4.4).
+
+def exact_clipped(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, scale: float = 1.0) -> float:
+    """Return the global minimiser over eta >= 0 of sum_i p_i (y_i - clip(f_i + eta delta_i, 0, 1))^2 (spec 4.4).
+
+    It lies near `scale`, which only changes the cost: O(n log n), and nearly O(n) for many rows.
     """
-    moving = (delta != 0.0) & (weight > 0.0)
-    f, y, delta, weight = f[moving], y[moving], delta[moving], weight[moving]
-    end = (delta > 0).astype(np.float64)
-    limit = (end - f) / delta
-    order = np.argsort(limit, kind="stable")
-    limit, f, y, delta, weight, end = (a[order] for a in (limit, f, y, delta, weight, end))
-    gap = y - f
-    quadratic, linear = _suffix(weight * delta * delta), _suffix(weight * delta * gap)
-    constant = _suffix(weight * gap * gap) + np.concatenate([[0.0], np.cumsum(weight * np.square(y - end))])
-    low, high = np.concatenate([[0.0], limit]), np.concatenate([limit, limit[-1:]])
-    eta = np.divide(linear, quadratic, out=low.copy(), where=quadratic > 0)
-    eta = np.clip(eta, low, high)
-    loss = constant - 2.0 * eta * linear + np.square(eta) * quadratic
-    return float(eta[int(loss.argmin())])
-
-
-def _suffix(x: FloatArray) -> FloatArray:
-    """Return the sums over x[j:], for j = 0..len(x)."""
-    return np.concatenate([np.cumsum(x[::-1])[::-1], [0.0]])
+    return best_step(f, y, delta, weight, scale)
 
 
 def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float) -> float:

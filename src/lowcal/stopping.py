@@ -10,6 +10,7 @@ import numpy as np
 
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
+from lowcal.weights import Cell
 
 
 class Status(StrEnum):
@@ -33,13 +34,19 @@ _SENTENCES = {
     Status.REACHED: "the supremum over the whole weight class is at most alpha for every subpopulation looked at",
     Status.LIMIT: "max_updates was reached before the notion held; raise max_updates or alpha",
     Status.PATIENCE: "the held-out rows stopped improving; the predictor is the best one on them",
-    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor",
+    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor; "
+    "give more rows, fewer subpopulations or a larger alpha, or stop_at_noise=False to fit it all the same",
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop",
 }
 
 Monitor = Literal["brier", "log_loss", "violation"]
+
+#: Noise is looked for unasked where there are this many constraints and fewer than so many rows for each ...
+MANY_CONSTRAINTS, FEW_ROWS = 500, 20
+#: ... or fewer than so many, if weights are cells: every update cuts the rows anew, and new cells have new noise.
+FEW_ROWS_OF_CELLS = 100
 
 
 @dataclass
@@ -55,6 +62,15 @@ class Patience:
         if score < self.best - 1e-12:
             self.best, self.best_updates = score, n_updates
         return n_updates - self.best_updates >= self.rounds
+
+
+def may_interpolate(problem: Problem, p: FloatArray) -> bool:
+    """Say whether the constraints are so many for the rows that to meet them all may be to learn the rows by heart."""
+    weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])
+    constraints = problem.learner.design().shape[1] * len(weights)
+    least = FEW_ROWS_OF_CELLS if any(isinstance(u, Cell) for u in weights) else FEW_ROWS
+    rows = 1.0 / float(problem.weight @ problem.weight)
+    return constraints >= MANY_CONSTRAINTS and rows < least * constraints
 
 
 def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int = 40) -> float:

@@ -6,23 +6,39 @@ Paper: lines 8 and 9 of Algorithm 1.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from lowcal.engines.reference import Design
+from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.engines.replay import Program, Read
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, read_probabilities
-from lowcal.moments import displacement
+from lowcal.moments import displacement, displacer
 from lowcal.simplex import FloatArray, Geometry, move
-from lowcal.subpopulations.base import Encoder, Family, Rows
+from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
+from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
+from lowcal.subpopulations.union import Part
 from lowcal.weights import Cell, Knots, Monomial, Points, Weight, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+
+#: Where encoded rows hold a code column: its place, or its part of a union and its place there.
+Key: TypeAlias = tuple[int, ...]
+#: From so many updates in a row on, a predictor runs them as one program.
+MANY = 8
+#: A program of several updates holds at most so many numbers in its tables.
+MOST_NUMBERS = 1 << 22
+
+#: A slice of the rows and the predictions there -> the displacement there.
+Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +52,16 @@ class Term:
     def __call__(self, p: FloatArray, design: Design) -> FloatArray:
         """Return the displacement at every row, shape (n, d); `design` is the family's on these rows."""
         return displacement(design, evaluate(self.weights, p), self.theta)
+
+    def on(self, rows: Rows) -> Displacement:
+        """Return the displacement on encoded rows as a function of a slice of them and the predictions there."""
+        displace = displacer(self.family.design(rows), self.theta)
+        return lambda part, p: displace(part, evaluate(self.weights, p))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the displacement of one row is made of."""
+        return int(self.theta.shape[1] * self.theta.shape[2])
 
     def scaled(self, step: float) -> Term:
         """Return the term times a step size."""
@@ -56,7 +82,13 @@ class Update:
 
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the moved predictions on encoded rows."""
-        return move(p, sum_terms(self.terms, p, rows), self.geometry)
+        compiled = compile_updates([self])
+        if compiled is not None:
+            return compiled(p, rows)
+        moved = np.empty(p.shape)
+        for part, delta in _displacements(self.terms, p, rows):
+            moved[part] = move(p[part], delta, self.geometry)
+        return moved
 
     def __str__(self) -> str:
         named = [
@@ -76,10 +108,98 @@ class Update:
 
 def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Rows) -> FloatArray:
     """Return the displacement of all terms together."""
-    delta = np.zeros(p.shape)
-    for term in terms:
-        delta += term(p, term.family.design(rows))
-    return delta
+    total = np.empty(p.shape)
+    for part, delta in _displacements(terms, p, rows):
+        total[part] = delta
+    return total
+
+
+def _displacements(terms: Sequence[Term], p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield the displacement of all terms, a piece of the rows at a time."""
+    each = [term.on(rows) for term in terms]
+    for part in rows_in_cache(len(p), max([1, *(term.numbers for term in terms)])):
+        here = p[part]
+        delta = np.zeros(here.shape)
+        for displace in each:
+            delta += displace(part, here)
+        yield part, delta
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """Scalar Euclidean updates on code columns as one program, and where the rows hold its columns."""
+
+    program: Program
+    keys: tuple[Key, ...]
+
+    def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
+        """Return the predictions after all updates."""
+        return self.program(p[:, 0], [_at(rows, key) for key in self.keys])[:, None]
+
+    def one(self, p: float, codes: Sequence[int]) -> float:
+        """Return the prediction of one row with these codes."""
+        return self.program.one(p, codes)
+
+
+def table_size(update: Update) -> int | None:
+    """Return how many numbers the tables of an update's look-ups hold; None if it is not made of look-ups.
+
+    It is if it is scalar and Euclidean, its families live on code columns, and its weights are powers of f.
+    """
+    total = 0
+    for term in update.terms:
+        family = term.family.family if isinstance(term.family, Part) else term.family
+        powers = all(isinstance(u, Monomial) for u in term.weights)
+        if not isinstance(family, CodeFamily) or term.theta.shape[2] != 1 or not powers:
+            return None
+        total += len(term.weights) * sum(t.shape[0] for t in family.decode)
+    return total if update.geometry == "euclidean" else None
+
+
+def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
+    """Yield the look-ups (column, power of f, table) of a term on code columns."""
+    part, family = ((term.family.index,), term.family.family) if isinstance(term.family, Part) else ((), term.family)
+    assert isinstance(family, CodeFamily)
+    stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
+    tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
+    for column, table in zip(family.columns, tables, strict=True):
+        for s, u in enumerate(term.weights):
+            assert isinstance(u, Monomial)
+            yield (*part, column), len(u.factors), np.ascontiguousarray(table[:, s])
+
+
+def compile_updates(updates: Sequence[Update]) -> Compiled | None:
+    """Return a program that does the same as the updates; None if one is of another kind, or the tables are large."""
+    sizes = [table_size(update) for update in updates]
+    if any(size is None for size in sizes) or (len(updates) > 1 and sum(size or 0 for size in sizes) > MOST_NUMBERS):
+        return None
+    every = [[read for term in update.terms for read in _reads(term)] for update in updates]
+    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
+    program = Program.of([[Read(keys[key], power, table) for key, power, table in reads] for reads in every])
+    return Compiled(program, tuple(keys))
+
+
+def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
+    """Number runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
+    run, total = 0, 0
+    for update in updates:
+        size = table_size(update)
+        total += MOST_NUMBERS + 1 if size is None else size
+        if total > MOST_NUMBERS:
+            run, total = run + 1, MOST_NUMBERS + 1 if size is None else size
+        yield run, update
+
+
+def _at(rows: Any, key: Key) -> Any:
+    """Return the code column that a key names: its place, inside its part of a union."""
+    for k in key:
+        rows = rows[k]
+    return rows
+
+
+def _table_of_one(row: Mapping[str, Any] | Sequence[Any]) -> Frame:
+    """Return the table that holds one row."""
+    return Frame.of({name: [value] for name, value in row.items()} if isinstance(row, Mapping) else [list(row)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +216,69 @@ class Predictor:
 
     def __call__(self, p: ArrayLike, X: object = None) -> FloatArray:
         """Return the mended probabilities, in the shape of p."""
-        return deque(self._stages(p, X), maxlen=1).pop()
+        given = read_probabilities(p, self.layout)
+        return self.layout.show(self.replay(given, self.encoder(read_features(X, len(given)))), p)
+
+    def one(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> float | FloatArray:
+        """Return the mended probability of one row, without the cost of a data frame.
+
+        `predictor.one(p, row)` equals `predictor([p], X)[0]` for a table X that holds the row alone, but for rounding.
+
+        Parameters
+        ----------
+        p : a probability, or one for each class.
+        row : the raw values, as a dict from column names, or as a sequence in the order of `predictor.columns`.
+
+        >>> from lowcal import Groups, multicalibrate
+        >>> from lowcal.datasets import make_miscalibrated
+        >>> data = make_miscalibrated(5000, random_state=0)
+        >>> predictor = multicalibrate(data.y, data.p, data.X, subpopulations=Groups(), alpha=0.005).predictor
+        >>> row = {name: data.X[name][0] for name in predictor.columns}
+        >>> bool(abs(predictor.one(data.p[0], row) - predictor(data.p, data.X)[0]) < 1e-15)
+        True
+        """
+        single = np.ndim(p) == 0
+        read = row_of(self.columns, row)
+        if single and self._codes is not None and self._whole is not None:
+            return self._whole.one(read_probability(p, self.layout), self._codes(read))
+        given = read_probabilities([p], self.layout)
+        rows = self.encoder(_table_of_one(row)) if self._rows is None else self._rows(read)
+        shown = self.layout.show(self.replay(given, rows), np.array([p]))[0]
+        return float(shown) if single else shown
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of X that are read, in the order in which `one` takes a sequence."""
+        return columns_of(self.encoder)
+
+    @cached_property
+    def _rows(self) -> Callable[[Row], Rows] | None:
+        """How a single row is encoded; None: by a table."""
+        return reader_of(self.encoder)
+
+    @cached_property
+    def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
+        """How a single row becomes the codes that the program of all updates reads."""
+        read, whole = codes_reader(self.encoder), self._whole
+        if read is None or whole is None:
+            return None
+        keys = whole.keys
+        return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
+
+    @cached_property
+    def _whole(self) -> Compiled | None:
+        """All updates as one program, if each is a scalar Euclidean one on code columns with powers of f."""
+        return compile_updates(self.updates)
+
+    @cached_property
+    def _segments(self) -> tuple[Update | Compiled, ...]:
+        """The updates, long runs of those on code columns as programs."""
+        segments: list[Update | Compiled] = []
+        for _, run in groupby(_runs(self.updates), key=itemgetter(0)):
+            updates = [update for _, update in run]
+            compiled = compile_updates(updates) if len(updates) >= MANY else None
+            segments += updates if compiled is None else [compiled]
+        return tuple(segments)
 
     def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
         """Yield the probabilities after each update."""
@@ -115,9 +297,13 @@ class Predictor:
 
     def replay(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the mended predictions for checked p and encoded rows."""
-        for update in self.updates:
-            p = update(p, rows)
+        for segment in self._segments:
+            p = segment(p, rows)
         return p
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again on first use."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __len__(self) -> int:
         """How many updates there are."""
@@ -151,6 +337,13 @@ def read_features(X: object, n_rows: int) -> Frame:
     table = Frame.of(X)
     check_length("X", table.n_rows, n_rows)
     return table
+
+
+def read_probability(p: Any, layout: Layout) -> float:
+    """Return one checked probability of a binary problem."""
+    if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
+        return float(p)
+    return float(read_probabilities([p], layout)[0, 0])
 
 
 def _weight_to_dict(u: Weight) -> dict[str, Any]:

@@ -17,6 +17,9 @@ import numpy as np
 from lowcal.engines import transport
 from lowcal.simplex import FloatArray, IntArray
 
+#: Cells of a grid are counted, not sorted, up to this many or one for each row.
+FEW_CELLS = 4096
+
 
 class Weight(Protocol):
     """A scalar weight function u: predictions -> [0, 1]."""
@@ -38,7 +41,10 @@ class Monomial:
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p."""
-        return np.asarray(p[:, self.factors].prod(axis=1))
+        product = np.ones(len(p))
+        for j in self.factors:
+            product *= p[:, j]
+        return product
 
     def __str__(self) -> str:
         powers = [(j, self.factors.count(j)) for j in sorted(set(self.factors))]
@@ -166,7 +172,11 @@ def occupied_cells(p: FloatArray, width: float) -> tuple[IntArray, IntArray]:
     k = n_intervals(width)
     if k ** p.shape[1] < 2**62:
         radix = k ** np.arange(p.shape[1])[::-1]
-        _, first, which = np.unique(index @ radix, return_index=True, return_inverse=True)
+        key = index @ radix
+        if k ** p.shape[1] <= max(FEW_CELLS, len(p)):  # counting is faster than sorting
+            seen = np.bincount(key, minlength=k ** p.shape[1]) > 0
+            return np.flatnonzero(seen)[:, None] // radix % k, (np.cumsum(seen) - 1)[key]
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
         return index[first], which
     occupied, which = np.unique(index, axis=0, return_inverse=True)
     return occupied, which.ravel()

@@ -68,6 +68,24 @@ def test_cell_moments_are_moments_of_the_rows_in_the_cell(design, q, n_cells):
         np.testing.assert_allclose(got[:, s], matrix.T @ (R * (ids == s)[:, None]), atol=1e-12)
 
 
+@settings(max_examples=100, deadline=None)
+@given(designs, st.integers(1, 4), st.sampled_from([0, 1 << 16]))
+def test_gram_is_that_of_the_matrix(design, q, pairs):
+    form, seed, n = design
+    rng = np.random.default_rng(seed)
+    C, matrix = make(form, rng, n)
+    H = rng.normal(size=(n, q))
+    before = reference.PAIRS_IN_CACHE
+    reference.PAIRS_IN_CACHE = pairs
+    try:
+        got = C.gram(H)
+    finally:
+        reference.PAIRS_IN_CACHE = before
+    assert got.shape == (q, matrix.shape[1], matrix.shape[1])
+    for k in range(q):
+        np.testing.assert_allclose(got[k], matrix.T @ np.diag(H[:, k]) @ matrix, atol=1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(designs)
 def test_some_rows_are_those_of_the_matrix(design):

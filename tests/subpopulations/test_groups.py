@@ -16,7 +16,7 @@ from lowcal.engines.reference import Codes
 from lowcal.frames import Table
 from lowcal.subpopulations import EVERYONE, Groups, Intersections
 from lowcal.subpopulations.groups import MERGED_LEVELS, cover
-from lowcal.subpopulations.levels import quantile_cuts, show_numbers
+from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, quantile_cuts, show_numbers
 
 N = 400
 
@@ -298,3 +298,20 @@ def test_taking_members_keeps_their_rows(columns):
     with pytest.raises(IndexError):
         learner.member(len(learner.names))
     json.dumps([family.to_dict(), learner.encoder.to_dict()])
+
+
+def test_cover_takes_few_tables():
+    assert cover([12] * 10, 1, 2048) == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9,))  # no column twice
+    eight = [4, 5, 7, 7, 8, 9, 10, 12]
+    assert len(cover(eight, 2, 2048)) <= 10 < 28  # pairs of columns
+    assert len(cover(eight, 2, 16_384)) <= 6
+
+
+@pytest.mark.parametrize(
+    "known", [(0, 1, 2), (3, 5), (-1, 0), (0.5, 7), (False, True), (2**53 + 1, "a", 4), (10**400, 1)]
+)
+def test_levels_of_numbers_are_those_of_equal_categories(known):
+    values = [0.0, 1.0, 2.0, 3.0, 5.0, -1.0, 0.5, 7.0, 4.0, 2.0**53, np.nan, np.inf, -np.inf, 1.5, -0.0]
+    place = {c: FIRST + k for k, c in enumerate(known)}
+    expected = [MISSING if v != v else place.get(v, UNSEEN) for v in values]
+    assert Levels("x", known).codes(Table.of({"x": np.array(values)})).tolist() == expected

@@ -8,18 +8,45 @@ This file is the definition that faster engines must agree with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import combinations_with_replacement
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.kernels import FEW, Sparse, kernels_for
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
+
+#: Passes with few numbers a row take pieces of this many, which stay in the second cache.
+CACHE = 1 << 15
+
+#: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
+PAIRS = 1 << 22
+#: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
+PAIRS_IN_CACHE = 1 << 16
+
+#: A slice of the rows -> (C theta) on these rows.
+Combination: TypeAlias = Callable[[slice], FloatArray]
+#: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
+CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
+
+
+class Sums(Protocol):
+    """C'R under construction, where R comes in pieces."""
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add C[part]'R for the rows of a slice; R has shape (rows, q)."""
+        ...
+
+    def total(self) -> FloatArray:
+        """Return the sum of all that was added, shape (m, q)."""
+        ...
 
 
 class Design(Protocol):
@@ -34,12 +61,24 @@ class Design(Protocol):
         """Return C'R for R of shape (n, q)."""
         ...
 
+    def sums(self, q: int) -> Sums:
+        """Return C'R for R of q columns under construction: zero, before the first piece of R is added."""
+        ...
+
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
         ...
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta for theta of shape (m, q)."""
+        ...
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return C theta as a function of the rows that are wanted."""
+        ...
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return sum_j C_ij theta[j, ids_i, :] as a function of rows and their cells: the adjoint of `cell_moments`."""
         ...
 
     def rows(self, part: slice | IntArray) -> Design:
@@ -56,6 +95,10 @@ class Design(Protocol):
 
     def squared(self) -> Design:
         """Return the matrix of squared memberships."""
+        ...
+
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return sum_i H_ik C_ic C_ic' as (q, m, m), for H of shape (n, q)."""
         ...
 
 
@@ -103,6 +146,11 @@ class Table:
         """Levels and groups."""
         levels, groups = self.matrix.shape
         return int(levels), int(groups)
+
+    @property
+    def parts(self) -> Sparse:
+        """The arrays of its CSR form."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
@@ -199,29 +247,64 @@ class Codes:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R: a histogram for each code column, then its decode table."""
-        parts = [t.gather(histogram(c, R, t.shape[0])) for c, t in zip(self.codes, self.decode, strict=True)]
-        return np.concatenate(parts)
+        return moments_by_pieces(self, R)
+
+    def sums(self, q: int) -> CodeSums:
+        """Return empty histograms of all code columns."""
+        return CodeSums(self, q)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
+        n, q = R.shape
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
-            if t.shape[0] * (n_cells + 1) > max(len(c), 1) * t.shape[1]:
+            if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
                 parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
                 continue
-            pairs = c.astype(np.intp) * (n_cells + 1) + ids
-            both = histogram(pairs, R, t.shape[0] * (n_cells + 1)).reshape(t.shape[0], -1)
-            parts.append(t.gather(both).reshape(t.shape[1], n_cells + 1, R.shape[1])[:, :n_cells])
+            both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R)
+            parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
         return np.concatenate(parts)
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta: one table look-up for each code column."""
+        return combine_by_pieces(self, theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the look-ups, with one table for each code column."""
+        n, q = self.shape[0], theta.shape[1]
         stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        tables = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
-        total = tables[0][self.codes[0]]
-        for c, table in zip(self.codes[1:], tables[1:], strict=True):
-            total += table[c]
-        return np.asarray(total)
+        spread = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        tables = [np.ascontiguousarray(table.T) for table in spread]
+        add_look_up = kernels_for(n * q * len(tables)).add_look_up
+
+        def look_up(part: slice) -> FloatArray:
+            total = np.zeros((q, len(range(n)[part])))
+            for c, table in zip(self.codes, tables, strict=True):
+                add_look_up(np.ascontiguousarray(c[part]), table, total)
+            return total.T
+
+        return look_up
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return look-ups of pairs (code, cell), with one table for each code column, if these are not too large."""
+        n, (_, n_cells, d) = self.shape[0], theta.shape
+        if n_cells * sum(t.shape[0] for t in self.decode) > max(n, PAIRS):
+            return pick_cells(self, theta)
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        tables = []
+        for t, part in zip(self.decode, np.split(theta, stops), strict=True):
+            table = np.zeros((t.shape[0], n_cells + 1, d))  # the last cell is none
+            table[:, :n_cells] = t.spread(part.reshape(len(part), -1)).reshape(-1, n_cells, d)
+            tables.append(np.ascontiguousarray(table.reshape(-1, d).T))
+        add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
+
+        def look_up(part: slice, ids: IntArray) -> FloatArray:
+            total = np.zeros((d, len(ids)))
+            for c, table in zip(self.codes, tables, strict=True):
+                add_pair_look_up(np.ascontiguousarray(c[part]), ids, n_cells + 1, table, total)
+            return total.T
+
+        return look_up
 
     def rows(self, part: slice | IntArray) -> Codes:
         """Return the same code columns on some rows."""
@@ -242,6 +325,36 @@ class Codes:
     def squared(self) -> Codes:
         """Return the same codes with squared tables."""
         return Codes(self.codes, tuple(t.squared() for t in self.decode))
+
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
+
+        def block(j: int, k: int) -> FloatArray:
+            return _pair_gram(self.codes[j], self.decode[j], self.codes[k], self.decode[k], H)
+
+        return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
+
+
+class CodeSums:
+    """Histograms of code columns under construction; a column that occurs twice is counted once."""
+
+    def __init__(self, design: Codes, q: int) -> None:
+        self.design = design
+        levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
+        self.tables = {key: np.zeros((size, q)) for key, size in levels.items()}
+        self.columns = {id(c): c for c in design.codes}
+        self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the rows of a slice to every histogram."""
+        runs = np.ascontiguousarray(R.T)
+        for key, table in self.tables.items():
+            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), runs, table)
+
+    def total(self) -> FloatArray:
+        """Return the histograms, decoded."""
+        pairs = zip(self.design.codes, self.design.decode, strict=True)
+        return np.concatenate([t.gather(self.tables[id(c)]) for c, t in pairs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,9 +378,21 @@ class Matrix:
         placed = [sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1)) for a in range(q)]
         return np.stack([_array(P.T @ self.matrix).T[:, :n_cells] for P in placed], axis=2)
 
+    def sums(self, q: int) -> MatrixSums:
+        """Return zero."""
+        return MatrixSums(self.matrix, np.zeros((self.shape[1], q)))
+
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
         return np.asarray(self.matrix @ theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the products of pieces of C."""
+        return lambda part: np.asarray(self.matrix[part] @ theta)
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
+        return pick_cells(self, theta)
 
     def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
@@ -285,6 +410,28 @@ class Matrix:
         """Return the squares, stored the same way."""
         return Matrix(np.square(self.matrix) if isinstance(self.matrix, np.ndarray) else self.matrix.power(2))
 
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C."""
+        if isinstance(self.matrix, np.ndarray):
+            return weighted_gram(self, self, H)
+        return np.stack([_array(self.matrix.T @ self.matrix.multiply(h[:, None])) for h in H.T])
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixSums:
+    """C'R under construction for a matrix of memberships."""
+
+    matrix: FloatArray | sparse.csr_array
+    sum: FloatArray
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the product of a slice."""
+        self.sum[...] += self.matrix[part].T @ R
+
+    def total(self) -> FloatArray:
+        """Return the sum."""
+        return self.sum
+
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
@@ -301,15 +448,45 @@ class Stacked:
         """Return C'R, part by part."""
         return np.concatenate([part.moments(R) for part in self.parts])
 
+    def sums(self, q: int) -> StackedSums:
+        """Return the sums of all parts."""
+        return StackedSums(tuple(part.sums(q) for part in self.joined()))
+
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return the moments inside each cell, part by part."""
         return np.concatenate([part.cell_moments(ids, n_cells, R) for part in self.parts])
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sum of the parts' contributions."""
-        stops = np.cumsum([part.shape[1] for part in self.parts])[:-1]
-        pieces = np.split(theta, stops)
-        return np.asarray(sum(part.combine(t) for part, t in zip(self.parts, pieces, strict=True)))
+        return combine_by_pieces(self, theta)
+
+    def combination(self, theta: FloatArray) -> Combination:
+        """Return the sum of the parts' contributions."""
+        parts = self.joined()
+        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
+        each = [part.combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
+
+        def combined(part: slice) -> FloatArray:
+            total = each[0](part)
+            for one in each[1:]:
+                total += one(part)
+            return total
+
+        return combined
+
+    def cell_combination(self, theta: FloatArray) -> CellCombination:
+        """Return the sum of the parts' contributions."""
+        parts = self.joined()
+        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
+        each = [part.cell_combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
+
+        def combined(part: slice, ids: IntArray) -> FloatArray:
+            total = each[0](part, ids)
+            for one in each[1:]:
+                total += one(part, ids)
+            return total
+
+        return combined
 
     def rows(self, part: slice | IntArray) -> Stacked:
         """Return the same parts on some rows."""
@@ -331,10 +508,106 @@ class Stacked:
         """Return the squares, part by part."""
         return Stacked(tuple(part.squared() for part in self.parts))
 
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C; code columns are joined, so that pairs of parts are pairs of columns."""
+        parts = self.joined()
+
+        def block(j: int, k: int) -> FloatArray:
+            return parts[j].gram(H) if j == k else weighted_gram(parts[j], parts[k], H)
+
+        return _symmetric([part.shape[1] for part in parts], H.shape[1], block)
+
+    def joined(self) -> tuple[Design, ...]:
+        """Return the parts, neighbours that are code columns joined into one."""
+        parts: list[Design] = []
+        for part in self.parts:
+            last = parts[-1] if parts else None
+            if isinstance(part, Codes) and isinstance(last, Codes):
+                parts[-1] = Codes(last.codes + part.codes, last.decode + part.decode)
+            else:
+                parts.append(part)
+        return tuple(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class StackedSums:
+    """C'R under construction, part by part."""
+
+    parts: tuple[Sums, ...]
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add the rows of a slice to every part."""
+        for sums in self.parts:
+            sums.add(part, R)
+
+    def total(self) -> FloatArray:
+        """Return the parts, one below the other."""
+        return np.concatenate([sums.total() for sums in self.parts])
+
 
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+
+
+def weighted_gram(C: Design, D: Design, H: FloatArray) -> FloatArray:
+    """Return C' diag(H_k) D for every column of H, shape (q, m, m'): the definition, by products of dense pieces.
+
+    >>> weighted_gram(Matrix(np.array([[1.0], [0.5]])), Matrix(np.array([[1.0], [1.0]])), np.array([[2.0], [4.0]]))
+    array([[[4.]]])
+    """
+    total = np.zeros((H.shape[1], C.shape[1], D.shape[1]))
+    for part in pieces(len(H), C.shape[1] + D.shape[1]):
+        here, there = C.rows(part).dense(), D.rows(part).dense()
+        for k in range(H.shape[1]):
+            total[k] += (here * H[part, k, None]).T @ there
+    return total
+
+
+def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatArray]) -> FloatArray:
+    """Return q symmetric matrices from their blocks (j, k), j <= k, of the given sizes."""
+    stops = np.concatenate([[0], np.cumsum(sizes)])
+    total = np.empty((q, stops[-1], stops[-1]))
+    for j, k in combinations_with_replacement(range(len(sizes)), 2):
+        here, there = slice(stops[j], stops[j + 1]), slice(stops[k], stops[k + 1])
+        total[:, here, there] = block(j, k)
+        total[:, there, here] = total[:, here, there].transpose(0, 2, 1)
+    return total
+
+
+def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
+    """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
+    if a is b:
+        codes = np.arange(A.shape[0])
+        return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
+    if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
+        q = H.shape[1]
+        pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
+        by_b = B.gather(pairs.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[0], q)
+        return _gathered(A, by_b.transpose(2, 1, 0))
+    if isinstance(B, Table) and (A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, Table)):
+        return _gathered(A, _group_sums(a, A.shape[0], b, B, H))
+    if isinstance(A, Table):
+        return _gathered(B, _group_sums(b, B.shape[0], a, A, H)).transpose(0, 2, 1)
+    return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
+
+
+def _gathered(A: Decode, sums: FloatArray) -> FloatArray:
+    """Return the sums over codes (q, levels, g) as sums over groups (q, m, g)."""
+    q, levels, groups = sums.shape
+    by_a = A.gather(sums.transpose(1, 0, 2).reshape(levels, -1))
+    return by_a.reshape(A.shape[1], q, groups).transpose(1, 0, 2)
+
+
+def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) -> FloatArray:
+    """Return sum_i [a_i = v] H_ik B[b_i, g] as (q, levels, m)."""
+    n, q = H.shape
+    total = np.zeros((q, levels, B.shape[1]))
+    kernels = kernels_for(n * q)
+    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.compiled else max(CACHE, levels * B.shape[1]))):
+        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
+        kernels.add_groups(first, second, B.parts, np.ascontiguousarray(H[part].T), total)
+    return total
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
@@ -347,14 +620,70 @@ def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
+def rows_in_cache(n: int, q: int) -> Iterator[slice]:
+    """Cut n rows into slices whose q numbers a row stay in cache; many numbers a row are worked on in larger pieces.
+
+    >>> [part.stop for part in rows_in_cache(3 * CACHE // 4, 2)] == [CACHE // 2, CACHE]
+    True
+    """
+    return pieces(n, q) if q > FEW else pieces(n, max(q, 1) * (CHUNK // CACHE))
+
+
+def moments_by_pieces(design: Design, R: FloatArray) -> FloatArray:
+    """Return C'R, a piece of the rows at a time."""
+    sums = design.sums(R.shape[1])
+    for part in rows_in_cache(*R.shape):
+        sums.add(part, R[part])
+    return sums.total()
+
+
+def combine_by_pieces(design: Design, theta: FloatArray) -> FloatArray:
+    """Return C theta, a piece of the rows at a time."""
+    combination = design.combination(theta)
+    n, q = design.shape[0], theta.shape[1]
+    total = np.empty((n, q))
+    for part in rows_in_cache(n, q):
+        total[part] = combination(part)
+    return total
+
+
+def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
+    """Return the coefficients of each row's cell out of those of all cells; the cell after the last is none."""
+    m, n_cells, d = theta.shape
+    combination = design.combination(theta.reshape(m, n_cells * d))
+
+    def pick(part: slice, ids: IntArray) -> FloatArray:
+        picked = np.empty((len(ids), d))
+        for piece in pieces(len(ids), n_cells * d):
+            start, here = (part.start or 0) + piece.start, ids[piece]
+            every = combination(slice(start, start + len(here))).reshape(len(here), n_cells, d)
+            own = every[np.arange(len(here)), np.minimum(here, n_cells - 1)]
+            picked[piece] = np.where((here < n_cells)[:, None], own, 0.0)
+        return picked
+
+    return pick
+
+
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
-    if R.shape[1] <= 4:
-        columns = [np.bincount(codes, R[:, a], levels) for a in range(R.shape[1])]
-        return np.column_stack(columns).astype(np.float64, copy=False)
-    n = len(codes)
-    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, levels))
-    return np.asarray(one_hot.T @ R)
+    n, q = R.shape
+    table = np.zeros((levels, q))
+    add_histogram = kernels_for(n * q).add_histogram
+    for part in rows_in_cache(n, q):
+        add_histogram(np.ascontiguousarray(codes[part]), np.ascontiguousarray(R[part].T), table)
+    return table
+
+
+def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
+    """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
+    n, q = R.shape
+    table = np.zeros((n_a * n_b, q))
+    add_pairs = kernels_for(n * q).add_pairs
+    # a piece is as long as the table, if that is more: NumPy adds whole tables
+    for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
+        first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
+        add_pairs(first, second, n_b, np.ascontiguousarray(R[part].T), table)
+    return table.reshape(n_a, n_b, q)
 
 
 def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:

@@ -40,12 +40,14 @@ class Suprema:
 
     `value` is attained by `witness(j)`; `upper` is certified. They are equal wherever the supremum is exact.
     `basis` is the largest violation among the basis elements alone, which the paper's algorithm controls.
+    `moments`, where they were computed for the notion's `features`, spare the block step a pass.
     """
 
     value: FloatArray
     upper: FloatArray
     basis: FloatArray
     witness: Callable[[int], Witness]
+    moments: FloatArray | None = None
 
     @property
     def worst(self) -> int:

@@ -6,7 +6,7 @@ The last interval is closed at 1, the weights are vector valued (e_a 1_P), and o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
@@ -63,7 +63,7 @@ class Full:
         """Return max(sum v+, sum v-) for scalars and ||v||_1 / 2 on the simplex, v over cells (spec 2.5)."""
         occupied, which = occupied_cells(p, self.width)
         v = moments(design, CellIds(which, len(occupied)), rho)
-        return self.norm(_cells(occupied.tolist(), self.width), v)
+        return replace(self.norm(_cells(occupied.tolist(), self.width), v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
         """Return every cell for scalars, those that hold a row on the simplex, where the others are too many."""

@@ -8,11 +8,12 @@ it is larger by a factor up to d (spec 2.2), and the closed forms below give it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
 
+from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
@@ -56,7 +57,8 @@ class Multiaccuracy:
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max_a |v_a| (spec 2.1)."""
         weights = self.features(p)
-        return self.norm(weights, moments(design, evaluate(weights, p), rho))
+        v = _moments(weights, p, rho, design)
+        return replace(self.norm(weights, v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
         """Return the constant weight."""
@@ -120,7 +122,8 @@ class LowDegree:
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
         weights = self.features(p)
-        return self.norm(weights, moments(design, evaluate(weights, p), rho))
+        v = _moments(weights, p, rho, design)
+        return replace(self.norm(weights, v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
         """Return all monomials of degree below k."""
@@ -152,9 +155,17 @@ class LowDegree:
     def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
         """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
         weights = monomials(p.shape[1], self.degree - 1)
-        v = moments(design, evaluate(weights, p), rho)[j]
+        v = _moments(weights, p, rho, design)[j]
         both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
         return max(low for low, _ in both), max(high for _, high in both)
+
+
+def _moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:
+    """Return the moments of all weights; many products a row (many classes) are never written out."""
+    U = evaluate(weights, p)
+    if isinstance(U, np.ndarray) and U.shape[1] * rho.shape[1] > FEW_PRODUCTS:
+        return outer_moments(design, U, rho)
+    return moments(design, U, rho)
 
 
 def _largest_monomial(weights: Sequence[Weight], v: FloatArray) -> Suprema:

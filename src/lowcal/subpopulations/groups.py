@@ -34,7 +34,10 @@ from lowcal.subpopulations.base import (
 from lowcal.subpopulations.levels import UNSEEN, Levels, drop_rare, learn_levels, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
-MERGED_LEVELS = 2048
+MERGED_LEVELS = 1024
+#: For conjunctions fewer and larger tables, in the second cache, are faster, once there are many more rows than levels.
+MERGED_CONJUNCTIONS = 16_384
+ROWS_A_LEVEL = 16
 
 #: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
 MOST_LEVELS = 1 << 26
@@ -110,8 +113,12 @@ class GroupEncoder:
         return tuple(self.levels[k].count for k in merged)
 
     def _merge(self, codes: Sequence[IntArray], merged: Sequence[int]) -> IntArray:
-        joint = np.ravel_multi_index(tuple(codes), self.shape(merged))
-        return joint.astype(np.min_scalar_type(prod(self.shape(merged))))
+        """Return the joint level as one number, the last column running fastest."""
+        joint = np.zeros(len(codes[0]), dtype=np.min_scalar_type(prod(self.shape(merged))))
+        for code, size in zip(codes, self.shape(merged), strict=True):
+            joint *= joint.dtype.type(size)
+            joint += code.astype(joint.dtype, copy=False)
+        return joint
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
@@ -159,7 +166,10 @@ def _prepare(
         drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, sample_weight, min_mass)
         for c in resolve(columns, X)
     )
-    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth))
+    limit = MERGED_LEVELS
+    if depth > 1:
+        limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
+    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
     rows = encoder(X)
     family = _list_groups(encoder, depth, rows, sample_weight, min_mass, everyone)
     require_members(family.names, "The class of groups", min_mass)
@@ -181,13 +191,26 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
             "Use columns with fewer values, a smaller depth, or a larger min_mass."
         )
     while wanted and counts:
-        chosen = list(wanted[0])
-        for k in range(len(counts)):
-            if k not in chosen and prod(counts[j] for j in [*chosen, k]) <= limit:
-                chosen.append(k)
-        wanted = [subset for subset in wanted if not set(subset) <= set(chosen)]
+        chosen = set(wanted[0])
+        while (column := _most_covering(chosen, counts, wanted, limit)) is not None:
+            chosen.add(column)
+        wanted = [subset for subset in wanted if not chosen.issuperset(subset)]
         sets.append(tuple(sorted(chosen)))
     return tuple(sets) or ((),)
+
+
+def _most_covering(
+    chosen: set[int], counts: Sequence[int], wanted: Sequence[tuple[int, ...]], limit: int
+) -> int | None:
+    """Return the column with which `chosen` covers the most wanted sets and has few joint levels; None: none helps."""
+    room = limit // max(1, prod(counts[k] for k in chosen))
+    gains = {
+        k: sum(k in subset and chosen.issuperset(set(subset) - {k}) for subset in wanted)
+        for k in range(len(counts))
+        if k not in chosen and counts[k] <= room
+    }
+    best = max(gains, key=gains.__getitem__, default=None)
+    return best if best is not None and gains[best] > 0 else None
 
 
 def _list_groups(

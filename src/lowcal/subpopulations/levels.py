@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.reference import histogram
+from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -40,13 +40,18 @@ class Levels:
         return FIRST + (len(self.cuts) + 1 if self.categories is None else len(self.categories))
 
     def codes(self, X: Frame) -> IntArray:
-        """Return the level of every row."""
+        """Return the level of every row, in the smallest type that holds them all."""
+        kind = np.min_scalar_type(self.count - 1)
         column = X.column(self.column)
+        if self.categories is not None and column.values is not None:
+            return _levels_of_numbers(column.values, self.categories).astype(kind, copy=False)
         if self.categories is not None:
-            return np.array([MISSING, UNSEEN, *range(FIRST, self.count)])[_shifted(column.encode(self.categories))]
+            # the codes -1 (missing) and -2 (unseen) count from the end
+            table = np.array([*range(FIRST, self.count), UNSEEN, MISSING], dtype=kind)
+            return np.asarray(table[column.encode(self.categories)])
         values = X.numeric([self.column])[:, 0]
         bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
-        return np.where(np.isnan(values), MISSING, bins)
+        return np.where(np.isnan(values), MISSING, bins).astype(kind)
 
     def name(self, level: int) -> str:
         """Return the group's name: 'sex=F', '28<age<=37', 'age is missing'."""
@@ -75,9 +80,43 @@ class Levels:
         return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
 
 
-def _shifted(codes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Put missing (-1) first and unseen (-2) second, so that codes index a table."""
-    return np.where(codes == -1, 0, np.where(codes == -2, 1, codes + 2))
+def _levels_of_numbers(values: FloatArray, categories: Sequence[Hashable]) -> NDArray[np.uint32]:
+    """Return the levels of numbers among categories, some of which are numbers: by their place, or by search.
+
+    >>> _levels_of_numbers(np.array([2.0, np.nan, 1.5, 0.0]), (0, 1, 2, "two")).tolist()
+    [4, 1, 0, 2]
+    """
+    # whole numbers that no float equals can't be met among floats
+    numbers = {
+        c: FIRST + k for k, c in enumerate(categories) if isinstance(c, float) or (isinstance(c, int) and _fits(c))
+    }
+    known = np.array(sorted(numbers), dtype=np.float64)
+    levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=np.uint32)
+    find = _places if len(known) and _are_close(known) else np.searchsorted
+    found = np.empty(len(values), dtype=np.uint32)
+    padded = np.append(known, np.nan)
+    for part in pieces(len(values), CHUNK // CACHE):
+        here = values[part]
+        place = find(known, here)
+        found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
+    return found
+
+
+def _fits(number: int) -> bool:
+    """Whether a float holds this whole number exactly."""
+    return number.bit_length() <= 1000 and int(float(number)) == number
+
+
+def _are_close(known: FloatArray) -> bool:
+    """Whether sorted numbers are consecutive whole numbers, as those of most codes are."""
+    return bool(np.isfinite(known).all() and (np.diff(known) == 1.0).all() and float(known[0]).is_integer())
+
+
+def _places(known: FloatArray, values: FloatArray) -> IntArray:
+    """Return where values would stand among consecutive whole numbers; the place after the last if nowhere."""
+    shifted = values - known[0]
+    inside = (shifted >= 0.0) & (shifted < len(known))
+    return np.where(inside, shifted, len(known)).astype(np.intp)
 
 
 def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:

@@ -1,0 +1,281 @@
+"""What the kernels cost: ratios to the machine's limits and to other ways, CPU time, one thread, one run.
+
+Run: OPENBLAS_NUM_THREADS=1 python benchmarks/engines.py [rows]
+
+The rivals of a line take turns; a line shows the median and the range of the ratio over the turns.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from time import process_time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from scipy import sparse
+
+import lowcal
+from lowcal.engines import kernels
+from lowcal.engines.reference import Codes, Table
+from lowcal.frames import Table as Frame
+from lowcal.moments import moments_at
+from lowcal.updates import Term, Update
+from lowcal.weights import monomials
+
+TURNS = 7
+#: CPU nanoseconds that the best loop in C needs to add two numbers into a table in cache, for each row and column.
+SCATTER = 0.6
+
+Work = Callable[[], object]
+
+
+def times(works: dict[str, Work], turns: int = TURNS) -> dict[str, np.ndarray]:
+    """CPU seconds of each, in turns, after one call of each that does not count."""
+    for work in works.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(turns):
+        for name, work in works.items():
+            start = process_time()
+            work()
+            seconds[name].append(process_time() - start)
+    return {name: np.array(each) for name, each in seconds.items()}
+
+
+def show(what: str, ratio: np.ndarray, gate: str = "") -> None:
+    low, high = ratio.min(), ratio.max()
+    print(f"{what:<86}{np.median(ratio):>8.2f}   [{low:.2f} .. {high:.2f}]   {gate}", flush=True)
+
+
+def without_numba(work: Work) -> Work:
+    def run() -> object:
+        before, kernels.COMPILE_FROM = kernels.COMPILE_FROM, sys.maxsize
+        try:
+            return work()
+        finally:
+            kernels.COMPILE_FROM = before
+
+    return run
+
+
+def people(n: int, cards: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Labels, predictions that are wrong in several groups, and columns with so many values each."""
+    rng = np.random.default_rng(seed)
+    X = {f"a{k}": rng.integers(0, card, n).astype(float) for k, card in enumerate(cards)}
+    p = 1 / (1 + np.exp(-rng.normal(0.0, 1.2, n)))
+    wrong = (
+        0.05 * (X["a0"] == 1) - 0.06 * p * (X["a1"] == 0) + 0.04 * (1 - p) * (X["a2"] < 2) - 0.05 * p * (X["a3"] < 1)
+    )
+    return (rng.random(n) < np.clip(p + wrong, 0, 1)).astype(float), p, X
+
+
+def reading(n: int, bytes_a_row: int) -> Work:
+    """Read so many bytes for each row from memory."""
+    memory = np.ones(n * bytes_a_row // 8)
+    return memory.sum
+
+
+def passes(n: int) -> None:
+    """A pass of degree 2 over 10 columns of 10 values: moments, update, both, and the whole fit."""
+    y, p, X = people(n, [10] * 10)
+    learner = lowcal.Groups(n_bins=20).prepare(X)
+    design, weights = learner.design(), monomials(1, 1)
+    P, rho = p[:, None], (y - p)[:, None] / n
+    update = Update((Term(learner.families[0], weights, 1e-3 * np.ones((design.shape[1], 2, 1))),))
+    columns = len(design.codes)
+
+    def histograms() -> object:
+        return moments_at(design, weights, P, rho)
+
+    def both() -> object:
+        moved = update(P, learner.rows)
+        return moments_at(design, weights, moved, (y[:, None] - moved) / n)
+
+    def bare() -> object:
+        sums = design.sums(2)
+        for start in range(0, n, 16_384):
+            sums.add(slice(start, start + 16_384), R[start : start + 16_384])
+        return sums.total()
+
+    R = np.asfortranarray(np.column_stack([rho[:, 0], rho[:, 0] * p]))
+    # codes, f, y and weights are read; the update writes f
+    bytes_a_row = sum(c.itemsize for c in design.codes) + 24
+    works: dict[str, Work] = {
+        "bare": bare,
+        "moments": histograms,
+        "update": lambda: update(P, learner.rows),
+        "both": both,
+        "numpy": without_numba(both),
+        "read": reading(n, bytes_a_row),
+    }
+    t = times(works)
+    print(f"{n:,} rows, 100 groups of 10 columns in {columns} code columns, degree 2; ns a row: ", end="")
+    print(", ".join(f"{name} {np.median(each) / n * 1e9:.1f}" for name, each in t.items()))
+    limit = np.maximum(t["read"], SCATTER * 1e-9 * n * columns)
+    ten = np.maximum(t["read"], SCATTER * 1e-9 * n * 10)
+    show("T3 histograms of two moments / scatter limit (.6 ns a row and code column)", t["bare"] / limit, "<= 2")
+    show("   moments / the larger of reading and scattering, code columns as merged", t["moments"] / limit)
+    show("   update and moments / the same", t["both"] / limit)
+    show("   update and moments / the same, ten columns counted", t["both"] / ten, "<= 2")
+    show("T8 update and moments, NumPy / numba", t["numpy"] / t["both"], "<= 3")
+
+
+def bits(n: int) -> None:
+    """100 overlapping 0/1 groups, two moments: eight to a byte, against matrix products."""
+    rng = np.random.default_rng(0)
+    C = rng.random((n, 100), dtype=np.float32) < 0.3
+    R = rng.normal(size=(n, 2))
+    dense, small = C.astype(np.float32), R.astype(np.float32)
+    learner = lowcal.Memberships(everyone=False).prepare(C.astype(float))
+    design = learner.design()
+    eight = C.astype(np.uint8)
+
+    def chunked() -> object:
+        parts = (slice(s, s + 8192) for s in range(0, n, 8192))
+        return sum(eight[part].T.astype(np.float32) @ small[part] for part in parts)
+
+    t = times(
+        {
+            "bits": lambda: design.moments(R),
+            "sgemm": lambda: dense.T @ small,
+            "chunks": chunked,
+            "numpy": without_numba(lambda: design.moments(R)),
+        }
+    )
+    show(f"T1 {n:,} rows x 100 0/1 groups: sgemm in float32 / packed bits", t["sgemm"] / t["bits"], ">= 3")
+    show("T1 bytes to float32 in pieces, then sgemm / packed bits", t["chunks"] / t["bits"], ">= 4")
+    show("T8 packed bits, NumPy / numba", t["numpy"] / t["bits"], "<= 3")
+
+
+def conjunctions(n: int) -> None:
+    """All single values and pairs of values of 8 columns: few merged columns against one pass for each pair."""
+    cards = [2, 3, 5, 5, 6, 7, 8, 10]
+    _, p, X = people(n, cards)
+    design = lowcal.Intersections(n_bins=20, min_mass=0, everyone=False).prepare(X).design()
+    columns = [X[f"a{k}"].astype(np.int64) for k in range(8)]
+    R = np.asfortranarray(np.column_stack([p, p * p]))
+    runs = R[:, 0].copy(), R[:, 1].copy()
+
+    def by_pair() -> object:
+        found = []
+        for j, k in combinations(range(8), 2):
+            key = columns[j] * cards[k] + columns[k]
+            found += [np.bincount(key, run, cards[j] * cards[k]) for run in runs]
+        return found
+
+    starts = np.cumsum([0, *(cards[j] * cards[k] for j, k in combinations(range(8), 2))])
+    indices = [
+        columns[j] * cards[k] + columns[k] + s for (j, k), s in zip(combinations(range(8), 2), starts, strict=False)
+    ]
+    csr = sparse.csr_array(
+        (np.ones(28 * n, dtype=np.float32), np.column_stack(indices).ravel(), np.arange(0, 28 * n + 1, 28)),
+        shape=(n, int(starts[-1])),
+    )
+    works: dict[str, Work] = {
+        "merged": lambda: design.moments(R),
+        "read": reading(n, 24),
+        "bincount": by_pair,
+        "sparse": lambda: csr.T @ R,
+        "numpy": without_numba(lambda: design.moments(R)),
+    }
+    t = times(works, 5)
+    print(f"{n:,} rows, {design.shape[1]} groups of single values and pairs in {len(design.codes)} code columns")
+    show("T2 moments of all groups / reading 24 bytes a row", t["merged"] / t["read"], "<= 8")
+    show("T2 SciPy's sparse product / merged columns", t["sparse"] / t["merged"], ">= 6")
+    show("T2 bincount for each pair of columns / merged columns", t["bincount"] / t["merged"], ">= 15")
+    show("T8 merged columns, NumPy / numba", t["numpy"] / t["merged"], "<= 3")
+    frames(columns, runs, t["merged"])
+
+
+def frames(columns: list[np.ndarray], runs: tuple[np.ndarray, ...], merged: np.ndarray) -> None:
+    """pandas' groupby for each pair of columns, once: it takes seconds."""
+    import pandas as pd
+
+    frame = pd.DataFrame({**{f"a{k}": c for k, c in enumerate(columns)}, "r": runs[0], "s": runs[1]})
+    start = process_time()
+    for j, k in combinations(range(8), 2):
+        frame.groupby([f"a{j}", f"a{k}"])[["r", "s"]].sum()
+    show("T2 pandas' groupby for each pair / merged columns", (process_time() - start) / merged, ">= 100")
+
+
+def fits(n: int) -> None:
+    """The whole fit to alpha .001, its table made before: with numba and without."""
+    y, p, X = people(n, [10] * 10)
+    learner = lowcal.Groups(n_bins=20).prepare(X)
+    table = Frame.of(X)
+
+    class Ready(lowcal.Groups):
+        def bind(self, X: Frame, sample_weight: np.ndarray) -> object:
+            return learner.fresh()
+
+    def fit() -> object:
+        return lowcal.multicalibrate(y, p, table, subpopulations=Ready(), alpha=0.001, random_state=0)
+
+    t = times({"numba": fit, "numpy": without_numba(fit)}, 5)
+    print(f"{n:,} rows x 100 groups, degree 2, alpha .001: {fit()}")
+    show("fit, CPU seconds", t["numba"], "< 1 at 1,000,000 rows")
+    show("T8 fit, NumPy / numba", t["numpy"] / t["numba"], "<= 3")
+
+
+def exponent(sizes: list[int], make: Callable[[int], Work]) -> float:
+    """The slope of the logarithm of CPU time."""
+    seconds = [np.median(times({"": make(size)}, 5)[""]) for size in sizes]
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def growth() -> None:
+    """How time grows with rows, groups and degree, for `measure`'s suprema and for the fit."""
+
+    def audit(n: int, groups: int, degree: int) -> Work:
+        y, p, X = people(n, [10] * (groups // 10))
+        learner = lowcal.Groups(n_bins=20).prepare(X)
+        design, P, rho = learner.design(), p[:, None], (y - p)[:, None] / n
+        return lambda: lowcal.LowDegree(degree).suprema(P, rho, design)
+
+    def fit(n: int, groups: int) -> Work:
+        y, p, X = people(n, [10] * (groups // 10))
+        table = Frame.of(X)
+        for name in table.names:
+            table.column(name)
+        return lambda: lowcal.multicalibrate(y, p, table, subpopulations=lowcal.Groups(n_bins=20), alpha=0.001)
+
+    kinds = {
+        "T9 audit in rows, 300,000 to 3,000,000": (
+            [300_000, 1_000_000, 3_000_000],
+            lambda n: audit(n, 100, 2),
+            "<= 1.1",
+        ),
+        "T9 audit in groups, 100 to 800": ([100, 200, 400, 800], lambda m: audit(300_000, m, 2), "<= 1.1"),
+        "T9 audit in degree, 1 to 4": ([1, 2, 3, 4], lambda k: audit(500_000, 100, k), "<= .8"),
+        "   fit in rows, 300,000 to 3,000,000, X read": (
+            [300_000, 1_000_000, 3_000_000],
+            lambda n: fit(n, 100),
+            "<= 1.1",
+        ),
+    }
+    for name, (sizes, make, gate) in kinds.items():
+        print(f"{name + ': exponent':<86}{exponent(sizes, make):>8.2f}   {gate:>22}", flush=True)
+
+
+def codes_of_one(n: int) -> None:
+    """Every row in the same bin, the worst case of a histogram."""
+    ones = Codes((np.zeros(n, dtype=np.uint8),), (Table(sparse.csr_array(np.ones((1, 1)))),))
+    R = np.asfortranarray(np.ones((n, 2)))
+    t = times({"one": lambda: ones.moments(R), "read": reading(n, 17)})
+    show("   all rows in one bin, two moments / reading", t["one"] / t["read"])
+
+
+def main() -> None:
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    passes(n)
+    bits(n)
+    conjunctions(n)
+    codes_of_one(n)
+    fits(n)
+    growth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
+
+A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[a, i], and a
+look-up reads the table for every row, D[a, i] += T[a, c_i]. Moments, Gram matrices, updates and predictions are these
+two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. This file is the
+definition; `compiled_codes` takes the same steps where a problem is large and numba is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lowcal.simplex import FloatArray, IntArray
+
+#: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
+COMPILE_FROM = 1 << 21
+
+#: With more moments than this, whole rows of numbers are added or copied at a time.
+FEW = 4
+
+
+#: A table in CSR form: indptr, indices, data.
+Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
+
+
+class Kernels(NamedTuple):
+    """The loops, each on one piece of rows."""
+
+    add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
+    add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
+    add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
+    add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
+    add_clipped: Callable[..., None]
+    add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
+    replay: Callable[..., None]
+    compiled: bool = False
+
+
+def kernels_for(numbers: int) -> Kernels:
+    """Return the compiled kernels for a pass that touches many table entries where numba is installed, else NumPy's.
+
+    The choice depends on the size alone, so the same problem always gives the same bytes.
+
+    >>> kernels_for(100).compiled
+    False
+    """
+    return (_compiled() or PURE) if numbers >= COMPILE_FROM else PURE
+
+
+@cache
+def _compiled() -> Kernels | None:
+    """Import the compiled kernels, or return None without numba."""
+    try:
+        from lowcal.engines import compiled_codes
+    except ImportError:
+        return None
+    return Kernels(
+        compiled_codes.add_histogram,
+        compiled_codes.add_pairs,
+        compiled_codes.add_look_up,
+        compiled_codes.add_pair_look_up,
+        compiled_codes.add_clipped,
+        compiled_codes.add_groups,
+        compiled_codes.replay,
+        compiled=True,
+    )
+
+
+def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] R[a, i] to out[v, a]."""
+    if len(R) <= FEW:
+        codes = codes.astype(np.intp, copy=False)
+        for a, run in enumerate(R):
+            out[:, a] += np.bincount(codes, run, len(out))
+        return
+    n = len(codes)
+    one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1)), shape=(n, len(out)))
+    out += np.asarray(one_hot.T @ R.T)
+
+
+def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
+    """Add the histogram of R over pairs of codes, numbered a * width + b."""
+    add_histogram(a.astype(np.intp) * width + b, R, out)
+
+
+def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
+    """Add tables[a, codes_i] to out[a, i]."""
+    if len(tables) <= FEW:
+        codes = codes.astype(np.intp, copy=False)
+        for table, run in zip(tables, out, strict=True):
+            run += np.take(table, codes)
+        return
+    out += tables.T[codes].T
+
+
+def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, out: FloatArray) -> None:
+    """Add tables[j, a_i * width + b_i] to out[j, i]."""
+    add_look_up(a.astype(np.intp) * width + b, tables, out)
+
+
+def add_clipped(
+    f: FloatArray,
+    y: FloatArray,
+    delta: FloatArray,
+    weight: FloatArray,
+    scale: float,
+    tiny: float,
+    bins: FloatArray,
+    where: NDArray[np.uint16],
+) -> None:
+    """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics.
+
+    A row loses w (y - f - eta delta)^2 until eta = limit = (end - f) / delta, then w (y - end)^2. Row b of `bins` sums
+    w delta^2, w delta (y - f), w (y - f)^2, w (y - end)^2, w (y - f)^2 of the rows that move away from y, and keeps the
+    least and the largest limit. The bin B limit / (limit + scale) grows with the limit; rows that stay get the bin B.
+    """
+    moving = (np.abs(delta) > tiny) & (weight > 0.0)
+    where[:] = len(bins)
+    f, y, delta, weight = f[moving], y[moving], delta[moving], weight[moving]
+    end = (delta > 0.0).astype(np.float64)
+    limit = (end - f) / delta
+    share = np.divide(1.0, 1.0 + np.divide(scale, limit, out=np.full(len(f), np.inf), where=limit > 0.0))
+    bin_ = np.minimum(share * len(bins), len(bins) - 1).astype(np.intp)
+    where[moving] = bin_
+    gap = y - f
+    loss = weight * gap * gap
+    away = np.where(gap * delta < 0.0, loss, 0.0)
+    masses = (weight * delta * delta, weight * delta * gap, loss, weight * np.square(y - end), away)
+    for k, mass in enumerate(masses):
+        bins[:, k] += np.bincount(bin_, mass, len(bins))
+    np.minimum.at(bins[:, 5], bin_, limit)
+    np.maximum.at(bins[:, 6], bin_, limit)
+
+
+def add_groups(a: IntArray, b: IntArray, B: Sparse, H: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [a_i = v] H[k, i] B[b_i, g] to out[k, v, g], for a table given as indptr, indices and data of CSR."""
+    indptr, groups, shares = B
+    counts = np.diff(indptr)[b]
+    row = np.repeat(np.arange(len(b)), counts)
+    place = np.arange(len(row)) + np.repeat(indptr[b] - (np.cumsum(counts) - counts), counts)
+    key = a[row].astype(np.intp) * out.shape[2] + groups[place]
+    for h, table in zip(H, out, strict=True):
+        table += np.bincount(key, h[row] * shares[place], table.size).reshape(table.shape)
+
+
+def replay(
+    f: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    column: IntArray,
+    power: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    group: IntArray,
+    step: FloatArray,
+    mask_power: IntArray,
+    mask_column: IntArray,
+    mask_offset: IntArray,
+    masks: NDArray[np.uint8],
+) -> None:
+    """Run updates in place: f <- clip(f + sum_r f^power_r tables[offset_r + codes[column_r]], 0, 1).
+
+    Where group[t] is one, update t instead reads its 0/1 table in `masks`, times step[t].
+    """
+    index = codes.astype(np.intp)
+    for t in range(len(starts) - 1):
+        reads = [(np.take(tables[offset[r] :], index[column[r]]), power[r]) for r in range(starts[t], starts[t + 1])]
+        if group[t] >= 0:
+            inside = np.take(masks[mask_offset[group[t]] :], index[mask_column[group[t]]])
+            reads = [(step[t] * inside, mask_power[t])]
+        delta = np.zeros(len(f))
+        for amount, k in reads:
+            for _ in range(k):
+                amount *= f
+            delta += amount
+        np.clip(f + delta, 0.0, 1.0, out=f)
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay)

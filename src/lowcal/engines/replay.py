@@ -1,0 +1,146 @@
+"""Many updates in one pass: each piece of rows goes through all of them while it is in cache.
+
+A scalar Euclidean update on code columns with weights f^j is
+
+    f <- clip(f + sum_j f^j sum_k T_jk[code_k], 0, 1)
+
+a few table look-ups a row. A list of such updates is a program: tables, and which of them an update reads. The work of
+an update on a piece of rows is too small for a call of its own, so compiled code runs the whole program on each piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.engines.kernels import kernels_for
+from lowcal.simplex import FloatArray, IntArray
+
+#: So many rows are in work at a time: their predictions and the codes of a few columns stay in cache.
+ROWS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """One look-up of an update: f^power times the table's entry for the code of a column."""
+
+    column: int
+    power: int
+    table: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Updates that move one group by a number: which group, how far. A group is looked up once for all its updates.
+
+    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) tell the groups.
+    """
+
+    group: IntArray
+    step: FloatArray
+    power: IntArray
+    column: IntArray
+    offset: IntArray
+    tables: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, updates: Sequence[Sequence[Read]]) -> Masks:
+        """Find the updates of single groups, unless most groups have one update only and are not worth a mask."""
+        groups: dict[tuple[int, bytes], int] = {}
+        group, step, power = np.full(len(updates), -1), np.zeros(len(updates)), np.zeros(len(updates), dtype=np.intp)
+        for t, update in enumerate(updates):
+            values = set(update[0].table.tolist()) - {0.0} if len(update) == 1 else set()
+            if len(values) == 1:
+                member = (update[0].table != 0.0).astype(np.uint8)
+                group[t] = groups.setdefault((update[0].column, member.tobytes()), len(groups))
+                step[t], power[t] = values.pop(), update[0].power
+        if np.count_nonzero(group >= 0) < 2 * len(groups):
+            groups, group = {}, np.full(len(updates), -1)
+        tables = [np.frombuffer(member, dtype=np.uint8) for _, member in groups]
+        column = np.array([k for k, _ in groups], dtype=np.intp)
+        return cls(group, step, power, column, _offsets(tables), np.concatenate([*tables, np.zeros(1, np.uint8)]))
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Updates as flat arrays: look-ups of update t are those from starts[t] to starts[t + 1], or its mask."""
+
+    starts: IntArray
+    column: IntArray
+    power: IntArray
+    offset: IntArray
+    tables: FloatArray
+    masks: Masks
+
+    @classmethod
+    def of(cls, updates: Sequence[Sequence[Read]]) -> Program:
+        """Lay the tables of all updates one after the other."""
+        masks = Masks.of(updates)
+        rest = [update if g < 0 else [] for update, g in zip(updates, masks.group, strict=True)]
+        reads = [read for update in rest for read in update]
+        return cls(
+            np.cumsum([0, *(len(update) for update in rest)]),
+            np.array([read.column for read in reads], dtype=np.intp),
+            np.array([read.power for read in reads], dtype=np.intp),
+            _offsets([read.table for read in reads]),
+            np.concatenate([*(read.table for read in reads), np.zeros(1)]),
+            masks,
+        )
+
+    def __call__(self, f: FloatArray, codes: Sequence[IntArray]) -> FloatArray:
+        """Return the predictions after all updates; `codes` are the columns that the look-ups name.
+
+        >>> twice = Program.of([[Read(0, 0, np.array([0.0, 0.25]))], [Read(0, 1, np.array([1.0, 0.0]))]])
+        >>> twice(np.array([0.25, 0.5, 0.75]), [np.array([0, 1, 0])])
+        array([0.5 , 0.75, 1.  ])
+        """
+        m = self.masks
+        replay = kernels_for(len(f) * (len(self.column) + len(m.group))).replay
+        kind = np.result_type(np.uint8, *(c.dtype for c in codes))
+        moved = np.array(f)
+        for start in range(0, len(f), ROWS):
+            rows = slice(start, start + ROWS)
+            here = np.empty((len(codes), len(moved[rows])), dtype=kind)
+            for k, c in enumerate(codes):
+                here[k] = c[rows]
+            reads = self.starts, self.column, self.power, self.offset, self.tables
+            replay(moved[rows], here, *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
+        return moved
+
+    def one(self, f: float, codes: Sequence[int]) -> float:
+        """Return the prediction of one row after all updates: the same look-ups, without arrays.
+
+        >>> Program.of([[Read(0, 1, np.array([1.0, 0.0]))]]).one(0.25, [0])
+        0.5
+        """
+        for reads in self._listed:
+            delta = 0.0
+            for column, power, step, table in reads:
+                delta += step * table[codes[column]] * f**power
+            f = min(max(f + delta, 0.0), 1.0)
+        return f
+
+    @cached_property
+    def _listed(self) -> list[list[tuple[int, int, float, memoryview]]]:
+        """The look-ups of every update as plain numbers and views of the tables, which Python reads faster."""
+        m = self.masks
+        tables, groups = memoryview(self.tables.data), memoryview(m.tables.data)
+        reads = [
+            (k, j, 1.0, tables[at:]) for k, j, at in np.column_stack([self.column, self.power, self.offset]).tolist()
+        ]
+        masks = [(k, groups[at:]) for k, at in np.column_stack([m.column, m.offset]).tolist()]
+        moves = zip(m.group.tolist(), m.step.tolist(), m.power.tolist(), pairwise(self.starts.tolist()), strict=True)
+        return [
+            reads[start:stop] if g < 0 else [(masks[g][0], power, step, masks[g][1])]
+            for g, step, power, (start, stop) in moves
+        ]
+
+
+def _offsets(tables: Sequence[NDArray[np.generic]]) -> IntArray:
+    """Return where each table starts when all are laid one after the other."""
+    return np.cumsum([0, *(len(table) for table in tables)])[:-1].astype(np.intp)

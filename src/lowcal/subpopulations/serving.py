@@ -1,0 +1,199 @@
+"""One row at a time: encoding a single row of raw values without a data frame, for serving.
+
+`reader_of(encoder)` returns a function from the values of a row to what the encoder would make of a table with this
+row alone; None for an encoder that is not lowcal's own. Values mean what they mean in a column: None and NaN are
+missing, numbers are compared as numbers, and an unseen category belongs to no group.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import isnan
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lowcal.errors import InvalidInput, MissingColumn, suggest
+from lowcal.frames import Table as Frame
+from lowcal.subpopulations.base import Encoder, Rows
+from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale
+from lowcal.subpopulations.groups import GroupEncoder
+from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels
+from lowcal.subpopulations.memberships import MembershipEncoder
+from lowcal.subpopulations.thresholds import ThresholdEncoder
+from lowcal.subpopulations.trees import BinEncoder
+from lowcal.subpopulations.union import UnionEncoder
+
+#: A column of X -> the raw value in the row.
+Row: TypeAlias = Callable[[str], Any]
+#: The codes of a row, column by column (of a union: of each part); None where the encoder makes no code columns.
+Codes: TypeAlias = tuple[Any, ...]
+
+
+def row_of(columns: Sequence[str], row: Mapping[str, Any] | Sequence[Any]) -> Row:
+    """Return the look-up of values in a row: a mapping from column names, or a sequence in the order of `columns`.
+
+    The columns of a bare array are called x0, x1, ...; a sequence then is a row of the array.
+
+    >>> row_of(("age", "sex"), {"sex": "F", "age": 31})("age"), row_of(("x2",), [5.0, 6.0, 7.0])("x2")
+    (31, 7.0)
+    """
+    if isinstance(row, Mapping):
+        return lambda name: _value(row, name)
+    places = {name: k for k, name in enumerate(columns)}
+    if columns and all(name[:1] == "x" and name[1:].isdigit() for name in columns):
+        places = {name: int(name[1:]) for name in columns}
+    elif len(row) != len(columns):
+        raise InvalidInput(
+            f"The row has {len(row)} values, but {len(columns)} columns are read ({', '.join(columns[:8])}"
+            f"{', ...' * (len(columns) > 8)}). Give one value for each in this order, or a dict."
+        )
+    if max(places.values(), default=-1) >= len(row):
+        raise InvalidInput(
+            f"The row has {len(row)} values, but column {max(places.values())} is read. Give all columns."
+        )
+    return lambda name: row[places[name]]
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    try:
+        return row[name]
+    except KeyError:
+        names = [str(key) for key in row]
+        raise MissingColumn(
+            f"The row has no value for the column {name!r}; it has {', '.join(map(repr, names[:10]))}."
+            f"{suggest(name, names)} Give None for a missing value."
+        ) from None
+
+
+def columns_of(encoder: Encoder) -> tuple[str, ...]:
+    """Return the columns that an encoder reads, in the order of first use."""
+    if isinstance(encoder, UnionEncoder):
+        return tuple(dict.fromkeys(name for part in encoder.parts for name in columns_of(part)))
+    if isinstance(encoder, GroupEncoder | BinEncoder):
+        return tuple(level.column for level in encoder.levels)
+    if isinstance(encoder, ThresholdEncoder):
+        return encoder.columns
+    if isinstance(encoder, FeatureEncoder):
+        columns = [f.column if isinstance(f, Scale) else f.levels.column for f in encoder.features]
+        return tuple(dict.fromkeys(columns))
+    if isinstance(encoder, MembershipEncoder):
+        return encoder.columns or tuple(f"x{j}" for j in range(len(encoder.names)))
+    return ()
+
+
+def codes_reader(encoder: Encoder) -> Callable[[Row], Codes] | None:
+    """Return the function from a row to its codes as whole numbers; None for encoders without code columns."""
+    if isinstance(encoder, GroupEncoder):
+        return _group_codes(encoder)
+    if isinstance(encoder, ThresholdEncoder):
+        cuts = [cut.tolist() for cut in encoder.cuts]
+        return lambda row: tuple(_bin(number(row(c), c), t, 0, 1) for c, t in zip(encoder.columns, cuts, strict=True))
+    if isinstance(encoder, UnionEncoder):
+        parts = [codes_reader(part) for part in encoder.parts]
+        return lambda row: tuple(() if read is None else read(row) for read in parts)
+    return None
+
+
+def reader_of(encoder: Encoder) -> Callable[[Row], Rows] | None:
+    """Return the function from a row to the encoded rows of a table that holds this row alone."""
+    codes = None if isinstance(encoder, UnionEncoder) else codes_reader(encoder)
+    if codes is not None:
+        return lambda row: tuple(np.array([code]) for code in codes(row))
+    if isinstance(encoder, UnionEncoder):
+        parts = [reader_of(part) for part in encoder.parts]
+        if any(part is None for part in parts):
+            return None
+        return lambda row: tuple(part(row) for part in parts if part is not None)
+    if isinstance(encoder, BinEncoder):
+        readers = [_level_reader(level) for level in encoder.levels]
+        return lambda row: np.array([[max(read(row), MISSING) for read in readers]])
+    if isinstance(encoder, FeatureEncoder):
+        features = [_feature_reader(feature) for feature in encoder.features]
+        return lambda row: np.array([[value for read in features for value in read(row)]], dtype=np.float64)
+    if isinstance(encoder, MembershipEncoder):
+        columns = columns_of(encoder)
+        return lambda row: encoder(Frame.of({c: np.array([_membership(row(c), c)]) for c in columns}))
+    return None
+
+
+def _feature_reader(feature: Scale | Indicators) -> Callable[[Row], Sequence[float]]:
+    """Return the function from a row to the features of one column."""
+    if isinstance(feature, Scale):
+        scale = feature
+        return lambda row: _scaled(number(row(scale.column), scale.column), scale)
+    level, wanted = _level_reader(feature.levels), feature.wanted
+
+    def read(row: Row) -> Sequence[float]:
+        code = level(row)
+        return [float(code == one) for one in wanted]
+
+    return read
+
+
+def _scaled(value: float, scale: Scale) -> Sequence[float]:
+    shifted = (value - scale.mean) / scale.deviation
+    return [float(np.nan_to_num(shifted, nan=0.0, posinf=1e6, neginf=-1e6))]
+
+
+def _membership(value: Any, name: str) -> float:
+    return float(value) if isinstance(value, bool | np.bool_) else number(value, name)
+
+
+def _group_codes(encoder: GroupEncoder) -> Callable[[Row], Codes]:
+    """Return the merged codes: mixed-radix numbers of the levels, the last column running fastest."""
+    readers = [_level_reader(level) for level in encoder.levels]
+    plan = [list(zip(merged, encoder.shape(merged), strict=True)) for merged in encoder.plan]
+
+    def read(row: Row) -> Codes:
+        levels = [reader(row) for reader in readers]
+        codes = []
+        for merged in plan:
+            code = 0
+            for k, size in merged:
+                code = code * size + levels[k]
+            codes.append(code)
+        return tuple(codes)
+
+    return read
+
+
+def _level_reader(levels: Levels) -> Callable[[Row], int]:
+    """Return the function from a row to the level of one column."""
+    name = levels.column
+    if levels.categories is None:
+        return lambda row: _bin(number(row(name), name), levels.cuts, MISSING, FIRST)
+    code = {category: FIRST + k for k, category in enumerate(levels.categories)}
+
+    def read(row: Row) -> int:
+        value = _scalar(row(name), name)
+        return MISSING if value is None else code.get(value, UNSEEN)
+
+    return read
+
+
+def _bin(value: float, cuts: Sequence[float], missing: int, first: int) -> int:
+    return missing if isnan(value) else first + bisect_left(cuts, value)
+
+
+def number(value: Any, name: str) -> float:
+    """Return a value of a numeric column, NaN if missing."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    read = Frame.of({name: [value]}).numeric([name])
+    return float(read[0, 0])
+
+
+def _scalar(value: Any, name: str) -> Hashable | None:
+    """Return a value as a category is stored, None if missing."""
+    if type(value) is str or type(value) is bool:
+        return value
+    if type(value) is int or type(value) is float:
+        return None if value != value else float(value)
+    column = Frame.of({name: [value]}).column(name)
+    if column.values is not None:
+        return None if isnan(column.values[0]) else float(column.values[0])
+    assert column.codes is not None
+    assert column.categories is not None
+    return None if column.codes[0] < 0 else column.categories[column.codes[0]]

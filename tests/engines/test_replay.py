@@ -1,0 +1,65 @@
+"""Programs: many updates in one pass do what the updates do, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowcal.engines import kernels, replay
+from lowcal.engines.replay import Program, Read
+
+
+def draw_updates(rng: np.random.Generator, n_updates: int, levels: list[int]) -> list[list[Read]]:
+    """Updates of all columns, of one group, and again of the same group."""
+    updates: list[list[Read]] = []
+    groups = [(k, rng.integers(0, 2, size).astype(float)) for k, size in enumerate(levels)]
+    for _ in range(n_updates):
+        if rng.random() < 0.6:
+            column, member = groups[int(rng.integers(len(groups)))]
+            updates.append([Read(column, int(rng.integers(0, 4)), rng.normal() * member)])
+        else:
+            kinds = [(k, j) for k in range(len(levels)) for j in range(int(rng.integers(1, 4)))]
+            if rng.random() < 0.3:
+                rng.shuffle(kinds)
+            updates.append([Read(k, j, 0.3 * rng.normal(size=levels[k])) for k, j in kinds])
+    return updates
+
+
+def by_hand(f: float, codes: list[int], updates: list[list[Read]]) -> float:
+    for update in updates:
+        f = min(max(f + sum(read.table[codes[read.column]] * f**read.power for read in update), 0.0), 1.0)
+    return f
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 20), st.integers(1, 12), st.booleans())
+def test_a_program_does_what_its_updates_do(seed: int, n: int, n_updates: int, compiled: bool) -> None:
+    rng = np.random.default_rng(seed)
+    levels = [int(size) for size in rng.integers(1, 6, int(rng.integers(1, 4)))]
+    kinds = [np.uint8, np.uint16, np.int64]
+    codes = [rng.integers(0, size, n).astype(rng.choice(kinds)) for size in levels]
+    f = rng.random(n)
+    updates = draw_updates(rng, n_updates, levels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(replay, "ROWS", 7)
+        program = Program.of(updates)
+        before = f.copy()
+        got = program(f, codes)
+    np.testing.assert_array_equal(f, before)
+    for i in range(n):
+        row = [int(c[i]) for c in codes]
+        assert got[i] == pytest.approx(by_hand(f[i], row, updates), abs=1e-14)
+        assert program.one(float(f[i]), row) == pytest.approx(got[i], abs=1e-15)
+
+
+def test_groups_with_many_updates_are_kept_once() -> None:
+    member = np.array([0.0, 1.0, 0.0])
+    updates = [[Read(0, 0, step * member)] for step in (0.1, -0.2, 0.3)]
+    program = Program.of(updates)
+    assert len(program.column) == 0
+    assert program.masks.column.tolist() == [0]
+    assert Program.of([*updates[:1], [Read(0, 0, 1.0 - member)]]).masks.column.tolist() == []
+    np.testing.assert_allclose(program(np.array([0.5, 0.5]), [np.array([1, 2])]), [0.7, 0.5], atol=1e-15)

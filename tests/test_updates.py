@@ -1,0 +1,193 @@
+"""Predicting: pieces of rows, programs and single rows all say what the updates say one after the other."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from sklearn.tree import DecisionTreeRegressor
+
+import lowcal
+from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees, multicalibrate, updates
+from lowcal.engines import kernels, reference
+from lowcal.errors import InvalidInput, MissingColumn
+from lowcal.updates import MANY, Compiled, table_size
+
+N = 400
+
+
+def people(seed: int = 0, classes: int = 2) -> tuple[np.ndarray, np.ndarray, dict[str, list]]:
+    """Labels, predictions that are wrong in many groups, and columns of several kinds with missing values."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 80, N).astype(float)
+    age[::17] = np.nan
+    city = rng.choice(np.array(["Rome", "Oslo", "Bern", None], dtype=object), N)
+    X = {
+        "age": age.tolist(),
+        "city": city.tolist(),
+        "member": (rng.random(N) < 0.5).tolist(),
+        "kids": rng.integers(0, 3, N).tolist(),
+    }
+    truth = np.clip(0.3 + 0.3 * (city == "Rome") + 0.2 * (np.array(X["kids"]) == 1) - 0.2 * (age > 50), 0.02, 0.98)
+    if classes == 2:
+        return (rng.random(N) < truth).astype(int), np.clip(0.5 + 0.3 * rng.normal(size=N), 0, 1), X
+    p = rng.dirichlet(np.ones(classes), N)
+    return (rng.random(N) * classes * truth).astype(int) % classes, p, X
+
+
+NUMERIC = ("age", "kids")
+CLASSES = {
+    "groups": Groups(min_mass=5),
+    "intersections": Intersections(min_mass=5),
+    "thresholds": Thresholds(NUMERIC, min_mass=5),
+    "trees": Trees(max_depth=2, min_mass=5),
+    "linear": Linear(),
+    "union": Groups(["city"], min_mass=5) + Thresholds("age", min_mass=5),
+    "mixed union": Groups(["city"], min_mass=5) + Trees(max_depth=1, min_mass=5) + Linear(["age"]),
+    "regressor": Regressor(DecisionTreeRegressor(max_depth=2, random_state=0)),
+}
+
+#: Values seen and unseen, missing in several ways, and of other types than in fitting.
+ROWS = [
+    {"age": 31, "city": "Rome", "member": True, "kids": 1},
+    {"age": 54.5, "city": "Oslo", "member": False, "kids": 0},
+    {"age": None, "city": None, "member": None, "kids": None},
+    {"age": float("nan"), "city": "Paris", "member": 1, "kids": 7},
+    {"age": np.float32(20.0), "city": np.str_("Bern"), "member": np.bool_(False), "kids": np.int64(2)},
+    {"age": Decimal("79.5"), "city": "rome", "member": 0.5, "kids": 2.0},
+    {"age": float("inf"), "city": 3, "member": "yes", "kids": True},
+    {"age": -float("inf"), "city": np.nan, "member": True, "kids": -0.0},
+]
+
+
+def fitted(name: str, **options: object) -> lowcal.Predictor:
+    y, p, X = people()
+    return multicalibrate(y, p, X, subpopulations=CLASSES[name], alpha=0.01, max_updates=30, **options).predictor
+
+
+@pytest.mark.parametrize("solver", ["block", "worst"])
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_one_row_is_a_table_of_one_row(name: str, geometry: str, solver: str) -> None:
+    predictor = fitted(name, geometry=geometry, solver=solver)
+    assert len(predictor) > 0
+    for k, row in enumerate(ROWS):
+        if name in ("thresholds", "linear", "mixed union", "regressor", "trees") and k == 6:
+            row = {**row, "kids": 1}  # numbers are wanted there, and True is none
+        p = (0.0, 1.0, 0.37)[k % 3]
+        expected = predictor([p], {name: [value] for name, value in row.items()})[0]
+        got = predictor.one(p, row)
+        assert type(got) is float
+        assert got == pytest.approx(expected, abs=1e-15)
+        if name != "regressor":
+            ordered = [row[column] for column in predictor.columns]
+            assert predictor.one(p, ordered) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["groups", "trees", "union"])
+def test_one_row_of_three_classes(name: str) -> None:
+    y, p, X = people(classes=3)
+    predictor = multicalibrate(y, p, X, subpopulations=CLASSES[name], alpha=0.02, max_updates=10).predictor
+    for row in ROWS[:4]:
+        expected = predictor([[0.2, 0.5, 0.3]], {name: [value] for name, value in row.items()})[0]
+        np.testing.assert_allclose(predictor.one([0.2, 0.5, 0.3], row), expected, atol=1e-15)
+
+
+def test_one_row_in_the_shape_of_p() -> None:
+    predictor = fitted("groups")
+    got = predictor.one([0.4, 0.6], ROWS[0])
+    np.testing.assert_allclose(got, [1.0 - predictor.one(0.6, ROWS[0]), predictor.one(0.6, ROWS[0])], atol=1e-15)
+
+
+@pytest.mark.parametrize("fractional", [False, True])
+def test_one_row_of_memberships_and_of_a_bare_array(fractional: bool) -> None:
+    y, p, _ = people()
+    rng = np.random.default_rng(0)
+    C = rng.random((N, 10)) if fractional else (rng.random((N, 10)) < 0.3).astype(float)
+    predictor = multicalibrate(y, p, C, subpopulations=Memberships(), alpha=0.005).predictor
+    assert len(predictor) > 0
+    expected = predictor(p[:5], C[:5])
+    for i in range(5):
+        assert predictor.one(p[i], C[i]) == pytest.approx(expected[i], abs=1e-15)
+        assert predictor.one(p[i], {f"x{j}": C[i, j] for j in range(10)}) == pytest.approx(expected[i], abs=1e-15)
+    with pytest.raises(InvalidInput, match="Memberships must lie in"):
+        predictor.one(0.5, [2.0] * 10)
+    columns = multicalibrate(y, p, C, subpopulations=Groups([7], n_bins=3), alpha=0.001).predictor
+    assert columns.one(p[0], C[0]) == pytest.approx(columns(p[:1], C[:1])[0], abs=1e-15)
+
+
+def test_one_row_says_what_is_wrong() -> None:
+    predictor = fitted("groups")
+    with pytest.raises(MissingColumn, match=r"no value for the column 'city'.*Did you mean 'citty'"):
+        predictor.one(0.5, {"age": 31, "citty": "Rome", "member": True, "kids": 1})
+    with pytest.raises(InvalidInput, match=r"3 values, but 4 columns are read \(age, city, member, kids\)"):
+        predictor.one(0.5, [31, "Rome", True])
+    with pytest.raises(InvalidInput, match="outside"):
+        predictor.one(1.5, ROWS[0])
+    with pytest.raises(InvalidInput, match="p must have shape"):
+        predictor.one([0.2, 0.3, 0.5], ROWS[0])
+    with pytest.raises(InvalidInput, match="not numeric"):
+        predictor.one(0.5, {**ROWS[0], "age": "old"})
+    y, p, _ = people()
+    array = multicalibrate(y, p, np.random.default_rng(0).random((N, 3)), subpopulations=Groups(), alpha=1e-4).predictor
+    with pytest.raises(InvalidInput, match="2 values, but column 2 is read"):
+        array.one(0.5, [0.1, 0.2])
+
+
+@pytest.mark.parametrize("name", ["groups", "union", "trees"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_many_updates_at_once(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, p, X = people()
+    predictor = multicalibrate(
+        y, p, X, subpopulations=CLASSES[name], solver="first", alpha=0.02, max_updates=60
+    ).predictor
+    assert len(predictor) >= 2 * MANY
+    is_program = [isinstance(segment, Compiled) for segment in predictor._segments]
+    assert any(is_program) == (name != "trees")
+    expected = list(predictor.staged(p, X))[-1]
+    monkeypatch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+    np.testing.assert_allclose(predictor(p, X), expected, atol=1e-14)
+    again = pickle.loads(pickle.dumps(predictor))
+    np.testing.assert_array_equal(again(p, X), predictor(p, X))
+
+
+def test_tables_of_a_program_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, p, X = people()
+    predictor = multicalibrate(
+        y, p, X, subpopulations=CLASSES["groups"], solver="first", alpha=0.02, max_updates=40
+    ).predictor
+    expected = list(predictor.staged(p, X))[-1]
+    size = table_size(predictor.updates[0])
+    assert size is not None
+    monkeypatch.setattr(updates, "MOST_NUMBERS", 10 * size)
+    fresh = predictor[:]
+    assert len([segment for segment in fresh._segments if isinstance(segment, Compiled)]) >= 2
+    np.testing.assert_allclose(fresh(p, X), expected, atol=1e-14)
+    monkeypatch.setattr(updates, "MOST_NUMBERS", 0)
+    again = predictor[:]
+    assert again.one(p[0], {k: v[0] for k, v in X.items()}) == pytest.approx(expected[0], abs=1e-15)
+
+
+@pytest.mark.parametrize("notion", ["degree-3", "full-0.2", "smooth"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_pieces_of_rows_move_like_all_rows(notion: str, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, p, X = people(classes=classes)
+    predictor = multicalibrate(y, p, X, subpopulations=CLASSES["groups"], notion=notion, alpha=0.02).predictor
+    assert len(predictor) > 0
+    expected = predictor(p, X)
+    monkeypatch.setattr(reference, "CHUNK", 256)
+    monkeypatch.setattr(reference, "CACHE", 64)
+    np.testing.assert_allclose(predictor(p, X), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_the_fit_with_and_without_compiled_kernels(geometry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, p, X = people()
+    fits = []
+    for start in (0, 10**9):
+        monkeypatch.setattr(kernels, "COMPILE_FROM", start)
+        fits.append(multicalibrate(y, p, X, subpopulations=CLASSES["groups"], geometry=geometry, alpha=0.001))
+    assert fits[0].n_updates == fits[1].n_updates
+    np.testing.assert_allclose(fits[0].predictor(p, X), fits[1].predictor(p, X), atol=1e-10)
