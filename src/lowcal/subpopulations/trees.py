@@ -117,17 +117,20 @@ class Learn:
         """
         if not is_combination(Z, self.seen):
             self.seen = Z
-            self.offers = tuple(o for a in range(n_labels(Z)) if (o := self._offer(Z[:, [a]], a)).size > 0)
+            d = n_labels(Z)
+            # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
+            share = (d - 1) / d if d > 1 and self.trees.geometry == "mirror" else 1.0
+            self.offers = tuple(o for a in range(d) if (o := self._offer(Z[:, [a]], a, share)).size > 0)
         return [offer.family for offer in self.offers]
 
-    def _offer(self, z: FloatArray, label: int) -> Offer:
+    def _offer(self, z: FloatArray, label: int, share: float) -> Offer:
         t = self.trees
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
         forest = grow(self.rows, self.counts, self.weight, z, growth)
         h = self.rows.once(forest, lambda: forest(self.rows))
         scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
         name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
-        return Offer(TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, scale)
+        return Offer(TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, share * scale)
 
 
 def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
