@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
-from lowcal.estimators import LEAST_HELD_OUT, N_TREES
+from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 
 Classifier, Regressor = MulticalibratedClassifier, MulticalibratedRegressor
 
@@ -96,11 +96,11 @@ def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
 @pytest.mark.parametrize(
     ("options", "n", "expected"),
     [
-        ({}, 100, ("mirror", 0.001, N_TREES)),
+        ({}, 100, ("mirror", 0.001, BOOSTED["n_trees"])),
         ({}, 95, ("mirror", 0.01, 1)),  # too few rows to hold any out: no boosting, no small alpha
         ({"validation_fraction": 0.0}, 400, ("mirror", 0.01, 1)),
         ({"solver": "first"}, 95, ("euclidean", 0.01, 1)),
-        ({"geometry": "euclidean", "alpha": 0.2}, 100, ("euclidean", 0.2, N_TREES)),
+        ({"geometry": "euclidean", "alpha": 0.2}, 100, ("euclidean", 0.2, BOOSTED["n_trees"])),
     ],
 )
 def test_what_the_defaults_mean(monkeypatch, options, n, expected):

@@ -37,6 +37,7 @@ def boost(
     min_mass: float,
     least: tuple[float, float, float],
     shrinkage: float,
+    subtract: bool,
     feature: IntArray,
     cut: IntArray,
     value: FloatArray,
@@ -44,14 +45,15 @@ def boost(
     """Grow tree after tree on what the ones before left of the residuals; fill feature, cut and value.
 
     `odds` are the log odds of each row and its outcome, shape (n, 2), or empty for least squares. `least` are the
-    smallest gain of a split, mass of a node and bend of a row.
+    smallest gain of a split, mass of a node and bend of a row. `subtract` spares the larger child of each split; with
+    very unequal weights its rounding could decide whether a node is large enough.
     """
     n_trees, n_leaves, q = value.shape
     width, bins = records.shape[1], int(offsets[-1])
     tables = np.zeros((2, n_leaves // 2 * bins, width))
     sums = np.zeros((2, n_leaves, width))
     node = np.zeros(len(codes), np.uint32)
-    build = np.zeros(n_leaves, np.bool_)
+    build, split = np.zeros(n_leaves, np.bool_), np.zeros(n_leaves, np.bool_)
     scores = np.zeros(bins)
     for t in range(n_trees):
         node[:] = 0
@@ -63,17 +65,17 @@ def boost(
             _clear(tables[now], build, n_nodes, bins)
             _add_up(codes, offsets, records, node, build, tables[now])
             _add_siblings(tables, now, build, n_nodes, bins)
-            if n_nodes == 1:
-                _add_totals(tables[now], int(offsets[1]), sums[now, 0])
             for k in range(n_nodes):
                 here = tables[now, k * bins : (k + 1) * bins]
+                if build[k] or (n_nodes > 1 and build[k ^ 1]):
+                    _add_totals(here, int(offsets[1]), sums[now, k])
                 total, below = sums[now, k], sums[1 - now, 2 * k]
                 f, c = _best_split(here, offsets, total, q, min_mass, least, scores)
                 feature[t, first + k], cut[t, first + k] = f, c
                 _share(here, offsets, f, c, total, below, sums[1 - now, 2 * k + 1])
-                if 2 * n_nodes < n_leaves:
-                    build[2 * k] = f >= 0 and below[0] <= sums[1 - now, 2 * k + 1, 0]
-                    build[2 * k + 1] = f >= 0 and not build[2 * k]
+                split[k] = f >= 0
+            if 2 * n_nodes < n_leaves:
+                _choose(split, sums[1 - now], n_nodes, subtract, build)
             _descend(codes, feature[t, first:], cut[t, first:], node)
             first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
         _set_values(sums[now], shrinkage, value[t])
@@ -147,34 +149,44 @@ def _add_up(
 ) -> None:
     """Add every row's record to the bin of each of its features, in the nodes to build."""
     n, n_features = codes.shape
-    width = np.uint64(records.shape[1])
-    bins = offsets[-1]
+    width, bins = np.uint64(records.shape[1]), offsets[-1]
     flat = table.ravel()
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(n):
         if not build[node[i]]:
             continue
         start = np.uint64(node[i]) * bins
-        for block in range(np.uint64(0), width, np.uint64(4)):
-            a, b, c, d = records[i, block], records[i, block + 1], records[i, block + 2], records[i, block + 3]
+        for lane in range(0, records.shape[1], 4):
+            a, b, c, d = records[i, lane], records[i, lane + 1], records[i, lane + 2], records[i, lane + 3]
             for j in range(n_features):
-                at = (start + offsets[j] + np.uint64(codes[i, j])) * width + block
-                flat[at] += a
-                flat[at + np.uint64(1)] += b
-                flat[at + np.uint64(2)] += c
-                flat[at + np.uint64(3)] += d
+                at = (start + offsets[j] + np.uint64(codes[i, j])) * width + np.uint64(lane)
+                # all four are read before any is written: then one vector instruction does each
+                w, x, y, z = flat[at] + a, flat[at + one] + b, flat[at + two] + c, flat[at + three] + d
+                flat[at], flat[at + one], flat[at + two], flat[at + three] = w, x, y, z
+
+
+@compile_kernel
+def _choose(split: NDArray[np.bool_], sums: FloatArray, n_nodes: int, subtract: bool, build: NDArray[np.bool_]) -> None:
+    """Say which children to add up: the smaller one of each split node, or both."""
+    for k in range(n_nodes):
+        is_left = sums[2 * k, 0] <= sums[2 * k + 1, 0]
+        build[2 * k] = split[k] and (is_left or not subtract)
+        build[2 * k + 1] = split[k] and (not is_left or not subtract)
 
 
 @compile_kernel
 def _add_siblings(tables: FloatArray, now: int, build: NDArray[np.bool_], n_nodes: int, bins: int) -> None:
-    """Fill in every node whose sibling was built: the parent minus the sibling."""
+    """Fill in every node that was not built: the parent minus the sibling, or nothing below an unsplit node."""
     table, parents = tables[now], tables[1 - now]
     for k in range(n_nodes):
+        if build[k]:
+            continue
         if n_nodes > 1 and build[k ^ 1]:
             parent, sibling = (k >> 1) * bins, (k ^ 1) * bins
             for b in range(bins):
                 for c in range(table.shape[1]):
                     table[k * bins + b, c] = parents[parent + b, c] - table[sibling + b, c]
-        elif not build[k]:  # the child of a node that was not split: nothing to look for
+        else:
             table[k * bins : (k + 1) * bins] = 0.0
 
 

@@ -118,6 +118,7 @@ def grow(rows: Binned, counts: IntArray, sample_weight: FloatArray, Z: FloatArra
         max(growth.min_mass * (1.0 - 1e-9), np.finfo(float).tiny),
         (LEAST, LEAST, LEAST_BEND),
         growth.shrinkage,
+        bool(np.ptp(sample_weight) == 0.0),
         forest.feature,
         forest.cut,
         forest.value,

@@ -86,6 +86,7 @@ class Offer:
     family: Family
     label: int
     size: float
+    geometry: Geometry
 
 
 class Learn:
@@ -98,9 +99,14 @@ class Learn:
         self.seen = np.zeros((len(sample_weight), 0))
         self.offers: tuple[Offer, ...] = ()
 
+    @property
+    def boosts(self) -> bool:
+        """Whether this learner offers sums of trees."""
+        return self.trees.n_trees > 1
+
     def __call__(self, Z: FloatArray) -> Sequence[Family]:
         """Return the new families."""
-        return self._nodes(Z) if self.trees.n_trees == 1 else self._sums(Z)
+        return self._sums(Z) if self.boosts else self._nodes(Z)
 
     def _nodes(self, Z: FloatArray) -> list[Family]:
         """Return the nodes of a tree for each residual."""
@@ -130,7 +136,9 @@ class Learn:
         h = self.rows.once(forest, lambda: forest(self.rows))
         scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
         name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
-        return Offer(TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, share * scale)
+        return Offer(
+            TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, share * scale, t.geometry
+        )
 
 
 def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
