@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
-from lowcal.estimators import LEAST_HELD_OUT
+from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 
 Classifier, Regressor = MulticalibratedClassifier, MulticalibratedRegressor
 
@@ -70,6 +70,68 @@ class Numbers(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         return self.model_.predict(self._numbers(X))
+
+
+# --- defaults ------------------------------------------------------------------------------------------------
+
+
+def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
+    """The mending is repeated on all rows with as many updates as the held-out rows asked for."""
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    base = Numbers().fit(X[:500], y[:500])
+    options = {"subpopulations": Trees(max_depth=1), "alpha": 1e-4}
+    model = Classifier(FrozenEstimator(base), random_state=3, **options).fit(X, y)
+    p = base.predict_proba(X)
+    seed = int(np.random.RandomState(3).randint(2**31 - 1))
+    chosen = multicalibrate(y, p, X, geometry="mirror", validation_fraction=0.2, random_state=seed, **options)
+    assert chosen.status == Status.PATIENCE
+    again = multicalibrate(y, p, X, geometry="mirror", max_updates=len(chosen.predictor), random_state=seed, **options)
+    np.testing.assert_array_equal(model.predict_proba(X), again.predictor(p, X))
+    assert (model.status_, model.history_) == (chosen.status, chosen.history)
+    assert model.n_updates_ == chosen.n_updates > len(model.predictor_) == len(chosen.predictor)
+    assert model.fit_.violation == again.violation
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "expected"),
+    [
+        ({}, 100, ("mirror", 0.001, BOOSTED["n_trees"])),
+        ({}, 95, ("mirror", 0.01, 1)),  # too few rows to hold any out: no boosting, no small alpha
+        ({"validation_fraction": 0.0}, 400, ("mirror", 0.01, 1)),
+        ({"solver": "first"}, 95, ("euclidean", 0.01, 1)),
+        ({"geometry": "euclidean", "alpha": 0.2}, 100, ("euclidean", 0.2, BOOSTED["n_trees"])),
+    ],
+)
+def test_what_the_defaults_mean(monkeypatch, options, n, expected):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, 2)), np.arange(n) % 2
+    given = []
+
+    def watch(*args, **kwargs):
+        given.append(kwargs)
+        return multicalibrate(*args, **kwargs)
+
+    monkeypatch.setattr("lowcal.estimators.multicalibrate", watch)
+    Classifier(random_state=0, max_updates=1, **options).fit(X, y)
+    for call in given:
+        trees = call["subpopulations"]
+        assert (call["geometry"], call["alpha"], trees.n_trees) == expected
+        assert trees.geometry == expected[0]
+    given.clear()
+    Regressor(random_state=0, max_updates=1).fit(X, y.astype(float))
+    assert given[0]["geometry"] == given[0]["subpopulations"].geometry == "euclidean"
+
+
+def test_the_default_learns_an_interaction():
+    """Neither column says anything alone, and the base model is sure of nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 4))
+    truth = np.where(X[:, 0] * X[:, 1] > 0, 0.85, 0.15)
+    y = (rng.random(6000) < truth).astype(int)
+    model = Classifier(LogisticRegression(), random_state=0).fit(X[:4000], y[:4000])
+    p = model.predict_proba(X[4000:])[:, 1]
+    assert np.mean((p - truth[4000:]) ** 2) < 0.3 * np.mean((0.5 - truth[4000:]) ** 2)
 
 
 # --- scikit-learn's own checks -------------------------------------------------------------------------------
@@ -195,7 +257,7 @@ def test_a_frozen_model_is_mended_on_all_rows(data):
     numbers, sex, y, _ = data
     X = coded(numbers, sex)
     base = Numbers().fit(X[:500], y[:500])
-    options = {"subpopulations": Groups(["x3"]), "alpha": 0.005}
+    options = {"subpopulations": Groups(["x3"]), "alpha": 0.005, "geometry": "mirror"}
     model = Classifier(FrozenEstimator(base), validation_fraction=0.0, **options).fit(X, y)
     fit = multicalibrate(y, base.predict_proba(X), X, **options)  # on every row given
     np.testing.assert_array_equal(model.predict_proba(X), fit.predictor(base.predict_proba(X), X))
@@ -338,7 +400,7 @@ def test_classes_are_named_and_predicted(data, n_classes):
 def test_stages_end_at_the_prediction(data):
     numbers, sex, y, _ = data
     X = coded(numbers, sex)
-    model = Classifier(alpha=0.005, solver="worst", random_state=0).fit(X, y)
+    model = Classifier(alpha=0.005, solver="worst", subpopulations=Trees(), random_state=0).fit(X, y)
     stages = list(model.staged_predict_proba(X))
     assert model.n_updates_ >= len(stages) == len(model.predictor_) > 3
     np.testing.assert_array_equal(stages[-1], model.predict_proba(X))

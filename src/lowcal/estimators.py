@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from lowcal.inputs import check_share, is_share
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
-from lowcal.subpopulations import Trees
+from lowcal.subpopulations import Private, Trees
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 #: With fewer held-out rows than this the estimators hold out none.
 LEAST_HELD_OUT = 20
+#: What alpha=None means without held-out rows, and with held-out rows that stop before noise is chased.
+ALPHA, GUARDED_ALPHA = 0.01, 0.001
+#: The default class boosts so many trees in a round, tuned on five data sets (benchmarks/learners.py).
+BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4}
+#: Held-out rounds without improvement before boosting stops.
+BOOSTED_PATIENCE = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,8 @@ class _Part:
 
 class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: fit a base model on one part, mend it on the other."""
+
+    _best_geometry = "euclidean"
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         """Check X as scikit-learn does; data frames keep their columns, whatever these hold."""
@@ -101,33 +109,54 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return np.sort(parts[0]), np.sort(parts[1])
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
-        """Run `multicalibrate` and keep what a user may ask for."""
-        fit = multicalibrate(
-            y,
-            p,
-            part.X,
-            subpopulations=self._subpopulations(len(p)),
-            notion=self.notion,
-            alpha=self.alpha,
-            solver=self.solver,
-            geometry=self.geometry,
-            step=self.step,
-            sample_weight=part.weight,
-            validation_fraction=self._held_out_share(len(p)),
-            max_updates=self.max_updates,
-            progress=self.progress,
-            random_state=seed,
-            classes=classes,
-        )
+        """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
+        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), self.max_updates)
+        if fit.history and fit.history[0].held_out_brier is not None and len(fit.predictor) > 0:
+            every = self._run(y, p, part, seed, classes, 0.0, len(fit.predictor))
+            fit = replace(every, status=fit.status, history=fit.history)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
         return fit
 
-    def _subpopulations(self, n: int) -> Any:
-        """Return the class given, or trees whose smallest node suits a small sample."""
-        if self.subpopulations is None:
-            return Trees(min_mass=min(30, max(1, n // 20)))
-        return self.subpopulations
+    def _run(
+        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, most: int | None
+    ) -> Fit:
+        """Run `multicalibrate` on a share of the rows."""
+        geometry = self._geometry()
+        subpopulations = self._subpopulations(len(p), geometry)
+        is_guarded = self._held_out_share(len(p)) > 0
+        return multicalibrate(
+            y,
+            p,
+            part.X,
+            subpopulations=subpopulations,
+            notion=self.notion,
+            alpha=(GUARDED_ALPHA if is_guarded else ALPHA) if self.alpha is None else self.alpha,
+            solver=self.solver,
+            geometry=geometry,
+            step=self.step,
+            sample_weight=part.weight,
+            validation_fraction=held_out,
+            max_updates=most,
+            progress=self.progress,
+            random_state=seed,
+            classes=classes,
+            patience=BOOSTED_PATIENCE if self.solver == "block" and _boosts(subpopulations) else None,
+        )
+
+    def _geometry(self) -> Any:
+        """Return the geometry given, or the better one where there is a choice."""
+        if self.geometry is not None:
+            return self.geometry
+        is_fixed = self.solver == "first" or isinstance(self.subpopulations, Private)
+        return "euclidean" if is_fixed else self._best_geometry
+
+    def _subpopulations(self, n: int, geometry: Any) -> Any:
+        """Return the class given, or trees whose smallest node suits a small sample; boosted if held-out rows guard."""
+        if self.subpopulations is not None:
+            return self.subpopulations
+        boosted = BOOSTED if self._held_out_share(n) > 0 else {}
+        return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry, **boosted)
 
     def _held_out_share(self, n: int) -> float:
         """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
@@ -144,9 +173,10 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
         unfitted classifier is fitted on one part of the rows and mended on the other.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
-        but `subpopulations=None` is `Trees()` on every kind of X.
-    validation_fraction : share of the rows for mending that is held out to stop early; none are held out where that
-        would be fewer than 20 rows.
+        but `subpopulations=None` is `Trees` with boosted sums on every kind of X, `geometry=None` is "mirror",
+        and `alpha=None` is 0.001, or 0.01 where no rows are held out.
+    validation_fraction : share of the rows for mending that is held out to choose the number of updates; the mending
+        is then repeated with so many on all rows. None are held out where that would be fewer than 20 rows.
     calibration_fraction : share of all rows that an unfitted base model leaves for mending.
     random_state : seed of the splits.
 
@@ -167,15 +197,17 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     ((569, 2), True)
     """
 
+    _best_geometry = "mirror"
+
     def __init__(
         self,
         estimator: Any = None,
         *,
         notion: Any = "degree-2",
         subpopulations: Any = None,
-        alpha: float = 0.01,
+        alpha: float | None = None,
         solver: Any = "block",
-        geometry: Any = "euclidean",
+        geometry: Any = None,
         step: Any = None,
         validation_fraction: float = 0.2,
         calibration_fraction: float = 0.5,
@@ -266,7 +298,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
     Parameters
     ----------
     bounds : (low, high), the range of the outcome; None takes it from the rows to fit.
-    others : as in `MulticalibratedClassifier`.
+    others : as in `MulticalibratedClassifier`, but `geometry=None` is "euclidean".
 
     Attributes
     ----------
@@ -289,9 +321,9 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         bounds: Any = None,
         notion: Any = "degree-2",
         subpopulations: Any = None,
-        alpha: float = 0.01,
+        alpha: float | None = None,
         solver: Any = "block",
-        geometry: Any = "euclidean",
+        geometry: Any = None,
         step: Any = None,
         validation_fraction: float = 0.2,
         calibration_fraction: float = 0.5,
@@ -367,6 +399,10 @@ def _bounds(given: Any) -> tuple[float, float]:
     if not -np.inf < low < high < np.inf:
         raise InvalidInput(f"bounds must be (low, high), two numbers with low < high, but {given!r} was given.")
     return low, high
+
+
+def _boosts(subpopulations: Any) -> bool:
+    return isinstance(subpopulations, Trees) and subpopulations.n_trees != 1
 
 
 def _is_frame(X: Any) -> bool:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import multicalibrate
+from lowcal.errors import InvalidInput
 from lowcal.frames import Table
 from lowcal.subpopulations import Trees
-from lowcal.subpopulations.trees import OWN_TREES
+from lowcal.subpopulations.trees import OWN_TREES, is_combination, n_labels
+from lowcal.testing import check_subpopulations
 
 N = 800
 
@@ -254,3 +256,139 @@ def test_mends_what_it_finds():
     mended = fit.predictor(np.full(3000, 0.5), X)
     assert fit.status == "reached"
     assert np.mean((mended - truth) ** 2) < 0.2 * np.mean((0.5 - truth) ** 2)
+
+
+# --- sums of boosted trees -----------------------------------------------------------------------------------
+
+
+def binary(n=1500, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    truth = np.where(X[:, 0] * X[:, 1] > 0, 0.8, 0.3)
+    y = (rng.random(n) < truth).astype(float)
+    return X, y, rng.uniform(0.2, 0.8, n), truth
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_a_sum_is_one_signed_member_that_fills_its_range(geometry):
+    X, y, f, truth = binary()
+    learner = Trees(n_trees=30, geometry=geometry).prepare(X)
+    r = (y - f)[:, None]
+    assert learner.learn(np.column_stack([r, r * f[:, None]]))
+    assert len(learner.names) == 2
+    assert "sum #1 of 30 trees" in learner.names[1]
+    assert {"x0", "x1"} <= set(re.split(r"[:, ]+", learner.names[1]))
+    c = learner.design().column(1)
+    assert np.abs(c).max() == pytest.approx(1.0)
+    assert c.min() < 0 < c.max()
+    assert np.corrcoef(c, truth - f)[0, 1] > 0.6
+    beyond = learner.design(learner.encoder(Table.of(1e6 * X))).column(1)
+    assert np.abs(beyond).max() <= 1.0
+    json.dumps([learner.encoder.to_dict(), *(family.to_dict() for family in learner.families)])
+
+
+def test_a_witness_of_the_same_residuals_brings_nothing_new_and_a_new_residual_does():
+    X, y, f, _ = binary()
+    learner = Trees(n_trees=5).prepare(X)
+    r = y - f
+    assert learner.learn(np.column_stack([r, r * f]))
+    assert not learner.learn((0.3 * r - 0.7 * r * f)[:, None])
+    assert learner.learn((r * f * f)[:, None])
+    again = learner.fresh()
+    assert again.learn((r * f * f)[:, None])  # what another pool knows does not count
+
+
+def test_combinations():
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(50, 3))
+    assert is_combination(seen @ np.array([[1.0], [-2.0], [0.5]]), seen)
+    assert is_combination(seen[:, [1]], np.column_stack([seen, seen[:, 0]]))  # the Gram matrix may be singular
+    assert not is_combination(seen[:, [0]] + 1e-3 * rng.normal(size=(50, 1)), seen)
+    assert not is_combination(seen[:, :2], seen)
+    assert not is_combination(seen[:, [0]], seen[:, :0])
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+def test_labels_are_counted_by_residuals_that_sum_to_zero(d):
+    rng = np.random.default_rng(d)
+    f, y = rng.dirichlet(np.ones(d), 40), np.eye(d)[rng.integers(0, d, 40)]
+    r = y - f
+    assert n_labels(np.column_stack([r, *(r * f[:, [a]] for a in range(d))])) == d
+    assert n_labels(r[:, [0]]) == 1
+    assert n_labels(np.column_stack([r[:, 0], r[:, 0] * f[:, 0]])) == 1
+
+
+@pytest.mark.parametrize(("geometry", "share"), [("euclidean", 1.0), ("mirror", 2 / 3)])
+def test_what_is_offered_is_the_sum_itself(geometry, share):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(900, 3))
+    y, f = np.eye(3)[np.where(X[:, 0] > 0, 0, rng.integers(1, 3, 900))], np.full((900, 3), 1 / 3)
+    learner = Trees(n_trees=10, geometry=geometry, min_mass=10).prepare(X)
+    learner.learn(y - f)
+    offers = learner.learner.offers
+    assert [offer.label for offer in offers] == [0, 1, 2]
+    for offer in offers:
+        h = offer.family.forest(learner.rows)[:, 0]
+        c = offer.family.design(learner.rows).column(0)
+        np.testing.assert_allclose(offer.size * c, share * h, atol=1e-12)
+
+
+def test_rows_without_weight_neither_scale_nor_shape_a_sum():
+    X, y, f, _ = binary(600)
+    w = np.ones(600)
+    w[400:] = 0.0
+    r = (y - f)[:, None]
+    silent, absent = Trees(n_trees=8).prepare(X, w), Trees(n_trees=8).prepare(X[:400])
+    silent.learn(r)
+    absent.learn(r[:400])
+    np.testing.assert_allclose(silent.design().dense()[:400], absent.design().dense(), atol=1e-12)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_sums_mend_and_the_same_seed_gives_the_same_bytes(geometry):
+    X, y, f, truth = binary(4000)
+    trees = Trees(n_trees=20, geometry=geometry)
+    options = {"alpha": 0.005, "geometry": geometry, "validation_fraction": 0.2, "random_state": 0}
+    fits = [multicalibrate(y, f, X, subpopulations=trees, **options) for _ in range(2)]
+    mended = [fit.predictor(f, X) for fit in fits]
+    assert mended[0].tobytes() == mended[1].tobytes()
+    assert np.mean((mended[0] - truth) ** 2) < 0.25 * np.mean((f - truth) ** 2)
+    json.dumps(fits[0].predictor.to_dict())
+
+
+def test_sums_for_several_classes():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 3))
+    truth = np.where(X[:, [0]] > 0, [[0.7, 0.2, 0.1]], [[0.1, 0.2, 0.7]])
+    y = (rng.random((3000, 1)) > np.cumsum(truth, axis=1)).sum(axis=1)
+    p = np.full((3000, 3), 1 / 3)
+    for geometry in ("euclidean", "mirror"):
+        trees = Trees(n_trees=20, geometry=geometry)
+        options = {"alpha": 0.01, "geometry": geometry, "validation_fraction": 0.2, "random_state": 0}
+        fit = multicalibrate(y, p, X, subpopulations=trees, **options)
+        assert np.mean((fit.predictor(p, X) - truth) ** 2) < 0.3 * np.mean((p - truth) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_trees": 0}, "n_trees must be"),
+        ({"n_trees": 2.5}, "n_trees must be"),
+        ({"shrinkage": 0.0}, "shrinkage must be"),
+        ({"shrinkage": 1.5}, "shrinkage must be at most 1, but 1.5"),
+        ({"geometry": "hyperbolic"}, "geometry must be 'euclidean' or 'mirror', but 'hyperbolic'"),
+    ],
+)
+def test_refused_options(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        Trees(**options).prepare(np.zeros((5, 1)))
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_sums_keep_the_contract(geometry):
+    check_subpopulations(Trees(n_trees=4, min_mass=5, geometry=geometry))
+
+
+def test_no_split_no_sum():
+    learner = Trees(n_trees=5, min_mass=1).prepare(Table.of({"x": np.ones(50)}))
+    assert not learner.learn(np.ones((50, 1)))

@@ -14,9 +14,7 @@ from lowcal.subpopulations.levels import (
     MISSING,
     Levels,
     learn_levels,
-    quantile_cuts,
     resolve,
-    weighted_values,
 )
 
 
@@ -111,14 +109,3 @@ def _numeric(name: str, values: FloatArray, sample_weight: FloatArray) -> list[S
     if np.isnan(values).any():
         found.append(Indicators(Levels(name, None), (MISSING,)))
     return found
-
-
-def ordered_levels(column_name: str, X: Frame, max_bins: int, sample_weight: FloatArray) -> Levels:
-    """Return levels whose codes are ordered like the values: for thresholds and trees."""
-    column = X.column(column_name)
-    if not column.is_numeric:
-        return learn_levels(column, max_bins, sample_weight)
-    values = X.numeric([column_name])[:, 0]
-    distinct, mass = weighted_values(values, sample_weight)
-    cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else quantile_cuts(distinct, mass, max_bins)
-    return Levels(column.name, None, tuple(cuts))

@@ -2,32 +2,29 @@
 
 The features are binned once. A tree is grown level by level on histograms of the residuals; every node below the root
 is a subpopulation. On given rows a tree is one code column, the leaf of each row, so its members cost a byte a row.
+With `n_trees` > 1 each call boosts a forest instead; its sum, brought into [-1, 1], is one signed member for each
+label: as rich a function as gradient boosting finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Design, Table, histogram
+from lowcal.engines.reference import Codes, Design, Matrix, Table
+from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
-from lowcal.inputs import check_whole
-from lowcal.simplex import TIE, FloatArray, IntArray
-from lowcal.subpopulations.base import (
-    Everyone,
-    Family,
-    Subpopulations,
-    WeakLearner,
-    check_min_mass,
-    effective_rows,
-    is_enough,
-)
-from lowcal.subpopulations.features import ordered_levels
-from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, resolve
+from lowcal.inputs import check_positive, check_whole
+from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, check_min_mass
+from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins
+from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -41,78 +38,140 @@ class Trees(Subpopulations):
     ----------
     max_depth : the largest number of conditions.
     columns : names or positions; None is every column.
-    max_bins : numeric features are cut at quantiles into at most so many bins, once.
+    max_bins : numeric features are cut into at most so many bins, once.
     min_mass : nodes worth fewer effective rows than this are not made.
+    n_trees : with more than one, each call boosts so many trees, and their sum is one signed member instead of nodes.
+    shrinkage : the share of its fit that each boosted tree takes.
+    geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
 
     A value unseen in fitting goes where missing ones go.
 
     >>> Trees(max_depth=2)
-    Trees(max_depth=2, columns=None, max_bins=64, min_mass=30)
+    Trees(max_depth=2, columns=None, max_bins=64, min_mass=30, n_trees=1, shrinkage=0.1, geometry='euclidean')
     """
 
     max_depth: int = 3
     columns: str | int | Sequence[str | int] | None = None
     max_bins: int = 64
     min_mass: float = 30
+    n_trees: int = 1
+    shrinkage: float = 0.1
+    geometry: Geometry = "euclidean"
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
+        self._check()
+        levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
+        encoder = BinEncoder(levels)
+        rows = encoder(X)
+        learn = Learn(rows, levels, sample_weight, self)
+        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn if levels else None)
+
+    def _check(self) -> None:
         check_min_mass(self.min_mass)
         check_whole("max_depth", self.max_depth, 1, 12)
         check_whole("max_bins", self.max_bins, 2)
-        levels = tuple(ordered_levels(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
-        encoder = BinEncoder(levels)
-        rows = encoder(X)
-
-        def learn(Z: FloatArray) -> Sequence[Family]:
-            targets = [Z[:, [a]] for a in range(Z.shape[1])] if Z.shape[1] <= OWN_TREES else [Z]
-            trees = [grow(rows, t, sample_weight, self.max_depth, self.min_mass, levels) for t in targets]
-            return [family(tree, levels) for tree in trees if (tree.feature >= 0).any()]
-
-        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn if levels else None)
-
-
-@dataclass(frozen=True)
-class BinEncoder:
-    """The ordered levels of every column."""
-
-    levels: tuple[Levels, ...]
-
-    def __call__(self, X: Frame) -> IntArray:
-        """Return the bins as an (n, D) array of small integers; unseen values count as missing."""
-        kind = np.min_scalar_type(max([2, *(level.count for level in self.levels)]))
-        codes = np.empty((X.n_rows, len(self.levels)), dtype=kind, order="F")
-        for k, level in enumerate(self.levels):
-            column = level.codes(X)
-            codes[:, k] = np.where(column == UNSEEN, MISSING, column)
-        return codes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": "bins", "levels": [level.to_dict() for level in self.levels]}
+        check_whole("n_trees", self.n_trees, 1)
+        check_positive("shrinkage", self.shrinkage)
+        if self.shrinkage > 1:
+            raise InvalidInput(f"shrinkage must be at most 1, but {self.shrinkage!r} was given.")
+        if self.geometry not in ("euclidean", "mirror"):
+            raise InvalidInput(f"geometry must be 'euclidean' or 'mirror', but {self.geometry!r} was given.")
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
-    """A complete binary tree in heap order: node k has children 2k + 1 (bin <= cut) and 2k + 2; -1 is no split."""
+class Offer:
+    """An update that a boosting learner proposes as it is: add size * c(x) to the label. Its shrinkage is its step."""
 
-    depth: int
-    feature: IntArray
-    cut: IntArray
+    family: Family
+    label: int
+    size: float
+    geometry: Geometry
 
-    def leaf(self, rows: IntArray) -> IntArray:
-        """Return the leaf of every row, numbered from 0; rows at an unsplit node go left."""
-        node = np.zeros(len(rows), dtype=np.intp)
-        every = np.arange(len(rows))
-        for _ in range(self.depth):
-            feature = self.feature[node]
-            right = (feature >= 0) & (rows[every, feature] > self.cut[node])
-            node = 2 * node + 1 + right
-        return np.asarray(node - (2**self.depth - 1), dtype=np.min_scalar_type(2**self.depth))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the tree as plain data."""
-        return {"depth": self.depth, "feature": self.feature.tolist(), "cut": self.cut.tolist()}
+class Learn:
+    """Makes new members from weighted residuals: nodes of a tree for each, or the sum of a forest for each label."""
+
+    def __init__(self, rows: Binned, levels: Sequence[Levels], sample_weight: FloatArray, trees: Trees) -> None:
+        self.rows, self.levels, self.weight, self.trees = rows, levels, sample_weight, trees
+        self.counts = np.array([level.count for level in levels])
+        self.number = count(1)
+        self.seen = np.zeros((len(sample_weight), 0))
+        self.offers: tuple[Offer, ...] = ()
+
+    @property
+    def boosts(self) -> bool:
+        """Whether this learner offers sums of trees."""
+        return self.trees.n_trees > 1
+
+    def __call__(self, Z: FloatArray) -> Sequence[Family]:
+        """Return the new families."""
+        return self._sums(Z) if self.boosts else self._nodes(Z)
+
+    def _nodes(self, Z: FloatArray) -> list[Family]:
+        """Return the nodes of a tree for each residual."""
+        targets = [Z[:, [a]] for a in range(Z.shape[1])] if Z.shape[1] <= OWN_TREES else [Z]
+        growth = Growth(self.trees.max_depth, self.trees.min_mass)
+        grown = [grow(self.rows, self.counts, self.weight, t, growth) for t in targets]
+        return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
+
+    def _sums(self, Z: FloatArray) -> list[Family]:
+        """Return the sum of a boosted forest for each label, brought into [-1, 1].
+
+        The first columns of Z are the plain residuals of the labels, and a round combines what is found with all its
+        weights. So a residual that combines the columns seen last, such as a witness, gets the same sums again.
+        """
+        if not is_combination(Z, self.seen):
+            self.seen = Z
+            d = n_labels(Z)
+            # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
+            share = (d - 1) / d if d > 1 and self.trees.geometry == "mirror" else 1.0
+            self.offers = tuple(o for a in range(d) if (o := self._offer(Z[:, [a]], a, share)).size > 0)
+        return [offer.family for offer in self.offers]
+
+    def _offer(self, z: FloatArray, label: int, share: float) -> Offer:
+        t = self.trees
+        growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
+        forest = grow(self.rows, self.counts, self.weight, z, growth)
+        h = self.rows.once(forest, lambda: forest(self.rows))
+        scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
+        name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
+        return Offer(
+            TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, share * scale, t.geometry
+        )
+
+
+def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
+    """Return the three columns that most splits use, a split at depth d counting 2^-d."""
+    share = 0.5 ** np.floor(np.log2(np.arange(1, forest.feature.shape[1] + 1)))
+    used = forest.feature >= 0
+    importance = np.bincount(forest.feature[used], np.broadcast_to(share, used.shape)[used], len(levels))
+    order = np.argsort(-importance, kind="stable")[:3]
+    return [levels[k].column for k in order if importance[k] > 0]
+
+
+def is_combination(Z: FloatArray, seen: FloatArray) -> bool:
+    """Say whether a single residual is a linear combination of the columns seen.
+
+    >>> is_combination(np.array([[1.0], [3.0]]), np.eye(2)), is_combination(np.eye(2), np.eye(2))
+    (True, False)
+    """
+    if Z.shape[1] > 1 or seen.shape[1] == 0:
+        return False
+    gram, target = seen.T @ seen, seen.T @ Z[:, 0]
+    rest = Z[:, 0] - seen @ np.linalg.lstsq(gram, target)[0]
+    return bool(np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z))
+
+
+def n_labels(Z: FloatArray) -> int:
+    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
+
+    >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
+    (3, 1)
+    """
+    sums = np.abs(np.cumsum(Z, axis=1)).max(axis=0, initial=0.0)
+    zero = np.flatnonzero(sums <= 1e-9 * np.abs(Z).max(initial=0.0))
+    return int(zero[0]) + 1 if len(zero) else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,17 +179,18 @@ class TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
 
     names: tuple[str, ...]
-    tree: Tree
+    tree: Forest
     nodes: IntArray
 
-    def design(self, rows: IntArray) -> Design:
+    def design(self, rows: Binned) -> Design:
         """Return one code column, the leaves, and which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
             under += leaves[:, None] == self.nodes
             leaves = (leaves - 1) // 2
-        return Codes((self.tree.leaf(rows),), (Table(sparse.csr_array(under)),))
+        leaf = rows.once(self.tree, lambda: self.tree.leaf(rows))
+        return Codes((leaf,), (Table(sparse.csr_array(under)),))
 
     def take(self, members: IntArray) -> TreeNodes:
         """Return some of the nodes."""
@@ -142,70 +202,44 @@ class TreeNodes:
         return {"kind": "tree", "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
 
-def grow(
-    rows: IntArray,
-    Z: FloatArray,
-    sample_weight: FloatArray,
-    depth: int,
-    min_mass: float,
-    levels: Sequence[Levels],
-) -> Tree:
-    """Grow a tree that splits where sum_a (S_left^2 / m_left + S_right^2 / m_right) is largest, S = sums of Z.
+@dataclass(frozen=True, eq=False)
+class TreeSum:
+    """c(x) = clip(h(x) / s, -1, 1) for the sum h of a forest; signed."""
 
-    Cost: depth passes over rows x features.
-    """
-    tree = Tree(depth, np.full(2**depth - 1, -1), np.zeros(2**depth - 1, dtype=np.intp))
-    columns = np.column_stack([sample_weight, np.square(sample_weight), Z])
-    node = np.zeros(len(rows), dtype=np.intp)
-    for d in range(depth):
-        first = 2**d - 1
-        best = np.full(2**d, 1e-12)
-        for k, level in enumerate(levels):
-            gain, cut = _best_cuts(rows[:, k], node, columns, 2**d, level.count, min_mass)
-            better = gain > best * (1 + TIE)
-            tree.feature[first : first + 2**d][better] = k
-            tree.cut[first : first + 2**d][better] = cut[better]
-            best = np.where(better, gain, best)
-        feature = tree.feature[first + node]
-        right = (feature >= 0) & (rows[np.arange(len(rows)), feature] > tree.cut[first + node])
-        node = 2 * node + right
-    return tree
+    name: str
+    forest: Forest
+    scale: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one name."""
+        return (self.name,)
+
+    def design(self, rows: Binned) -> Design:
+        """Return the signed membership."""
+        h = rows.once(self.forest, lambda: self.forest(rows))
+        return rows.once(self, lambda: Matrix(np.clip(h / self.scale, -1.0, 1.0)))
+
+    def take(self, members: IntArray) -> TreeSum:
+        """Return itself: there is one member."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data."""
+        return {"kind": "forest", "names": [self.name], "forest": self.forest.to_dict(), "scale": self.scale}
 
 
-def _best_cuts(
-    codes: IntArray, node: IntArray, columns: FloatArray, n_nodes: int, n_levels: int, min_mass: float
-) -> tuple[FloatArray, IntArray]:
-    """Return for every node the best gain of a split of this feature, relative to no split, and its cut."""
-    key = node * n_levels + codes
-    sums = histogram(key, columns, n_nodes * n_levels)
-    below = np.cumsum(sums.reshape(n_nodes, n_levels, -1), axis=1)
-    total = below[:, -1:, :]
-    whole = np.square(total[..., 2:]).sum(axis=-1) / np.maximum(total[..., 0], np.finfo(float).tiny)
-    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[:, :-1]
-    best = score.max(axis=1)
-    cut = (score >= (best - TIE * np.abs(best))[:, None]).argmax(axis=1)
-    return best, cut
-
-
-def _score(sums: FloatArray, min_mass: float) -> FloatArray:
-    """Return sum_a S_a^2 / m, or -inf where fewer than min_mass effective rows lie."""
-    mass, square = sums[..., 0], sums[..., 1]
-    safe = np.maximum(mass, np.finfo(float).tiny)
-    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > 0)
-    return np.asarray(np.where(enough, np.square(sums[..., 2:]).sum(axis=-1) / safe, -np.inf))
-
-
-def family(tree: Tree, levels: Sequence[Levels]) -> TreeNodes:
+def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
     """Return all nodes of a tree below the root, named by their conditions."""
     nodes: list[int] = []
     names: list[str] = []
     bounds: dict[int, dict[int, tuple[int, int]]] = {0: {}}
-    for k in range(len(tree.feature)):
-        f = int(tree.feature[k])
+    for k in range(tree.feature.shape[1]):
+        f = int(tree.feature[0, k])
         if f < 0 or k not in bounds:
             continue
         low, high = bounds[k].get(f, (MISSING - 1, levels[f].count - 1))
-        cut = int(tree.cut[k])
+        cut = int(tree.cut[0, k])
         for child, interval in ((2 * k + 1, (low, cut)), (2 * k + 2, (cut, high))):
             bounds[child] = {**bounds[k], f: interval}
             nodes.append(child)

@@ -1,0 +1,310 @@
+"""Histogram trees, compiled: the steps of `subpopulations.growing`, its definition, in one pass over the rows a level.
+
+At each level only the smaller child of every split node is added up; its sibling is the parent minus it. Needs numba,
+an optional extra; `growing` imports this module when a problem is large enough, never before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.engines.compiled import compile_kernel
+from lowcal.simplex import TIE, FloatArray, IntArray
+
+#: Numbers of a record are added four at a time, so that one vector instruction does it.
+LANES = 4
+
+
+def make_records(mass: FloatArray, Z: FloatArray) -> FloatArray:
+    """Return the columns to add up, side by side for each row: mass, its square, the bend, then Z, filled with zeros.
+
+    >>> make_records(np.array([2.0]), np.ones((1, 2))).tolist()
+    [[2.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0]]
+    """
+    width = 3 + Z.shape[1]
+    records = np.zeros((len(Z), width + -width % LANES))
+    records[:, 0], records[:, 1], records[:, 2], records[:, 3:width] = mass, np.square(mass), mass, Z
+    return records
+
+
+@compile_kernel
+def boost(
+    codes: NDArray[np.uint8],
+    offsets: NDArray[np.uint64],
+    records: FloatArray,
+    odds: FloatArray,
+    min_mass: float,
+    least: tuple[float, float, float],
+    shrinkage: float,
+    subtract: bool,
+    feature: IntArray,
+    cut: IntArray,
+    value: FloatArray,
+) -> None:
+    """Grow tree after tree on what the ones before left of the residuals; fill feature, cut and value.
+
+    `odds` are the log odds of each row and its outcome, shape (n, 2), or empty for least squares. `least` are the
+    smallest gain of a split, mass of a node and bend of a row. `subtract` spares the larger child of each split; with
+    very unequal weights its rounding could decide whether a node is large enough.
+    """
+    n_trees, n_leaves, q = value.shape
+    width, bins = records.shape[1], int(offsets[-1])
+    tables = np.zeros((2, n_leaves // 2 * bins, width))
+    sums = np.zeros((2, n_leaves, width))
+    node = np.zeros(len(codes), np.uint32)
+    build, split = np.zeros(n_leaves, np.bool_), np.zeros(n_leaves, np.bool_)
+    scores = np.zeros(bins)
+    for t in range(n_trees):
+        node[:] = 0
+        build[0] = True
+        first, n_nodes, now = 0, 1, 0
+        if len(odds) > 0:
+            _bend(odds, records, least[2])
+        while n_nodes < n_leaves:
+            _clear(tables[now], build, n_nodes, bins)
+            _add_up(codes, offsets, records, node, build, tables[now])
+            _add_siblings(tables, now, build, n_nodes, bins)
+            for k in range(n_nodes):
+                here = tables[now, k * bins : (k + 1) * bins]
+                if build[k] or (n_nodes > 1 and build[k ^ 1]):
+                    _add_totals(here, int(offsets[1]), sums[now, k])
+                total, below = sums[now, k], sums[1 - now, 2 * k]
+                f, c = _best_split(here, offsets, total, q, min_mass, least, scores)
+                feature[t, first + k], cut[t, first + k] = f, c
+                _share(here, offsets, f, c, total, below, sums[1 - now, 2 * k + 1])
+                split[k] = f >= 0
+            if 2 * n_nodes < n_leaves:
+                _choose(split, sums[1 - now], n_nodes, subtract, build)
+            _descend(codes, feature[t, first:], cut[t, first:], node)
+            first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
+        _set_values(sums[now], shrinkage, value[t])
+        _take_off(records, odds, node, value[t])
+
+
+def evaluate(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, value: FloatArray, total: FloatArray) -> None:
+    """Add the values of every row's leaves, over all trees, to `total`."""
+    _evaluate(codes, *_without_gaps(feature, cut), value, total)
+
+
+def leaves(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, leaf: NDArray[np.uint8]) -> None:
+    """Write the leaf of every row in one tree."""
+    _leaves(codes, *_without_gaps(feature, cut), leaf)
+
+
+def _without_gaps(feature: IntArray, cut: IntArray) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Let an unsplit node send all rows left by a cut that no code exceeds."""
+    gap = feature < 0
+    return np.where(gap, 0, feature).astype(np.uint32), np.where(gap, 2**32 - 1, cut).astype(np.uint32)
+
+
+@compile_kernel
+def _evaluate(
+    codes: NDArray[np.uint8],
+    feature: NDArray[np.uint32],
+    cut: NDArray[np.uint32],
+    value: FloatArray,
+    total: FloatArray,
+) -> None:
+    n_trees, n_leaves, q = value.shape
+    n_inner = n_leaves - 1
+    for i in range(len(codes)):
+        row = codes[i]
+        for t in range(n_trees):
+            k = 0
+            while k < n_inner:
+                k = 2 * k + 1 + (row[feature[t, k]] > cut[t, k])
+            for a in range(q):
+                total[i, a] += value[t, k - n_inner, a]
+
+
+@compile_kernel
+def _leaves(
+    codes: NDArray[np.uint8], feature: NDArray[np.uint32], cut: NDArray[np.uint32], leaf: NDArray[np.uint8]
+) -> None:
+    n_inner = len(feature)
+    for i in range(len(codes)):
+        row = codes[i]
+        k = 0
+        while k < n_inner:
+            k = 2 * k + 1 + (row[feature[k]] > cut[k])
+        leaf[i] = k - n_inner
+
+
+@compile_kernel
+def _clear(table: FloatArray, build: NDArray[np.bool_], n_nodes: int, bins: int) -> None:
+    for k in range(n_nodes):
+        if build[k]:
+            table[k * bins : (k + 1) * bins] = 0.0
+
+
+@compile_kernel
+def _add_up(
+    codes: NDArray[np.uint8],
+    offsets: NDArray[np.uint64],
+    records: FloatArray,
+    node: NDArray[np.uint32],
+    build: NDArray[np.bool_],
+    table: FloatArray,
+) -> None:
+    """Add every row's record to the bin of each of its features, in the nodes to build."""
+    n, n_features = codes.shape
+    width, bins = np.uint64(records.shape[1]), offsets[-1]
+    flat = table.ravel()
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    for i in range(n):
+        if not build[node[i]]:
+            continue
+        start = np.uint64(node[i]) * bins
+        for lane in range(0, records.shape[1], 4):
+            a, b, c, d = records[i, lane], records[i, lane + 1], records[i, lane + 2], records[i, lane + 3]
+            for j in range(n_features):
+                at = (start + offsets[j] + np.uint64(codes[i, j])) * width + np.uint64(lane)
+                # all four are read before any is written: then one vector instruction does each
+                w, x, y, z = flat[at] + a, flat[at + one] + b, flat[at + two] + c, flat[at + three] + d
+                flat[at], flat[at + one], flat[at + two], flat[at + three] = w, x, y, z
+
+
+@compile_kernel
+def _choose(split: NDArray[np.bool_], sums: FloatArray, n_nodes: int, subtract: bool, build: NDArray[np.bool_]) -> None:
+    """Say which children to add up: the smaller one of each split node, or both."""
+    for k in range(n_nodes):
+        is_left = sums[2 * k, 0] <= sums[2 * k + 1, 0]
+        build[2 * k] = split[k] and (is_left or not subtract)
+        build[2 * k + 1] = split[k] and (not is_left or not subtract)
+
+
+@compile_kernel
+def _add_siblings(tables: FloatArray, now: int, build: NDArray[np.bool_], n_nodes: int, bins: int) -> None:
+    """Fill in every node that was not built: the parent minus the sibling, or nothing below an unsplit node."""
+    table, parents = tables[now], tables[1 - now]
+    for k in range(n_nodes):
+        if build[k]:
+            continue
+        if n_nodes > 1 and build[k ^ 1]:
+            parent, sibling = (k >> 1) * bins, (k ^ 1) * bins
+            for b in range(bins):
+                for c in range(table.shape[1]):
+                    table[k * bins + b, c] = parents[parent + b, c] - table[sibling + b, c]
+        else:
+            table[k * bins : (k + 1) * bins] = 0.0
+
+
+@compile_kernel
+def _add_totals(table: FloatArray, stop: int, total: FloatArray) -> None:
+    """Add the bins of the first feature up: every row lies in one of them."""
+    total[:] = 0.0
+    for b in range(stop):
+        for c in range(len(total)):
+            total[c] += table[b, c]
+
+
+@compile_kernel
+def _best_split(
+    table: FloatArray,
+    offsets: NDArray[np.uint64],
+    total: FloatArray,
+    q: int,
+    min_mass: float,
+    least: tuple[float, float, float],
+    scores: FloatArray,
+) -> tuple[int, int]:
+    """Return the feature and cut of the largest gain, the first among equals; (-1, 0) where none is large enough."""
+    whole, best, feature, cut = 0.0, least[0], -1, 0
+    if total[0] <= least[1]:
+        return feature, cut
+    for a in range(3, 3 + q):
+        whole += total[a] * total[a] / total[2]
+    below = np.zeros(len(total))
+    for j in range(len(offsets) - 1):
+        start, count = int(offsets[j]), int(offsets[j + 1] - offsets[j])
+        below[:] = 0.0
+        top = -np.inf
+        for b in range(count - 1):
+            for c in range(3 + q):
+                below[c] += table[start + b, c]
+            scores[b] = _gain(below, total, q, min_mass, least[1]) - whole
+            top = max(top, scores[b])
+        if top > best * (1.0 + TIE):
+            best, feature, cut = top, j, 0
+            while scores[cut] < top - TIE * abs(top):
+                cut += 1
+    return feature, cut
+
+
+@compile_kernel
+def _gain(below: FloatArray, total: FloatArray, q: int, min_mass: float, least: float) -> float:
+    """Return the squared sums over the bends of both sides, or -inf where one is too small."""
+    mass, square = below[0], below[1]
+    rest, rest_square = total[0] - mass, total[1] - square
+    tiny = np.finfo(np.float64).tiny
+    if mass <= least or rest <= least:
+        return -np.inf
+    if mass * mass < min_mass * max(square, tiny) or rest * rest < min_mass * max(rest_square, tiny):
+        return -np.inf
+    gain = 0.0
+    for a in range(3, 3 + q):
+        other = total[a] - below[a]
+        gain += below[a] * below[a] / below[2] + other * other / (total[2] - below[2])
+    return gain
+
+
+@compile_kernel
+def _share(
+    table: FloatArray,
+    offsets: NDArray[np.uint64],
+    feature: int,
+    cut: int,
+    total: FloatArray,
+    left: FloatArray,
+    right: FloatArray,
+) -> None:
+    """Share the sums of a node among its children; an unsplit node leaves all to the left one."""
+    if feature < 0:
+        left[:] = total
+        right[:] = 0.0
+        return
+    left[:] = 0.0
+    start = int(offsets[feature])
+    for b in range(start, start + cut + 1):
+        for c in range(len(total)):
+            left[c] += table[b, c]
+    for c in range(len(total)):
+        right[c] = total[c] - left[c]
+
+
+@compile_kernel
+def _descend(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, node: NDArray[np.uint32]) -> None:
+    """Send every row to its child."""
+    for i in range(len(codes)):
+        k = node[i]
+        f = feature[k]
+        node[i] = 2 * k + (f >= 0 and codes[i, f] > cut[k])
+
+
+@compile_kernel
+def _bend(odds: FloatArray, records: FloatArray, least: float) -> None:
+    """Set the residual and the curvature f (1 - f) of the log loss at the log odds of every row."""
+    for i in range(len(odds)):
+        f = 1.0 / (1.0 + np.exp(-odds[i, 0]))
+        records[i, 2] = records[i, 0] * max(f * (1.0 - f), least)
+        records[i, 3] = records[i, 0] * (odds[i, 1] - f)
+
+
+@compile_kernel
+def _set_values(sums: FloatArray, shrinkage: float, value: FloatArray) -> None:
+    """Set the leaves' values, a share of the Newton step."""
+    for k in range(len(value)):
+        for a in range(value.shape[1]):
+            value[k, a] = shrinkage * sums[k, 3 + a] / sums[k, 2] if sums[k, 2] > 0.0 else 0.0
+
+
+@compile_kernel
+def _take_off(records: FloatArray, odds: FloatArray, node: NDArray[np.uint32], value: FloatArray) -> None:
+    """Add the values to the log odds, or take them off the residuals."""
+    for i in range(len(odds)):
+        odds[i, 0] += value[node[i], 0]
+    if len(odds) == 0:
+        for i in range(len(node)):
+            for a in range(value.shape[1]):
+                records[i, 3 + a] -= records[i, 0] * value[node[i], a]

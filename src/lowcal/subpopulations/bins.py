@@ -1,0 +1,133 @@
+"""Columns as bins: every feature becomes small ordered integers, once, the same on every new X.
+
+Level 1 holds missing values (and those unseen in fitting), the levels from 2 on the categories or the bins. A value
+that is worth more than an even share of a column's bins gets a bin of its own and does not crowd out the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.frames import Table as Frame
+from lowcal.simplex import FloatArray
+from lowcal.subpopulations.levels import MISSING, UNSEEN, Levels, learn_levels, weighted_values
+
+T = TypeVar("T")
+
+
+class Binned:
+    """The bins of some rows, shape (n, D), and what was computed from them: a tree is evaluated once on the same rows.
+
+    What is remembered lives as long as the rows: a predictor keeps its trees, never the rows it was fitted on.
+    """
+
+    def __init__(self, codes: NDArray[np.unsignedinteger[Any]]) -> None:
+        self.codes = codes
+        self._known: dict[int, tuple[object, Any]] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features."""
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the bins."""
+        return self.codes.dtype
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` makes for this key, made at the first call.
+
+        >>> rows, key = Binned(np.zeros((2, 1), dtype=np.uint8)), object()
+        >>> rows.once(key, lambda: [1]) is rows.once(key, lambda: [2])
+        True
+        """
+        if self._known.get(id(key), (None,))[0] is not key:
+            # the key is kept with its value: an id may be used again once its object is gone
+            self._known[id(key)] = (key, make())
+        made: T = self._known[id(key)][1]
+        return made
+
+
+@dataclass(frozen=True)
+class BinEncoder:
+    """The ordered levels of every column."""
+
+    levels: tuple[Levels, ...]
+
+    def __call__(self, X: Frame) -> Binned:
+        """Return the bins as small integers, a row after the other; unseen values count as missing."""
+        kind = np.min_scalar_type(max([2, *(level.count for level in self.levels)]))
+        codes = np.empty((X.n_rows, len(self.levels)), dtype=kind)
+        for k, level in enumerate(self.levels):
+            column = level.codes(X)
+            codes[:, k] = column if level.categories is None else np.where(column == UNSEEN, MISSING, column)
+        return Binned(codes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the encoder as plain data."""
+        return {"kind": "bins", "levels": [level.to_dict() for level in self.levels]}
+
+
+def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatArray) -> Levels:
+    """Return the ordered levels of a column: its categories, each of few numbers, or at most max_bins bins."""
+    column = X.column(column_name)
+    if not column.is_numeric:
+        return learn_levels(column, max_bins, sample_weight)
+    distinct, mass = _distinct(X.numeric([column_name])[:, 0], sample_weight)
+    cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
+    return Levels(column.name, None, tuple(cuts))
+
+
+def _distinct(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct values with weight and the weight of each; equal weights need a sort only."""
+    if len(values) == 0 or sample_weight.min() < sample_weight.max():
+        return weighted_values(values, sample_weight)
+    distinct, count = np.unique(values[~np.isnan(values)], return_counts=True)
+    return distinct, count * sample_weight[0]
+
+
+def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return inner cut points: a heavy value gets its own bin, the others share the remaining bins evenly.
+
+    A run of light values worth less than half a share joins the heavy value that follows.
+
+    >>> even_cuts(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([96.0, 1.0, 1.0, 1.0, 1.0]), 3)
+    (0.0, 2.0)
+    """
+    heavy = np.flatnonzero(_is_heavy(mass, n_bins))
+    light = mass.copy()
+    light[heavy] = 0.0
+    reached = np.concatenate([[0.0], np.cumsum(light)])
+    cuts: list[float] = []
+    start, waiting = 0, 0
+    while len(cuts) < n_bins - 1 and start < len(distinct):
+        end = start
+        if waiting < len(heavy) and heavy[waiting] == start:
+            waiting += 1
+        else:
+            stop = int(heavy[waiting]) if waiting < len(heavy) else len(distinct)
+            share = (reached[-1] - reached[start]) / max(1, n_bins - len(cuts) - (len(heavy) - waiting))
+            end = int(np.searchsorted(reached, reached[start] + share * (1.0 - 1e-9), side="left")) - 1
+            end = max(start, min(end, stop - 1))
+            if end == stop - 1 and stop < len(distinct) and reached[stop] - reached[start] < 0.5 * share * (1.0 - 1e-9):
+                end, waiting = stop, waiting + 1
+        cuts.append(float(distinct[end]))
+        start = end + 1
+    return tuple(c for c in cuts if c < distinct[-1])
+
+
+def _is_heavy(mass: FloatArray, n_bins: int) -> NDArray[np.bool_]:
+    """Say which values are worth at least an even share of the bins that heavier values leave."""
+    heavy = np.zeros(len(mass), dtype=bool)
+    while True:
+        left = n_bins - int(heavy.sum())
+        more = ~heavy & (mass * max(left, 1) >= mass[~heavy].sum() * (1.0 - 1e-9))
+        if left <= 1 or not more.any():
+            return heavy
+        heavy |= more

@@ -1,0 +1,222 @@
+"""Growing trees on binned rows: level by level on histograms of the residuals, for all residuals at once.
+
+A forest is boosted: each tree is grown on what the ones before, shrunk, left of the residuals. In the Euclidean
+geometry that is least squares. In the mirror geometry the trees are Newton steps of the log loss in log odds: the
+residual z = y - f of a 0/1 outcome tells both, y = [z > 0] and f = y - z. This file is the definition; the same steps
+are compiled in `engines.trees` for large problems where numba is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from lowcal.engines.reference import histogram
+from lowcal.simplex import FLOOR, TIE, FloatArray, Geometry, IntArray
+from lowcal.subpopulations.base import effective_rows, is_enough
+from lowcal.subpopulations.bins import Binned
+
+#: A split must gain, and a node must weigh, at least this much; the weights of all rows sum to one.
+LEAST = 1e-12
+#: In the mirror geometry a row's curvature f (1 - f) counts as at least this much: few rows can't make a huge step.
+LEAST_BEND = 0.01
+#: From this many additions (rows x features x levels x trees) on the compiled kernels are worth loading.
+COMPILE_FROM = 2_000_000
+#: The compiled kernels hold the histograms of a whole level: at most this many numbers.
+MOST_CELLS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How trees are grown: their depth and number, the effective rows of a node, the share of each tree's fit."""
+
+    depth: int
+    min_mass: float
+    n_trees: int = 1
+    shrinkage: float = 1.0
+    geometry: Geometry = "euclidean"
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Complete binary trees in heap order: node k has children 2k + 1 (bin <= cut) and 2k + 2; -1 is no split.
+
+    Shapes: feature and cut (T, 2^depth - 1), value (T, 2^depth, q).
+    """
+
+    feature: IntArray
+    cut: IntArray
+    value: FloatArray
+
+    @property
+    def depth(self) -> int:
+        """The number of conditions on the way to a leaf."""
+        return int(self.feature.shape[1]).bit_length()
+
+    def leaf(self, rows: Binned, tree: int = 0) -> IntArray:
+        """Return the leaf of every row in one tree, numbered from 0; rows at an unsplit node go left."""
+        feature, cut = self.feature[tree], self.cut[tree]
+        leaf: IntArray = np.zeros(rows.shape[0], dtype=np.min_scalar_type(len(feature)))
+        kernels = _evaluators(len(leaf) * self.depth)
+        if kernels is not None:
+            kernels.leaves(rows.codes, feature, cut, leaf)
+            return leaf
+        node = np.zeros(len(leaf), dtype=np.intp)
+        for _ in range(self.depth):
+            node = 2 * node + 1 + _goes_right(rows.codes, feature[node], cut[node])
+        leaf[:] = node - len(feature)
+        return leaf
+
+    def __call__(self, rows: Binned) -> FloatArray:
+        """Return the sum over the trees of the values of every row's leaf, shape (n, q)."""
+        total = np.zeros((rows.shape[0], self.value.shape[2]))
+        kernels = _evaluators(total.shape[0] * self.feature.shape[0] * self.depth)
+        if kernels is not None:
+            kernels.evaluate(rows.codes, self.feature, self.cut, self.value, total)
+            return total
+        for tree, value in enumerate(self.value):
+            total += value[self.leaf(rows, tree)]
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trees as plain data."""
+        arrays = {"feature": self.feature.tolist(), "cut": self.cut.tolist(), "value": self.value.tolist()}
+        return {"depth": self.depth, **arrays}
+
+
+def grow(rows: Binned, counts: IntArray, sample_weight: FloatArray, Z: FloatArray, growth: Growth) -> Forest:
+    """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
+
+    `counts` are the levels of each feature, Z the weighted residuals p_i z_i of shape (n, q), q = 1 for the mirror
+    geometry. A leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
+    Cost: about half of depth + 1 passes over rows x features for each tree.
+    """
+    n_inner = 2**growth.depth - 1
+    shape = (growth.n_trees, n_inner)
+    forest = Forest(
+        np.full(shape, -1, dtype=np.intp),
+        np.zeros(shape, dtype=np.intp),
+        np.zeros((growth.n_trees, n_inner + 1, Z.shape[1])),
+    )
+    odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
+    kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees)
+    if kernels is None or (n_inner + 1) * int(counts.sum()) * (Z.shape[1] + 3) > MOST_CELLS:
+        _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest)
+        return forest
+    kernels.boost(
+        rows.codes,
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64),
+        kernels.make_records(sample_weight, Z),
+        odds,
+        max(growth.min_mass * (1.0 - 1e-9), np.finfo(float).tiny),
+        (LEAST, LEAST, LEAST_BEND),
+        growth.shrinkage,
+        bool(np.ptp(sample_weight) == 0.0),
+        forest.feature,
+        forest.cut,
+        forest.value,
+    )
+    return forest
+
+
+def _odds(sample_weight: FloatArray, z: FloatArray) -> FloatArray:
+    """Return the log odds of f and the outcome y that residuals p_i (y_i - f_i) of 0/1 outcomes tell, shape (n, 2)."""
+    residual = np.divide(z, sample_weight, out=np.zeros_like(z), where=sample_weight > 0)
+    y = (residual > 0).astype(np.float64)
+    return np.column_stack([logit(np.clip(y - residual, FLOOR, 1.0 - FLOOR)), y])
+
+
+def kernels_for(additions: int) -> ModuleType | None:
+    """Return the compiled kernels for a large problem where numba is installed.
+
+    >>> kernels_for(100) is None
+    True
+    """
+    return _kernels() if additions >= COMPILE_FROM else None
+
+
+def _evaluators(steps: int) -> ModuleType | None:
+    """Return the kernels that evaluate trees; once loaded they serve small problems too, as they give the same bits."""
+    return kernels_for(COMPILE_FROM if "lowcal.engines.trees" in sys.modules else steps)
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        from lowcal.engines import trees
+    except ImportError:
+        return None
+    return trees
+
+
+def _boost(
+    codes: NDArray[Any],
+    counts: IntArray,
+    sample_weight: FloatArray,
+    Z: FloatArray,
+    odds: FloatArray,
+    growth: Growth,
+    forest: Forest,
+) -> None:
+    """Fill the trees one after the other."""
+    columns = np.column_stack([sample_weight, np.square(sample_weight), sample_weight, Z])
+    for feature, cut, value in zip(forest.feature, forest.cut, forest.value, strict=True):
+        if len(odds):
+            f = expit(odds[:, 0])
+            columns[:, 2] = sample_weight * np.maximum(f * (1.0 - f), LEAST_BEND)
+            columns[:, 3] = sample_weight * (odds[:, 1] - f)
+        node = np.zeros(len(codes), dtype=np.intp)
+        for d in range(growth.depth):
+            level = slice(2**d - 1, 2 ** (d + 1) - 1)
+            feature[level], cut[level] = _best_splits(codes, counts, node, columns, 2**d, growth.min_mass)
+            node = 2 * node + _goes_right(codes, feature[level][node], cut[level][node])
+        sums = histogram(node, columns, 2**growth.depth)
+        value[:] = growth.shrinkage * sums[:, 3:] / np.where(sums[:, 2] > 0, sums[:, 2], np.inf)[:, None]
+        if len(odds):
+            odds[:, 0] += value[node, 0]
+        else:
+            columns[:, 3:] -= sample_weight[:, None] * value[node]
+
+
+def _goes_right(codes: NDArray[Any], feature: IntArray, cut: IntArray) -> NDArray[np.bool_]:
+    return np.asarray((feature >= 0) & (codes[np.arange(len(codes)), feature] > cut))
+
+
+def _best_splits(
+    codes: NDArray[Any], counts: IntArray, node: IntArray, columns: FloatArray, n_nodes: int, min_mass: float
+) -> tuple[IntArray, IntArray]:
+    """Return for every node the feature and cut of the largest gain, the first among equals; -1 is no split."""
+    feature, cut = np.full(n_nodes, -1, dtype=np.intp), np.zeros(n_nodes, dtype=np.intp)
+    best = np.full(n_nodes, LEAST)
+    for k, n_levels in enumerate(counts.tolist()):
+        sums = histogram(node * n_levels + codes[:, k], columns, n_nodes * n_levels)
+        gain, where = _best_cuts(sums.reshape(n_nodes, n_levels, -1), min_mass)
+        better = gain > best * (1 + TIE)
+        feature[better], cut[better], best[better] = k, where[better], gain[better]
+    return feature, cut
+
+
+def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]:
+    """Return for every node the best gain of a split of one feature, relative to no split, and its cut."""
+    below = np.cumsum(sums, axis=1)
+    total = below[:, -1:, :]
+    whole = np.square(total[..., 3:]).sum(axis=-1) / np.maximum(total[..., 2], np.finfo(float).tiny)
+    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[:, :-1]
+    best = score.max(axis=1)
+    cut = (score >= (best - TIE * np.abs(best))[:, None]).argmax(axis=1)
+    return best, cut
+
+
+def _score(sums: FloatArray, min_mass: float) -> FloatArray:
+    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie."""
+    mass, square = sums[..., 0], sums[..., 1]
+    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST)
+    bend = np.where(enough, sums[..., 2], np.inf)
+    return np.asarray(np.where(enough, np.square(sums[..., 3:]).sum(axis=-1) / bend, -np.inf))

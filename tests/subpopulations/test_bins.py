@@ -1,0 +1,87 @@
+"""Bins: small ordered integers, at most as many as asked for, with room for the values beside a frequent one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowcal.frames import Table
+from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins
+
+
+def shares(cuts, distinct, mass):
+    """The mass of every bin, by a loop."""
+    edges = [-np.inf, *cuts, np.inf]
+    return [sum(m for v, m in zip(distinct, mass, strict=True) if a < v <= b) for a, b in itertools.pairwise(edges)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 20), st.integers(21, 120))
+def test_bins_are_within_the_limit_and_none_is_empty(seed, n_bins, n_values):
+    rng = np.random.default_rng(seed)
+    distinct = np.cumsum(rng.random(n_values) + 0.1)
+    mass = rng.random(n_values) ** rng.integers(1, 12)
+    cuts = even_cuts(distinct, mass, n_bins)
+    assert len(cuts) <= n_bins - 1
+    assert np.isin(cuts, distinct[:-1]).all()
+    assert (np.diff(cuts) > 0).all()
+    found = shares(cuts, distinct, mass)
+    assert min(found) > 0
+    np.testing.assert_array_equal(cuts, even_cuts(distinct, 3.7 * mass, n_bins))
+
+
+@pytest.mark.parametrize("place", [0, 50, 100])
+def test_a_frequent_value_does_not_crowd_out_the_others(place):
+    """Nine rows in ten share one value: quantiles would leave the rest two bins of twenty."""
+    distinct, mass = np.arange(101.0), np.ones(101)
+    mass[place] = 900.0
+    cuts = even_cuts(distinct, mass, 20)
+    assert len(cuts) >= 18
+    alone = [c for c in (place - 1, place) if 0 <= c < 100]
+    assert set(alone) <= set(cuts)
+    assert max(m for m in shares(cuts, distinct, mass) if m < 900) <= 7
+
+
+def test_equal_masses_make_equal_bins():
+    assert even_cuts(np.arange(100.0), np.ones(100), 4) == (24.0, 49.0, 74.0)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_bins_follow_the_weights(is_weighted):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    x[::7] = np.nan
+    w = rng.integers(0, 3, 400).astype(float) if is_weighted else np.ones(400)
+    copies = np.repeat(x, w.astype(int))
+    one = learn_bins("x0", Table.of(x[:, None]), 16, w / w.sum())
+    other = learn_bins("x0", Table.of(copies[:, None]), 16, np.full(len(copies), 1 / len(copies)))
+    assert one == other
+    assert 10 < len(one.cuts) <= 15
+
+
+def test_codes_are_ordered_like_the_values_and_missing_comes_first():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=300)
+    x[:20] = np.nan
+    table = Table.of({"x": x})
+    rows = BinEncoder((learn_bins("x", table, 8, np.full(300, 1 / 300)),))(table)
+    codes = rows.codes[:, 0].astype(int)
+    assert rows.shape == (300, 1)
+    assert rows.dtype == np.uint8
+    assert (codes[:20] == 1).all()
+    assert (codes[20:] >= 2).all()
+    order = np.argsort(x[20:])
+    assert (np.diff(codes[20:][order]) >= 0).all()
+
+
+def test_what_is_computed_once_belongs_to_its_key():
+    rows = Binned(np.zeros((3, 1), dtype=np.uint8))
+    calls = []
+    keys = [object() for _ in range(50)]
+    for key in keys + keys:
+        rows.once(key, lambda key=key: calls.append(key))
+    assert calls == keys

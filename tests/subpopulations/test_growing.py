@@ -1,0 +1,178 @@
+"""Growing trees: the definition against plain loops, and the compiled kernels against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowcal.subpopulations import growing
+from lowcal.subpopulations.bins import Binned
+from lowcal.subpopulations.growing import Forest, Growth, grow
+
+
+def world(seed, n, n_features, q, kind=np.uint8, uniform=False):
+    """Bins, level counts, weights that sum to one (some are zero) and weighted residuals in [-w, w]."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(3, 12, n_features)
+    codes = np.column_stack([rng.integers(1, c, n) for c in counts]).astype(kind)
+    w = np.ones(n) if uniform else rng.integers(0, 4, n) * (0.5 + rng.random(n)) + 1e-3 * (np.arange(n) == 0)
+    w = w / w.sum()
+    return Binned(codes), counts, w, w[:, None] * rng.uniform(-1, 1, (n, q))
+
+
+def both(monkeypatch, *args):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(growing, "COMPILE_FROM", np.inf)
+    monkeypatch.setattr(growing, "_evaluators", growing.kernels_for)
+    pure = grow(*args)
+    values = pure(args[0]), pure.leaf(args[0])
+    monkeypatch.setattr(growing, "COMPILE_FROM", 0)
+    fast = grow(*args)
+    return (pure, *values), (fast, fast(args[0]), fast.leaf(args[0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 300),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.sampled_from([0, 1, 7.5, 40]),
+    st.sampled_from([np.uint8, np.uint16]),
+    st.booleans(),
+)
+def test_the_kernels_agree_with_the_definition(seed, n, n_features, q, depth, n_trees, min_mass, kind, uniform):
+    args = *world(seed, n, n_features, q, kind, uniform), Growth(depth, min_mass, n_trees, 0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        pure, fast = both(patch, *args)
+    np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
+    np.testing.assert_array_equal(pure[0].cut, fast[0].cut)
+    np.testing.assert_allclose(pure[0].value, fast[0].value, atol=1e-10)
+    np.testing.assert_array_equal(pure[2], fast[2])
+    assert pure[2].dtype == fast[2].dtype
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 300), st.integers(1, 4), st.sampled_from([0, 5]), st.booleans())
+def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, uniform):
+    args = *world(seed, n, 3, 1, uniform=uniform), Growth(depth, min_mass, 6, 0.2, "mirror")
+    with pytest.MonkeyPatch.context() as patch:
+        pure, fast = both(patch, *args)
+    np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
+    np.testing.assert_allclose(pure[0].value, fast[0].value, atol=1e-10)
+    np.testing.assert_allclose(pure[1], fast[1], atol=1e-10)
+
+
+def test_evaluation_gives_the_same_bits(monkeypatch):
+    """Which code evaluates a forest may depend on what is loaded, so both must give the same numbers."""
+    pytest.importorskip("numba")
+    rows, *rest = world(3, 500, 4, 2)
+    monkeypatch.setattr(growing, "_evaluators", growing.kernels_for)
+    forest = grow(rows, *rest, Growth(3, 5, 20, 0.1))
+    found = []
+    for limit in (0, np.inf):
+        monkeypatch.setattr(growing, "COMPILE_FROM", limit)
+        found.append((forest(rows), forest.leaf(rows, 7)))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_wide_histograms_stay_with_the_definition(monkeypatch):
+    """A level that would not fit is grown feature by feature, with or without numba."""
+    args = *world(0, 200, 3, 1), Growth(3, 5)
+    want = grow(*args)
+    monkeypatch.setattr(growing, "COMPILE_FROM", 0)
+    monkeypatch.setattr(growing, "MOST_CELLS", 10)
+    monkeypatch.setattr(growing, "_kernels", lambda: None if growing.MOST_CELLS > 10 else pytest)  # has no boost
+    np.testing.assert_array_equal(grow(*args).feature, want.feature)
+
+
+def by_hand(codes, w, y, f, depth, min_mass, n_trees, shrinkage, geometry):
+    """Boost with loops over nodes, features and cuts; return the log odds or predictions after all trees."""
+    n = len(codes)
+    state = np.log(f / (1 - f)) if geometry == "mirror" else np.array(f)
+    for _ in range(n_trees):
+        now = 1 / (1 + np.exp(-state)) if geometry == "mirror" else state
+        bend = w * np.maximum(now * (1 - now), growing.LEAST_BEND) if geometry == "mirror" else w
+        z = w * (y - now)
+        nodes = [np.arange(n)]
+        for _ in range(depth):
+            nodes = [child for node in nodes for child in halves(codes, w, z, bend, node, min_mass)]
+        for node in nodes:
+            if len(node):
+                state[node] += shrinkage * z[node].sum() / bend[node].sum()
+    return state
+
+
+def halves(codes, w, z, bend, node, min_mass):
+    def score(rows):
+        worth = w[rows].sum() ** 2 / (w[rows] ** 2).sum() if len(rows) else 0.0
+        return z[rows].sum() ** 2 / bend[rows].sum() if worth >= max(min_mass, 1e-9) else -np.inf
+
+    best, found = score(node) + 1e-12 if len(node) else np.inf, (node, node[:0])
+    for j in range(codes.shape[1]):
+        for cut in np.unique(codes[node, j]):
+            left, right = node[codes[node, j] <= cut], node[codes[node, j] > cut]
+            if score(left) + score(right) > best * (1 + 1e-9):
+                best, found = score(left) + score(right), (left, right)
+    return found
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+@pytest.mark.parametrize("seed", range(4))
+def test_boosting_by_hand(geometry, seed):
+    rng = np.random.default_rng(seed)
+    n = 150
+    codes = np.column_stack([rng.integers(1, 8, n) for _ in range(3)])
+    w = rng.random(n) + 0.1
+    w /= w.sum()
+    f = rng.uniform(0.05, 0.95, n)
+    y = (rng.random(n) < np.where(codes[:, 0] > 4, 0.8, 0.2)).astype(float)
+    z = w[:, None] * (y - f)[:, None]
+    growth = Growth(3, 6, 8, 0.3, geometry)
+    forest = grow(Binned(codes.astype(np.uint8)), np.full(3, 8), w, z, growth)
+    start = np.log(f / (1 - f)) if geometry == "mirror" else f
+    want = by_hand(codes, w, y, f, 3, 6, 8, 0.3, geometry) - start
+    np.testing.assert_allclose(forest(Binned(codes.astype(np.uint8)))[:, 0], want, atol=1e-9)
+
+
+def test_boosting_lowers_the_loss_of_its_geometry():
+    rng = np.random.default_rng(0)
+    n = 2000
+    codes = np.column_stack([rng.integers(1, 30, n) for _ in range(4)]).astype(np.uint8)
+    truth = np.where((codes[:, 0] > 15) == (codes[:, 1] > 15), 0.9, 0.2)
+    y, f, w = (rng.random(n) < truth) * 1.0, rng.uniform(0.3, 0.7, n), np.full(n, 1 / n)
+
+    def loss(odds):
+        return np.mean(np.log1p(np.exp(np.where(y == 1, -odds, odds))))
+
+    losses = []
+    for n_trees in (1, 10, 60):
+        forest = grow(Binned(codes), np.full(4, 30), w, (w * (y - f))[:, None], Growth(2, 30, n_trees, 0.2, "mirror"))
+        odds = np.log(f / (1 - f)) + forest(Binned(codes))[:, 0]
+        losses.append(loss(odds))
+    start, least = loss(np.log(f / (1 - f))), loss(np.log(truth / (1 - truth)))
+    assert start > losses[0] > losses[1] > losses[2]
+    assert start - losses[2] > 0.75 * (start - least)
+
+
+def test_rows_that_agree_with_their_outcome_are_left_alone():
+    """A residual of 0 or 1 stands for a certain prediction; log odds stay finite."""
+    codes = np.repeat([[1], [2]], 40, axis=0).astype(np.uint8)
+    z = np.concatenate([np.zeros(40), np.ones(20), -np.ones(20)])
+    forest = grow(Binned(codes), np.array([3]), np.full(80, 1 / 80), z[:, None] / 80, Growth(1, 5, 3, 0.5, "mirror"))
+    assert np.isfinite(forest.value).all()
+
+
+def test_plain_data():
+    forest = Forest(np.array([[0, -1, 1]]), np.array([[3, 0, 2]]), np.arange(4.0).reshape(1, 4, 1))
+    assert forest.depth == 2
+    made = forest.to_dict()
+    assert made == {"depth": 2, "feature": [[0, -1, 1]], "cut": [[3, 0, 2]], "value": [[[0.0], [1.0], [2.0], [3.0]]]}
+    rows = Binned(np.array([[3, 9], [4, 2], [4, 3]], dtype=np.uint8))
+    assert forest.leaf(rows).tolist() == [0, 2, 3]
+    assert forest(rows)[:, 0].tolist() == [0.0, 2.0, 3.0]
