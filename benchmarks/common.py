@@ -60,10 +60,6 @@ class Rows:
             return {name: text[column] for name, column in columns.items()}
         return pd.DataFrame({n: pd.Categorical.from_codes(c, categories=list(text)) for n, c in columns.items()})
 
-    def one_hot(self) -> Array:
-        """Return the 0/1 memberships, one column for each value of each column."""
-        return np.concatenate([column[:, None] == np.unique(column) for column in self.codes.T], axis=1)
-
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -77,6 +73,15 @@ class Task:
     def n_groups(self) -> int:
         """Distinct values, added up over the columns."""
         return sum(len(np.unique(column)) for column in self.train.codes.T)
+
+    def memberships(self) -> tuple[Array, Array]:
+        """Return 0/1 memberships of the training and the test rows, a column for each value seen in training."""
+        values = [np.unique(column) for column in self.train.codes.T]
+        train, test = (
+            np.concatenate([column[:, None] == v for column, v in zip(rows.codes.T, values, strict=True)], axis=1)
+            for rows in (self.train, self.test)
+        )
+        return train, test
 
     def head(self, n: int) -> Task:
         """Return a small version, to warm up on."""
@@ -116,7 +121,7 @@ def made_up(n: int, n_groups: int, seed: int = 0) -> Task:
     )
 
 
-def adult(limit: int | None = None) -> Task:
+def adult(limit: int | None = None, seed: int = 0) -> Task:
     """UCI Adult: a logistic regression on five numbers, fitted on a quarter of the training rows, mended on the rest.
 
     Groups are the values of eight columns (age and hours cut at quintiles); the published test rows judge.
@@ -127,7 +132,7 @@ def adult(limit: int | None = None) -> Task:
     split = 32_561
     codes = np.column_stack([_codes(data.X[name]) for name in ADULT_TEXT] + [_quintiles(data.X[k], split) for k in CUT])
     numbers = np.column_stack([np.log1p(data.X[name]) for name in ADULT_NUMBERS])
-    shuffled = np.random.default_rng(0).permutation(split)
+    shuffled = np.random.default_rng(seed).permutation(split)
     model, mend = shuffled[: split // 4], shuffled[split // 4 :][:limit]
     p = _start(numbers[model], data.y[model], numbers)
     test = np.arange(split, len(p))[:limit]

@@ -114,9 +114,9 @@ class Listed:
 
     def __init__(self, task: Task, algorithm: str, settings: dict[str, Any]):
         self.task, self.algorithm, self.settings = task, algorithm, settings
-        members = [np.flatnonzero(column) for column in task.train.one_hot().T]
-        self.train = [m.tolist() for m in members] if algorithm == "HKRR" else members
-        self.test = [set(np.flatnonzero(column).tolist()) for column in task.test.one_hot().T]
+        train, test = ([np.flatnonzero(column) for column in part.T] for part in task.memberships())
+        self.train = [members.tolist() for members in train] if algorithm == "HKRR" else train
+        self.test = [set(members.tolist()) for members in test]
 
     def fit(self) -> None:
         from multicalibration import MulticalibrationPredictor
@@ -134,7 +134,7 @@ class Fortuna:
 
     def __init__(self, task: Task):
         self.task = task
-        self.train, self.test = task.train.one_hot(), task.test.one_hot()
+        self.train, self.test = task.memberships()
 
     def fit(self) -> None:
         from fortuna.conformal.multivalid.iterative.classification import binary_multicalibrator as home
