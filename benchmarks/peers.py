@@ -177,7 +177,7 @@ METHODS = {
     "MCGrad": Method(MCGrad, "mcgrad", "mcgrad", True),
     "HKRR": Method(partial(Listed, algorithm="HKRR", settings=HKRR), "multicalibration", "multicalibration tqdm"),
     "HJZ": Method(partial(Listed, algorithm="HJZ", settings=HJZ), "multicalibration", "multicalibration tqdm"),
-    "fortuna": Method(Fortuna, "fortuna", "aws-fortuna", True),
+    "fortuna": Method(Fortuna, "fortuna", "aws-fortuna", True, largest=10_000),  # memory: rows x groups x buckets
 }
 
 
@@ -291,6 +291,15 @@ class Result:
         """Whether one turn is enough."""
         return bool(self.failure) or self.fits[0].wall + self.predicts[0].wall > SLOW
 
+    def is_beaten(self, others: Sequence[Result]) -> bool:
+        """Whether the same method with another number of threads was clearly faster in everything: it can't count."""
+        rivals = [o for o in others if o.worker.method == self.worker.method and o is not self and o.predicts]
+        mine = self._first()
+        return any(all(a > 1.2 * b for a, b in zip(mine, o._first(), strict=True)) for o in rivals)
+
+    def _first(self) -> list[float]:
+        return [seconds for clock in (self.fits[0], self.predicts[0]) for seconds in (clock.cpu, clock.wall)]
+
     def turn(self, task: Task, limit: float, out: Path) -> None:
         """Fit and predict once; the first predictions are judged."""
         try:
@@ -332,8 +341,8 @@ def compare(task: Task, workers: Sequence[Worker], limit: float, repeats: int) -
             except Failed as failed:
                 result.failure = f"{failed} (warm-up)"
         for turn in range(repeats + 1):
-            for result in results:
-                if not result.failure and (turn == 0 or not result.is_slow):
+            for result in (r for r in results if not r.failure):
+                if turn == 0 or not (result.is_slow or result.is_beaten(results)):
                     result.turn(task, limit, out)
         for result in results:
             result.drop_warm_up()

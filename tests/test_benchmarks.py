@@ -161,6 +161,18 @@ def test_the_better_number_of_threads_counts_in_each_measure(load):
     assert peers.timing(theirs, ours, "fits", "wall", 150) == "3.0, 3.0x (3.0 to 3.0)"
 
 
+def test_only_a_clearly_slower_number_of_threads_is_beaten(load):
+    peers = load("peers")
+    one, two, even, other = (
+        result(peers, name, [seconds])
+        for name, seconds in (("MCGrad", (1, 1)), ("MCGrad", (2, 2)), ("MCGrad", (2, 1)), ("HKRR", (9, 9)))
+    )
+    assert two.is_beaten([one, two, other])
+    assert not one.is_beaten([one, two, other])
+    assert not even.is_beaten([one, even])
+    assert not other.is_beaten([one, two, other])
+
+
 def test_a_stopped_peer_gives_a_bound(load):
     peers = load("peers")
     ours = [result(peers, "lowcal degree-2", [(0.5, 0.5)])]
