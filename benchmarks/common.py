@@ -29,7 +29,7 @@ OURS: dict[str, dict[str, Any]] = {
     "lowcal degree-3": {"alpha": 0.001, "notion": "degree-3"},
     "lowcal degree-3, mirror": {"alpha": 0.001, "notion": "degree-3", "geometry": "mirror"},
     "lowcal defaults (degree-2, alpha 0.01)": {},
-    "lowcal Trees": {"alpha": 0.001, "trees": True, "validation_fraction": 0.2, "random_state": 0},
+    "lowcal Trees": {"alpha": 0.001, "trees": True, "validation_fraction": 0.2},
 }
 
 
@@ -213,7 +213,7 @@ class Ours:
         import lowcal
 
         groups = lowcal.Trees() if trees else lowcal.Groups(n_bins=MOST_LEVELS)
-        self.task, self.options = task, {"subpopulations": groups, **options}
+        self.task, self.options = task, {"subpopulations": groups, "random_state": 0, **options}
         self.train, self.test = task.train.frame(), task.test.frame()
 
     def fit(self) -> None:

@@ -37,7 +37,7 @@ X = {{f"g{{j}}": rng.integers(0, 10, n).astype(np.uint8) for j in range(10)}}
 p = rng.random(n)
 y = (rng.random(n) < np.clip(p + 0.1 * (X["g0"] == 3) - 0.1 * (X["g1"] == 4) * p, 0, 1)).astype(int)
 kind = {{"subpopulations": lowcal.Groups(n_bins=32)}}
-fit = lambda: lowcal.multicalibrate(y, p, X, alpha=0.001, **kind)
+fit = lambda: lowcal.multicalibrate(y, p, X, alpha=0.001, random_state=0, **kind)
 works = [fit, lambda: made.predictor(p, X), lambda: lowcal.measure(y, p, X, **kind),
          lambda: lowcal.measure(y, p, X, notion="smooth", **kind)]
 times = []
@@ -113,7 +113,9 @@ def passes(n: int) -> tuple[dict[str, Callable[[], Any]], int, int]:
     task = made_up(n, 100)
     frame = task.train.frame()
     groups = lowcal.Groups(n_bins=MOST_LEVELS)
-    fitted = lowcal.multicalibrate(task.train.y, task.train.p, frame, subpopulations=groups, **OURS["lowcal degree-2"])
+    fitted = lowcal.multicalibrate(
+        task.train.y, task.train.p, frame, subpopulations=groups, random_state=0, **OURS["lowcal degree-2"]
+    )
     update = fitted.predictor.updates[0]
     rows: tuple[Array, ...] = fitted.predictor.encoder(Frame.of(frame))
     p = task.train.p[:, None]

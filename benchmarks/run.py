@@ -3,6 +3,7 @@
 Run: python benchmarks/run.py [names] [--quick]
 
 Without names every benchmark of this folder runs; with names only those, and the other sections of the page stay.
+After a single name come that benchmark's own options.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(names())}; none is all")
     parser.add_argument("--quick", action="store_true", help="small sizes, printed and not written")
     parser.add_argument("--page", type=Path, default=PAGE, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    given, passed_on = parser.parse_known_args(arguments)
+    if passed_on and len(given.names) != 1:
+        parser.error(f"{' '.join(passed_on)} can be passed on to one benchmark only; name it first")
     unknown = set(given.names) - set(names())
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(names())}")
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name in QUICK:
                 print(section(name, ["--quick"]), flush=True)
             continue
-        fresh = section(name, [])
+        fresh = section(name, passed_on)
         print(fresh, flush=True)
         write(given.page, {name: fresh})
 
