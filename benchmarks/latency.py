@@ -1,0 +1,176 @@
+"""What the first call costs, what numba is worth, and how far a pass over the rows is from the machine's limit.
+
+Run: python benchmarks/latency.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import import_time
+import numpy as np
+from common import MOST_LEVELS, OURS, Array, made_up, ratios, table, three, timed
+
+REPEATS = 5
+ROWS = 1_000_000
+#: Nanoseconds that adding one row into the table of one code column takes at best, in hand-written C.
+SCATTER = 0.6
+
+#: The calls of a fresh process, in this order; each is made three times.
+CALLS = ("fit", "predict", "measure", "smooth measure")
+SCRIPT = """
+import json, sys, time
+if {blocked}:
+    sys.modules["numba"] = None
+import numpy as np, lowcal
+n, rng = {n}, np.random.default_rng(0)
+X = {{f"g{{j}}": rng.integers(0, 10, n).astype(np.uint8) for j in range(10)}}
+p = rng.random(n)
+y = (rng.random(n) < np.clip(p + 0.1 * (X["g0"] == 3) - 0.1 * (X["g1"] == 4) * p, 0, 1)).astype(int)
+kind = {{"subpopulations": lowcal.Groups(n_bins=32)}}
+fit = lambda: lowcal.multicalibrate(y, p, X, alpha=0.001, random_state=0, **kind)
+works = [fit, lambda: made.predictor(p, X), lambda: lowcal.measure(y, p, X, **kind),
+         lambda: lowcal.measure(y, p, X, notion="smooth", **kind)]
+times = []
+for work in works:
+    times.append([])
+    for _ in range({calls}):
+        start = time.perf_counter(), time.process_time()
+        result = work()
+        times[-1].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        if work is fit:
+            made = result
+print(json.dumps(times))
+"""
+
+
+def fresh(n: int, cache: str, blocked: bool = False, calls: int = 3) -> dict[str, list[list[float]]]:
+    """Run the calls in a new process; return (wall, CPU) seconds of each time they were made."""
+    code = SCRIPT.format(n=n, blocked=blocked, calls=calls)
+    environment = os.environ | {"NUMBA_CACHE_DIR": cache, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return dict(zip(CALLS, json.loads(done.stdout), strict=True))
+
+
+def first_calls(n: int) -> str:
+    """Return wall seconds of the first call with an empty and a filled kernel cache, and of the calls after it."""
+    with tempfile.TemporaryDirectory() as cache:
+        cold, warm = fresh(n, cache), fresh(n, cache)
+    bare = fresh(n, "", blocked=True)
+    lines = []
+    for call in CALLS:
+        first = [three(times[call][0][0]) for times in (cold, warm, bare)]
+        later, without = ([cpu for _, cpu in times[call][1:]] for times in (warm, bare))
+        middle, least, most = ratios(without, later)
+        lines.append(
+            [
+                call,
+                *first,
+                three(median(later)),
+                f"{three(median(without))}, {three(middle)}x ({three(least)} to {three(most)})",
+            ]
+        )
+    head = ["call", "first, no kernels cached", "first, kernels cached", "first, without numba", "later, CPU s"]
+    return table([*head, "later, without numba, CPU s"], lines)
+
+
+def imports() -> str:
+    """Return milliseconds of the imports and their ratio, as `import_time.py` takes them."""
+    for statement in import_time.STATEMENTS.values():
+        import_time.seconds(statement)
+    turns = [{k: import_time.seconds(v) for k, v in import_time.STATEMENTS.items()} for _ in range(REPEATS)]
+    base = [turn["import sklearn.calibration"] for turn in turns]
+    lines = []
+    for name in import_time.STATEMENTS:
+        taken = [turn[name] for turn in turns]
+        middle, least, most = ratios(taken, base)
+        lines.append([name, f"{1000 * median(taken):.0f}", f"{middle:.2f}x ({least:.2f} to {most:.2f})"])
+    return table(["statement", "ms", "times scikit-learn's"], lines)
+
+
+def bandwidth(n_bytes: int) -> float:
+    """Return bytes a CPU second can be read, the best of three ways over an array that no cache holds."""
+    data = np.ones(n_bytes // 8)
+    ways: list[Callable[[], Any]] = [data.sum, data.max, lambda: data @ data]
+    return max(data.nbytes / timed(way)[1].cpu for way in ways for _ in range(REPEATS))
+
+
+def passes(n: int) -> tuple[dict[str, Callable[[], Any]], int, int]:
+    """Return a pass of each kind over n rows and 100 groups, the bytes it must read and its code columns."""
+    import lowcal
+    from lowcal.frames import Table as Frame
+    from lowcal.moments import moments
+
+    task = made_up(n, 100)
+    frame = task.train.frame()
+    groups = lowcal.Groups(n_bins=MOST_LEVELS)
+    fitted = lowcal.multicalibrate(
+        task.train.y, task.train.p, frame, subpopulations=groups, random_state=0, **OURS["lowcal degree-2"]
+    )
+    update = fitted.predictor.updates[0]
+    rows: tuple[Array, ...] = fitted.predictor.encoder(Frame.of(frame))
+    p = task.train.p[:, None]
+    U, rho = np.column_stack([np.ones(n), p]), (task.train.y[:, None] - p) / n
+    design = update.terms[0].family.design(rows)
+    works = {"moments": lambda: moments(design, U, rho), "update": lambda: update(p, rows)}
+    works["update, then moments"] = lambda: (update(p, rows), moments(design, U, rho))
+    return works, sum(column.nbytes for column in rows) + p.nbytes + rho.nbytes, len(rows)
+
+
+def roofline(n: int, array_bytes: int) -> str:
+    """Return CPU nanoseconds a row of each pass beside the limits of memory and of adding into tables."""
+    works, n_bytes, columns = passes(n)
+    speed = bandwidth(array_bytes)
+    reading, adding = 1e9 * n_bytes / speed / n, SCATTER * columns
+    limit = max(reading, adding)
+    for work in works.values():
+        work()
+    turns = [{name: 1e9 * timed(work)[1].cpu / n for name, work in works.items()} for _ in range(REPEATS)]
+    lines = []
+    for name in works:
+        taken = [turn[name] for turn in turns]
+        middle, least, most = ratios(taken, [limit] * len(taken))
+        lines.append([name, f"{median(taken):.1f}", f"{middle:.1f}x ({least:.1f} to {most:.1f})"])
+    said = [
+        f"Reading one array: {speed / 1e9:.1f} GB a CPU second.",
+        f"{n:,} rows, 100 groups in {columns} code columns, degree 2: a pass reads {n_bytes / n:.0f} bytes a row,",
+        f"at least {reading:.1f} ns, and adds into {columns} tables, at least {adding:.1f} ns.",
+    ]
+    return "\n".join(said) + "\n\n" + table(["pass", "CPU ns a row", "times the limit"], lines)
+
+
+INTRODUCTION = """\
+Fresh processes; wall seconds of the first call, CPU seconds of the second and third. "Without numba" is the same
+library with numba out of reach. The limit of a pass is the larger of its bytes at the read bandwidth measured here,
+and {scatter} ns for each row and code column (hand-written C, adding into a table that stays in the nearest cache;
+not measured again here).
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the three tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes only, to see that everything runs")
+    parser.add_argument("--rows", type=int)
+    given = parser.parse_args(arguments)
+    n = given.rows or (2_000 if given.quick else ROWS)
+    print(INTRODUCTION.format(scatter=SCATTER))
+    print(f"### Import\n\n{imports()}\n")
+    if find_spec("numba") is None:
+        print("numba is not installed: its caches are left out (pip install 'lowcal[fast]').\n")
+    else:
+        print(f"### First calls, {n // 5:,} rows, 100 groups\n\n{first_calls(n // 5)}\n")
+    print(f"### One pass\n\n{roofline(n, 400 * n)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""The benchmarks run at toy sizes, and their harness counts, stops and writes as it says."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are not part of this copy")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a file of the folder as the scripts themselves do."""
+    monkeypatch.syspath_prepend(FOLDER)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def cells(printed: str, first: str) -> list[list[str]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if line[:1] == "|"]
+    return [row for row in rows if row[0] == first]
+
+
+# --- every benchmark of the page, small -----------------------------------------------------------------------
+
+
+def test_peers_are_timed_and_judged_in_one_line(load, capsys, monkeypatch):
+    peers = load("peers")
+    monkeypatch.setattr(peers, "adult", lambda limit: load("common").adult(300))
+    names = ["lowcal degree-2", "isotonic"]
+    peers.main(["--rows", "400", "--groups", "20", "--repeats", "2", "--quick", "--methods", *names])
+    printed = capsys.readouterr().out
+    for name in names:
+        made_up, adult = cells(printed, name)
+        assert made_up[1] == adult[1] == "2"
+        assert all(cell not in ("", "-") for cell in made_up + adult)
+    (truth,) = cells(printed, "the truth f*")
+    assert truth[6:9] == [".0000"] * 3
+    assert len(cells(printed, "start")) == 2
+
+
+def test_the_baseline_is_compared_over_seeds(load, capsys):
+    load("baseline").main(["--quick", "--rows", "400", "--groups", "20", "--seeds", "2"])
+    printed = capsys.readouterr().out
+    assert printed.count("The baseline is logistic") == 2
+    assert all("±" in cell for row in cells(printed, "lowcal degree-3") for cell in row[-2:])
+    assert "lowcal defaults (degree-2, alpha 0.01): worse in" in printed
+
+
+def test_a_pass_is_set_against_its_limit(load):
+    latency = load("latency")
+    shown = latency.roofline(2_000, 800_000)
+    assert [row[0] for row in cells(shown, "update")] == ["update"]
+    assert float(cells(shown, "moments")[0][1]) > 0
+    assert "100 groups" in shown
+
+
+def test_first_calls_run_in_a_fresh_process_without_numba(load):
+    found = load("latency").fresh(500, "", blocked=True, calls=2)
+    assert set(found) == {"fit", "predict", "measure", "smooth measure"}
+    assert all(len(times) == 2 and min(map(min, times)) > 0 for times in found.values())
+
+
+# --- the harness ----------------------------------------------------------------------------------------------
+
+
+def test_a_task_survives_its_file(load, tmp_path):
+    common = load("common")
+    task = common.made_up(50, 20, seed=3)
+    task.save(tmp_path / "task.npz")
+    read = common.Task.load(tmp_path / "task.npz")
+    assert read.name == task.name
+    for part in ("train", "test"):
+        for field in ("codes", "y", "p", "f_star"):
+            np.testing.assert_array_equal(getattr(getattr(read, part), field), getattr(getattr(task, part), field))
+    assert len(read.head(7).train) == 7
+
+
+def test_memberships_of_test_rows_have_the_columns_of_the_training_rows(load):
+    common = load("common")
+    train = common.Rows(np.array([[0, 1], [2, 1]], np.uint8), np.array([0, 1]), np.array([0.5, 0.5]))
+    test = common.Rows(np.array([[1, 1], [2, 3], [0, 1]], np.uint8), np.array([0, 1, 1]), np.full(3, 0.5))
+    fitted, new = common.Task("toy", train, test).memberships()
+    np.testing.assert_array_equal(fitted, [[1, 0, 1], [0, 1, 1]])
+    np.testing.assert_array_equal(new, [[0, 0, 1], [0, 1, 0], [1, 0, 1]])
+
+
+def test_scores_are_the_definitions(load):
+    common = load("common")
+    codes = np.zeros((4, 1), dtype=np.uint8)
+    rows = common.Rows(np.repeat(codes, 10, axis=0), np.tile([0, 1, 1, 1], 10), np.full(40, 0.5))
+    found = common.score(rows, np.full(40, 0.5))
+    assert found.violations["degree 1"] == pytest.approx(0.25)
+    assert found.brier == pytest.approx(0.25)
+    assert found.log_loss == pytest.approx(np.log(2))
+    other = common.score(rows, np.full(40, 0.75))
+    gap, error = found.gap(other, "brier")
+    by_hand = [0.25 - (y - 0.75) ** 2 for y in rows.y]
+    assert gap == pytest.approx(np.mean(by_hand))
+    assert error == pytest.approx(np.std(by_hand) / np.sqrt(40))
+
+
+def test_expected_losses_are_taken_over_labels_where_the_truth_is_known(load):
+    common = load("common")
+    rows = common.Rows(np.zeros((60, 1), np.uint8), np.ones(60, int), np.full(60, 0.3), np.full(60, 0.2))
+    found = common.score(rows, np.full(60, 0.4))
+    assert found.brier == pytest.approx(0.2 * 0.6**2 + 0.8 * 0.4**2)
+    assert found.log_loss == pytest.approx(-0.2 * np.log(0.4) - 0.8 * np.log(0.6))
+    assert found.violations["degree 1"] == pytest.approx(0.2)
+
+
+BUSY = """
+import sys
+for line in sys.stdin:
+    while True:
+        pass
+"""
+SLEEPER = """
+import json, sys, time
+for line in sys.stdin:
+    if json.loads(line)["do"] == "fit":
+        time.sleep(60)
+    answer = {"error": "ValueError: no"} if sys.argv[-1] == "broken" else {"cpu": 1.5, "wall": 2.5}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_method_beyond_the_limit_is_stopped(load, tmp_path):
+    peers = load("peers")
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER, encoding="utf-8")
+    worker = peers.Worker("sleeper", 1, script=[str(script)])
+    assert worker.ask(20, do="load") == peers.Clock(1.5, 2.5)
+    process = worker.process
+    with pytest.raises(peers.Stopped) as stopped:
+        worker.ask(0.2, do="fit")
+    assert stopped.value.clock.wall >= 0.4  # asleep, it uses no CPU: twice the limit on the wall stops it
+    assert process.poll() is not None
+    assert worker.process is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell CPU seconds")
+def test_the_limit_is_of_cpu_seconds(load, tmp_path):
+    peers = load("peers")
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY, encoding="utf-8")
+    worker = peers.Worker("busy", 1, script=[str(script)])
+    with pytest.raises(peers.Stopped) as stopped:
+        worker.ask(0.3, do="fit")
+    assert 0 < stopped.value.clock.cpu <= stopped.value.clock.wall + 0.05
+
+
+def test_a_method_that_fails_says_why(load, tmp_path):
+    peers = load("peers")
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER, encoding="utf-8")
+    worker = peers.Worker("broken", 1, script=[str(script)])
+    with pytest.raises(peers.Failed, match="ValueError: no"):
+        worker.ask(20, do="load")
+
+
+def result(peers, method, fits, threads=1, failure=""):
+    clocks = [peers.Clock(cpu, wall) for cpu, wall in fits]
+    return peers.Result(peers.Worker(method, threads), clocks, list(clocks), failure)
+
+
+def test_the_better_number_of_threads_counts_in_each_measure(load):
+    peers = load("peers")
+    ours = [result(peers, "lowcal degree-2", [(1.0, 1.0), (1.0, 1.0)])]
+    theirs = [result(peers, "MCGrad", [(4.0, 4.0), (6.0, 6.0)]), result(peers, "MCGrad", [(8.0, 3.0), (8.0, 3.0)], 2)]
+    assert peers.timing(theirs, ours, "fits", "cpu") == "5.0, 5.0x (4.0 to 6.0)"
+    assert peers.timing(theirs, ours, "fits", "wall") == "3.0, 3.0x (3.0 to 3.0)"
+
+
+def test_only_a_clearly_slower_number_of_threads_is_beaten(load):
+    peers = load("peers")
+    one, two, even, other = (
+        result(peers, name, [seconds])
+        for name, seconds in (("MCGrad", (1, 1)), ("MCGrad", (2, 2)), ("MCGrad", (2, 1)), ("HKRR", (9, 9)))
+    )
+    assert two.is_beaten([one, two, other])
+    assert not one.is_beaten([one, two, other])
+    assert not even.is_beaten([one, even])
+    assert not other.is_beaten([one, two, other])
+
+
+def test_a_stopped_peer_gives_a_bound(load):
+    peers = load("peers")
+    ours = [result(peers, "lowcal degree-2", [(0.5, 0.5)])]
+    stopped = result(peers, "HKRR", [])
+    stopped.fail(peers.Stopped(peers.Clock(100.0, 150.0)))
+    assert peers.timing([stopped], ours, "fits", "cpu") == "> 100, > 200x"
+    assert peers.timing([stopped], ours, "fits", "wall") == "> 150, > 300x"
+    goals = peers.gates([*ours, stopped])
+    assert goals[0] == "to fit at least 500 times faster than HKRR: more than 200 times, not decided within the limit."
+    assert goals[1].endswith("to predict at least 100 times faster than HKRR: more than 200 times, met.")
+
+
+def test_goals_are_judged_by_what_was_measured(load):
+    peers = load("peers")
+    ours = result(peers, "lowcal degree-2", [(0.5, 0.5)])
+    assert all("90 times, not met." in line for line in peers.gates([ours, result(peers, "MCGrad", [(45.0, 99.0)])]))
+    assert all("110 times, met." in line for line in peers.gates([ours, result(peers, "MCGrad", [(55.0, 9.0)])]))
+
+
+def test_a_peer_that_failed_says_so_in_its_cells(load):
+    peers = load("peers")
+    ours = [result(peers, "lowcal degree-2", [(0.5, 0.5)])]
+    broken = [result(peers, "HKRR", [], failure="ValueError: no")]
+    assert peers.timing(broken, ours, "fits", "cpu") == "ValueError: no"
+
+
+def test_larger_tasks_are_spared_after_the_limit(load):
+    peers = load("peers")
+    worker, stopped = peers.Worker("HJZ", 1), {("HJZ", 1): (10_000, 100)}
+    assert "met the limit" in peers.too_large(worker, (100_000, 100), stopped)
+    assert not peers.too_large(worker, (100_000, 20), stopped)
+    assert peers.too_large(worker, (1_000_000, 20), {}) == "not run"
+
+
+def test_an_absent_peer_is_left_out_with_a_sentence(load, monkeypatch, capsys):
+    peers = load("peers")
+    monkeypatch.setattr(peers, "is_installed", lambda package: package != "mcgrad")
+    assert peers.present(["MCGrad", "isotonic"]) == ["isotonic"]
+    assert capsys.readouterr().out == "mcgrad is not installed and left out (pip install mcgrad).\n\n"
+
+
+def test_whether_a_package_is_installed(load):
+    peers = load("peers")
+    assert peers.is_installed("numpy")
+    assert not peers.is_installed("no_such_package_at_all")
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+def test_the_runner_knows_every_benchmark(load):
+    run = load("run")
+    files = {path.stem for path in FOLDER.glob("*.py")}
+    assert set(run.names()) == files - {"common", "run"}
+    assert run.names()[:3] == ["peers", "baseline", "latency"]
+
+
+def test_fresh_sections_replace_only_themselves(load, tmp_path):
+    run = load("run")
+    page = tmp_path / "page.md"
+    run.write(page, {"smooth": "## Smooth\n\nold\n\n", "peers": "## Peers\n\n| a |\n\n"})
+    run.write(page, {"smooth": "## Smooth\n\nnew\n\n"})
+    written = page.read_text(encoding="utf-8")
+    assert "old" not in written
+    assert written.index("| a |") < written.index("new")
+    assert written.startswith("# Benchmarks\n")
+
+
+def test_options_go_to_one_benchmark_only(load, tmp_path, capsys):
+    run = load("run")
+    with pytest.raises(SystemExit):
+        run.main(["peers", "baseline", "--limit", "5", "--page", str(tmp_path / "page.md")])
+    assert "one benchmark only" in capsys.readouterr().err
+
+
+def test_a_section_has_the_command_the_machine_and_the_output(load, tmp_path):
+    run = load("run")
+    (tmp_path / "toy.py").write_text(
+        '"""A toy.\n\nMore."""\nimport sys\nprint("seen", sys.argv[1])\n', encoding="utf-8"
+    )
+    shown = run.section("toy", ["--quick"], tmp_path)
+    assert shown.startswith("## A toy\n\n`python benchmarks/toy.py --quick`, ")
+    assert "```text\nseen --quick\n```" in shown
+    assert "numpy " in shown
+    assert str(Path.home()) not in shown
+    (tmp_path / "toy.py").write_text('"""A toy."""\nprint("| x |")\nraise SystemExit(3)\n', encoding="utf-8")
+    shown = run.section("toy", [], tmp_path)
+    assert "```" not in shown
+    assert "failed with exit status 3" in shown
