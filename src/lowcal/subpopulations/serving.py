@@ -17,12 +17,12 @@ import numpy as np
 from lowcal.errors import InvalidInput, MissingColumn, suggest
 from lowcal.frames import Table as Frame
 from lowcal.subpopulations.base import Encoder, Rows
+from lowcal.subpopulations.bins import BinEncoder
 from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels
 from lowcal.subpopulations.memberships import MembershipEncoder
 from lowcal.subpopulations.thresholds import ThresholdEncoder
-from lowcal.subpopulations.trees import BinEncoder
 from lowcal.subpopulations.union import UnionEncoder
 
 #: A column of X -> the raw value in the row.
