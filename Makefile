@@ -39,11 +39,14 @@ test: lint
 test-slow: .venv/.dev
 	$(PY) -m pytest -n 2 -m slow
 
+# peers (pip install ".[peers]") are left out, with a sentence, where they are not installed
 bench: .venv/.dev
-	$(PY) benchmarks/import_time.py
 	$(PY) benchmarks/rounds.py
 	$(PY) benchmarks/smooth.py
 	$(PY) benchmarks/audit.py
+	$(PY) benchmarks/engines.py
+	$(PY) benchmarks/scale.py
+	$(PY) benchmarks/run.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

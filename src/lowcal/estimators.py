@@ -27,6 +27,7 @@ from lowcal.inputs import check_share, is_share
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
+from lowcal.stopping import Status
 from lowcal.subpopulations import Private, Trees
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), self.max_updates)
         if fit.history and fit.history[0].held_out_brier is not None and len(fit.predictor) > 0:
             every = self._run(y, p, part, seed, classes, 0.0, len(fit.predictor))
-            fit = replace(every, status=fit.status, history=fit.history)
+            # "reached" speaks of the predictor that is kept; that held-out rows chose its length stays true
+            status = Status.PATIENCE if fit.status is Status.PATIENCE else every.status
+            fit = replace(every, status=status, history=fit.history)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
         return fit
