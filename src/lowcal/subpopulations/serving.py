@@ -17,7 +17,7 @@ import numpy as np
 from lowcal.errors import InvalidInput, MissingColumn, suggest
 from lowcal.frames import Table as Frame
 from lowcal.subpopulations.base import Encoder, Rows
-from lowcal.subpopulations.bins import BinEncoder
+from lowcal.subpopulations.bins import BinEncoder, Binned
 from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels
@@ -107,8 +107,9 @@ def reader_of(encoder: Encoder) -> Callable[[Row], Rows] | None:
             return None
         return lambda row: tuple(part(row) for part in parts if part is not None)
     if isinstance(encoder, BinEncoder):
-        readers = [_level_reader(level) for level in encoder.levels]
-        return lambda row: np.array([[max(read(row), MISSING) for read in readers]])
+        readers = [_bin_reader(level) for level in encoder.levels]
+        kind = np.min_scalar_type(max([2, *(level.count for level in encoder.levels)]))
+        return lambda row: Binned(np.array([[read(row) for read in readers]], dtype=kind).reshape(1, -1))
     if isinstance(encoder, FeatureEncoder):
         features = [_feature_reader(feature) for feature in encoder.features]
         return lambda row: np.array([[value for read in features for value in read(row)]], dtype=np.float64)
@@ -116,6 +117,19 @@ def reader_of(encoder: Encoder) -> Callable[[Row], Rows] | None:
         columns = columns_of(encoder)
         return lambda row: encoder(Frame.of({c: np.array([_membership(row(c), c)]) for c in columns}))
     return None
+
+
+def _bin_reader(level: Levels) -> Callable[[Row], int]:
+    """Return the function from a row to the bin of one column; unseen categories count as missing."""
+    read = _level_reader(level)
+    if level.categories is None:
+        return read
+
+    def seen(row: Row) -> int:
+        code = read(row)
+        return MISSING if code == UNSEEN else code
+
+    return seen
 
 
 def _feature_reader(feature: Scale | Indicators) -> Callable[[Row], Sequence[float]]:
