@@ -45,16 +45,7 @@ def project(v: FloatArray) -> FloatArray:
     """
     if v.shape[1] == 1:
         return np.clip(v, 0.0, 1.0)
-    # where nothing becomes negative, all coordinates share the excess alike
-    shifted = v - (np.einsum("ia->i", v)[:, None] - 1.0) / v.shape[1]
-    outside = np.unique(np.flatnonzero(shifted < 0.0) // v.shape[1])
-    if len(outside):
-        shifted[outside] = _project_rows(v[outside])
-    return np.asarray(shifted)
-
-
-def _project_rows(v: FloatArray) -> FloatArray:
-    """Return the projection of rows of which some coordinate becomes 0."""
+    # sorted coordinates: the same sum, to the last bit, in whatever order the labels come
     descending = -np.sort(-v, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0
     rank = np.arange(1, v.shape[1] + 1)

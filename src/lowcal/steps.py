@@ -20,7 +20,7 @@ MOST_NEWTON = 64.0
 
 def slope(delta: FloatArray, rho: FloatArray) -> float:
     """Return g = sum_i <delta_i, rho_i> for weighted residuals rho: minus half the derivative of the Brier score."""
-    return float(np.einsum("ij,ij->", delta, rho))
+    return float(np.sum(delta * rho))
 
 
 def curvature(p: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
