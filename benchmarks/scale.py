@@ -96,7 +96,7 @@ def groups(scale: float) -> None:
     """Growth in groups: values of columns, then intersections of two and of three."""
     n = int(1_000_000 * scale)
     counts, seconds = [], []
-    for width, depth in ((10, 1), (30, 1), (8, 2), (15, 2), (10, 3)):
+    for width, depth in ((10, 1), (30, 1), (8, 2), (15, 2), (6, 3)):
         y, p, X = categorical(n, width)
         kind = lowcal.Groups() if depth == 1 else lowcal.Intersections(depth=depth)
         learner = kind.prepare(Table.of(X))

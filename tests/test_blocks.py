@@ -57,10 +57,11 @@ def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
     assert lowcal.measure(data.y, mended, X, subpopulations=lowcal.Thresholds()).largest <= 0.01
 
 
-def test_of_thresholds_the_worst_of_neighbours_takes_part():
+def test_of_thresholds_the_worst_of_neighbours_takes_part(monkeypatch):
     learner = lowcal.Thresholds(min_mass=0).prepare({"t": np.arange(20.0)})
     value = np.random.default_rng(0).random(len(learner.names))
-    families, chosen = blocks._active(learner, value, 5)
+    monkeypatch.setattr(blocks, "MAX_FEATURES", 10)
+    families, chosen = blocks._active(learner, value, 2, 0.1)
     assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
     assert int(value.argmax()) in chosen
     start = len(value) - len(learner.families[-1].names)
@@ -68,6 +69,22 @@ def test_of_thresholds_the_worst_of_neighbours_takes_part():
     assert len(nested) == 5
     for run, j in zip(np.array_split(np.arange(start, len(value)), 5), nested, strict=True):
         assert run[0] - 1 <= j <= run[-1] + 1
+
+
+def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch):
+    learner = lowcal.Groups().prepare(data.X)
+    value = np.random.default_rng(0).random(len(learner.names))
+    assert np.array_equal(blocks._active(learner, value, 2, 0.4)[1], np.arange(len(value)))
+    monkeypatch.setattr(blocks, "MANY_FEATURES", 10)
+    families, chosen = blocks._active(learner, value, 2, 0.4)
+    assert np.array_equal(chosen, np.flatnonzero(value >= 0.08))
+    assert 0 < len(chosen) < len(value)
+    assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
+    assert int(value.argmax()) in blocks._active(learner, value, 2, 100.0)[1]
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.02)
+    assert fit.status == "reached"
+    assert sum(len(term.family.names) for term in fit.predictor.updates[0].terms) < len(value)
+    assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X).largest <= 0.02
 
 
 def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):

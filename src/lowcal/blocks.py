@@ -30,6 +30,8 @@ from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 FEW_FEATURES = 100
 #: Overlapping subpopulations are solved for in chunks of at most this many features.
 CHUNK_FEATURES = 400
+#: Beyond this many features, members whose violation is below this share of alpha sit out.
+MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 #: Of thresholds, which nest, at most so many features take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
@@ -74,6 +76,7 @@ def block_terms(
     found: Suprema,
     geometry: Geometry,
     seed: int | Sequence[int],
+    alpha: float = 0.0,
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
     h = weight[:, None] * _row_curvature(p, geometry)
@@ -81,7 +84,7 @@ def block_terms(
     if not weights:
         return _witness_terms(learner, p, rho, h, found, seed)
     U = evaluate(weights, p)
-    families, chosen = _active(learner, found.value, MAX_FEATURES // _per_member(U))
+    families, chosen = _active(learner, found.value, _per_member(U), alpha)
     design = stack([family.design(learner.rows) for family in families])
     g = moments(design, U, rho) if found.moments is None else found.moments[chosen]
     rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(U))
@@ -95,24 +98,36 @@ def _per_member(U: Evaluated) -> int:
     return 1 if isinstance(U, CellIds) else int(U.shape[1])
 
 
-def _active(learner: WeakLearner, value: FloatArray, limit: int) -> tuple[list[Family], IntArray]:
-    """Return the families to solve for, and the numbers of their members: all, but of thresholds at most `limit`.
+def _active(learner: WeakLearner, value: FloatArray, per_member: int, alpha: float) -> tuple[list[Family], IntArray]:
+    """Return the families to solve for, and the numbers of their members.
 
-    Neighbouring thresholds of a feature say almost the same; the worst of each run of neighbours is kept.
+    All, where these are few. Of many, those whose violation is far below alpha sit out; a later round may need them.
     """
+    is_many = len(value) * per_member > MANY_FEATURES
     families, chosen, start = [], [], 0
     for family in learner.families:
         size = len(family.names)
-        inside = np.arange(size)
-        if size > limit and _is_nested(family.design(learner.rows)):
-            edges = np.linspace(0, size, limit + 1).astype(np.intp)
-            here = value[start : start + size]
-            inside = np.array([a + leading(here[a:b]) for a, b in itertools.pairwise(edges)])
-            family = family.take(inside)
-        families.append(family)
-        chosen.append(start + inside)
+        here = value[start : start + size]
+        inside = _representatives(family.design(learner.rows), here, MAX_FEATURES // per_member)
+        if is_many:
+            inside = inside[here[inside] >= SMALL_SHARE * min(alpha, value.max())]
+        if len(inside):
+            families.append(family if len(inside) == size else family.take(inside))
+            chosen.append(start + inside)
         start += size
     return families, np.concatenate(chosen)
+
+
+def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
+    """Return all members, but of thresholds at most `limit`: the worst of each run of neighbours.
+
+    Neighbouring thresholds of a feature say almost the same.
+    """
+    size = len(value)
+    if size <= limit or not _is_nested(design):
+        return np.arange(size)
+    edges = np.linspace(0, size, limit + 1).astype(np.intp)
+    return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
 
 
 def _is_nested(design: Design) -> bool:
