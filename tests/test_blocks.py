@@ -185,7 +185,7 @@ def test_blocks_are_every_member_once():
             found = list(blocks._blocks(design, few))
             assert sorted(np.concatenate([block.members for block in found]).tolist()) == list(range(design.shape[1]))
             if few == 100:
-                assert all(len(block.members) <= 4 or isinstance(block, blocks.Run) for block in found)
+                assert all(len(block.members) <= 4 or isinstance(block, blocks.Column) for block in found)
 
 
 @pytest.mark.parametrize("notion", ["multiaccuracy", "full-0.5"])
