@@ -57,6 +57,36 @@ def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
     assert lowcal.measure(data.y, mended, X, subpopulations=lowcal.Thresholds()).largest <= 0.01
 
 
+def test_of_thresholds_the_worst_of_neighbours_takes_part(monkeypatch):
+    learner = lowcal.Thresholds(min_mass=0).prepare({"t": np.arange(20.0)})
+    value = np.random.default_rng(0).random(len(learner.names))
+    monkeypatch.setattr(blocks, "MAX_FEATURES", 10)
+    families, chosen = blocks._active(learner, value, 2, 0.1)
+    assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
+    assert int(value.argmax()) in chosen
+    start = len(value) - len(learner.families[-1].names)
+    nested = [j for j in chosen if j >= start]
+    assert len(nested) == 5
+    for run, j in zip(np.array_split(np.arange(start, len(value)), 5), nested, strict=True):
+        assert run[0] - 1 <= j <= run[-1] + 1
+
+
+def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch):
+    learner = lowcal.Groups().prepare(data.X)
+    value = np.random.default_rng(0).random(len(learner.names))
+    assert np.array_equal(blocks._active(learner, value, 2, 0.4)[1], np.arange(len(value)))
+    monkeypatch.setattr(blocks, "MANY_FEATURES", 10)
+    families, chosen = blocks._active(learner, value, 2, 0.4)
+    assert np.array_equal(chosen, np.flatnonzero(value >= 0.08))
+    assert 0 < len(chosen) < len(value)
+    assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
+    assert int(value.argmax()) in blocks._active(learner, value, 2, 100.0)[1]
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.02)
+    assert fit.status == "reached"
+    assert sum(len(term.family.names) for term in fit.predictor.updates[0].terms) < len(value)
+    assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X).largest <= 0.02
+
+
 def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
     fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01)
@@ -155,7 +185,26 @@ def test_blocks_are_every_member_once():
             found = list(blocks._blocks(design, few))
             assert sorted(np.concatenate([block.members for block in found]).tolist()) == list(range(design.shape[1]))
             if few == 100:
-                assert all(len(block.members) <= 4 or isinstance(block, blocks.Run) for block in found)
+                assert all(len(block.members) <= 4 or isinstance(block, blocks.Column) for block in found)
+
+
+@pytest.mark.parametrize("notion", ["multiaccuracy", "full-0.5"])
+def test_a_sample_stands_for_all_rows(data, monkeypatch, notion):
+    """The coefficients of a sampled Gram matrix are those of all rows, up to its noise."""
+    learner = lowcal.Groups().prepare(data.X)
+    p, rho = data.p[:, None], (data.y - data.p)[:, None] / 3000
+    parsed, weight = lowcal.parse_notion(notion), np.full(3000, 1 / 3000)
+    found = parsed.suprema(p, rho, learner.design())
+
+    def movement():
+        terms = blocks.block_terms(parsed, learner, p, rho, weight, found, "euclidean", (0, 1))
+        return sum(term(p, term.family.design(learner.rows)) for term in terms)
+
+    every = movement()
+    monkeypatch.setattr(blocks, "GRAM_ROWS", 1500)
+    some = movement()
+    assert not np.array_equal(some, every)
+    assert np.linalg.norm(some - every) <= 0.35 * np.linalg.norm(every)
 
 
 @pytest.mark.parametrize("notion", ["degree-2", "degree-3", "full-0.25"])

@@ -2,9 +2,9 @@
 
 On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a feature sum to zero over the labels, so
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
-Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a run of disjoint
-subpopulations, whose Gram matrix is one small block for each, or a chunk of overlapping ones with a Gram matrix of
-its own; the cost is linear in subpopulations. A subsample of the rows may stand for all of them in G.
+Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a code column,
+whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
+a Gram matrix of its own. A subsample of the rows may stand for all of them in G.
 This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from lowcal.engines.parts import Parts
@@ -30,6 +31,8 @@ from lowcal.weights import CellIds, Evaluated, Weight, evaluate
 FEW_FEATURES = 100
 #: Overlapping subpopulations are solved for in chunks of at most this many features.
 CHUNK_FEATURES = 400
+#: Beyond this many features, members whose violation is below this share of alpha sit out.
+MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 #: Of thresholds, which nest, at most so many features take part in one round.
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
@@ -49,6 +52,8 @@ SWEEPS, SWEPT = 10, 0.05
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
+#: Of a code column at most so many sums are held.
+MOST_SUMS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +79,7 @@ def block_terms(
     found: Suprema,
     geometry: Geometry,
     seed: int | Sequence[int],
+    alpha: float = 0.0,
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
     h = weight[:, None] * _row_curvature(p, geometry)
@@ -81,7 +87,7 @@ def block_terms(
     if not weights:
         return _witness_terms(learner, p, rho, h, found, seed)
     U = evaluate(weights, p)
-    families, chosen = _active(learner, found.value, MAX_FEATURES // _per_member(U))
+    families, chosen = _active(learner, found.value, _per_member(U), alpha)
     design = stack([family.design(learner.rows) for family in families])
     g = moments(design, U, rho) if found.moments is None else found.moments[chosen]
     rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(U))
@@ -95,24 +101,36 @@ def _per_member(U: Evaluated) -> int:
     return 1 if isinstance(U, CellIds) else int(U.shape[1])
 
 
-def _active(learner: WeakLearner, value: FloatArray, limit: int) -> tuple[list[Family], IntArray]:
-    """Return the families to solve for, and the numbers of their members: all, but of thresholds at most `limit`.
+def _active(learner: WeakLearner, value: FloatArray, per_member: int, alpha: float) -> tuple[list[Family], IntArray]:
+    """Return the families to solve for, and the numbers of their members.
 
-    Neighbouring thresholds of a feature say almost the same; the worst of each run of neighbours is kept.
+    All, where these are few. Of many, those whose violation is far below alpha sit out; a later round may need them.
     """
+    is_many = len(value) * per_member > MANY_FEATURES
     families, chosen, start = [], [], 0
     for family in learner.families:
         size = len(family.names)
-        inside = np.arange(size)
-        if size > limit and _is_nested(family.design(learner.rows)):
-            edges = np.linspace(0, size, limit + 1).astype(np.intp)
-            here = value[start : start + size]
-            inside = np.array([a + leading(here[a:b]) for a, b in itertools.pairwise(edges)])
-            family = family.take(inside)
-        families.append(family)
-        chosen.append(start + inside)
+        here = value[start : start + size]
+        inside = _representatives(family.design(learner.rows), here, MAX_FEATURES // per_member)
+        if is_many:
+            inside = inside[here[inside] >= SMALL_SHARE * min(alpha, value.max())]
+        if len(inside):
+            families.append(family if len(inside) == size else family.take(inside))
+            chosen.append(start + inside)
         start += size
     return families, np.concatenate(chosen)
+
+
+def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
+    """Return all members, but of thresholds at most `limit`: the worst of each run of neighbours.
+
+    Neighbouring thresholds of a feature say almost the same.
+    """
+    size = len(value)
+    if size <= limit or not _is_nested(design):
+        return np.arange(size)
+    edges = np.linspace(0, size, limit + 1).astype(np.intp)
+    return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
 
 
 def _is_nested(design: Design) -> bool:
@@ -135,7 +153,9 @@ def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray 
 
 
 def _rows_of(U: Evaluated, rows: IntArray) -> Evaluated:
-    return CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
+    if isinstance(U, CellIds):
+        return CellIds(U.ids[rows], U.n_cells)
+    return np.asfortranarray(U[rows])  # histograms read one weight after the other
 
 
 def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
@@ -199,27 +219,40 @@ def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sa
 
 
 # ------------------------------------------------------------------------------------------------- Gauss-Seidel
-class Run:
-    """Subpopulations that share no row: least squares for each alone.
+class Column:
+    """The groups of one code column: run by run of disjoint ones, least squares for each group alone.
 
-    `owner` says for each code which of them it is in (their number: in none), `membership` how much.
+    Whatever these groups add is a function of the code, so all runs together need one pass over the rows.
     """
 
-    def __init__(self, members: IntArray, codes: IntArray | slice, owner: IntArray, membership: FloatArray) -> None:
-        self.members, self.codes, self.owner = members, codes, owner
-        self.membership = None if bool((membership == 1.0).all()) else membership
-        self.gram: FloatArray | None = None
+    def __init__(self, members: IntArray, codes: IntArray, tables: Sequence[sparse.csc_array]) -> None:
+        self.members, self.codes, self.tables = members, codes, tables
+        self.is_exact = len(tables) == 1
+        self.levels = int(tables[0].shape[0])
+        self.sums: FloatArray | None = None
+        self.grams: list[FloatArray] = []
 
     def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what is left of the moments, and the coefficients for it; moves `moved`."""
-        parts = Parts(self.owner[self.codes], len(self.members))
-        A = problem.U if self.membership is None else problem.U * self.membership[self.codes, None]
-        if self.gram is None:
-            self.gram = parts.products(A, problem.h * A)
-        left = problem.g[self.members] - (parts.products(A, problem.h * moved) if moved.any() else 0.0)
-        theta = _solve_parts(self.gram, left, problem.ridge)
-        moved += parts.combine(A, theta)
-        return left, theta
+        parts = Parts(self.codes, self.levels)
+        if self.sums is None:
+            self.sums = parts.products(problem.U, problem.h * problem.U)
+            self.grams = [_gather(table.power(2), self.sums) for table in self.tables]
+        seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
+        left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))
+        stops = np.cumsum([table.shape[1] for table in self.tables])[:-1]
+        for g, gram, table in zip(np.split(problem.g[self.members], stops), self.grams, self.tables, strict=True):
+            left.append(g - _gather(table, seen + self.sums @ total))
+            theta.append(_solve_parts(gram, left[-1], problem.ridge))
+            total += (table @ theta[-1].reshape(len(g), -1)).reshape(total.shape)
+        moved += parts.combine(problem.U, total)
+        return np.concatenate(left), np.concatenate(theta)
+
+
+def _gather(table: sparse.csc_array, sums: FloatArray) -> FloatArray:
+    """Return the sums of levels added up to those of groups."""
+    _, S, d = sums.shape
+    return np.asarray(table.T @ sums.reshape(-1, S * d)).reshape(-1, S, d)
 
 
 class Chunk:
@@ -227,6 +260,7 @@ class Chunk:
 
     def __init__(self, members: IntArray, design: Design) -> None:
         self.members, self.design = members, design
+        self.is_exact = True
         self.gram: FloatArray | None = None
 
     def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -248,7 +282,7 @@ def _sweep(problem: Squares) -> FloatArray:
     """
     theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
     blocks = list(_blocks(problem.design, problem.U.shape[1]))
-    for _ in range(SWEEPS if len(blocks) > 1 else 1):
+    for _ in range(1 if len(blocks) == 1 and blocks[0].is_exact else SWEEPS):
         rest = 0.0
         for block in blocks:
             left, step = block.step(problem, moved)
@@ -280,20 +314,20 @@ def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
 
-def _blocks(design: Design, per_member: int) -> Iterator[Run | Chunk]:
-    """Yield the blocks of a design: all at once if these are few, runs where they are long, chunks of the rest."""
+def _blocks(design: Design, per_member: int) -> Iterator[Column | Chunk]:
+    """Yield the blocks of a design: all at once if these are few, columns of long runs, chunks of the rest."""
     m = design.shape[1]
     if m * per_member <= FEW_FEATURES:
         yield Chunk(np.arange(m), design)
         return
-    room, start, columns = max(1, CHUNK_FEATURES // per_member), 0, _columns(design)
+    room, start = max(1, CHUNK_FEATURES // per_member), 0
     rest: list[tuple[IntArray, Design]] = []
-    for column in columns:
+    for column in _columns(design):
         members = start + np.arange(column.shape[1])
         start += len(members)
-        found = _runs(column, members, LEAST_RUN if per_member <= MANY_WEIGHTS else 1)
+        found = _runs(column, members, per_member)
         if found is not None:
-            yield from found
+            yield found
             continue
         for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):
             if sum(len(taken) for taken, _ in rest) + len(some) > room:
@@ -328,39 +362,33 @@ def _take(design: Design, members: IntArray) -> Design:
     return Matrix(np.column_stack([design.column(int(j)) for j in members]))
 
 
-def _runs(design: Design, members: IntArray, least: int) -> list[Run] | None:
-    """Return the runs of disjoint groups of a column; None where they are short: the groups overlap too much."""
-    if isinstance(design, Codes) and isinstance(design.decode[0], Table):
-        found = list(_disjoint(design.decode[0]))
-        if len(members) > 1 and len(members) < least * len(found):
-            return None
-        split = np.split(members, np.cumsum([count for count, _, _ in found])[:-1])
-        return [Run(some, design.codes[0], *run[1:]) for some, run in zip(split, found, strict=True)]
-    if least > 1:
+def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
+    """Return a code column as runs of disjoint groups; None where they are short: the groups overlap too much."""
+    if not isinstance(design, Codes) or not isinstance(design.decode[0], Table):
         return None
-    everyone = np.zeros(design.shape[0], dtype=np.intp)
-    return [Run(members[[j]], slice(None), everyone, design.column(j)) for j in range(len(members))]
+    codes, matrix = design.codes[0], design.decode[0].matrix
+    if matrix.shape[0] > len(codes):
+        occupied, codes = np.unique(codes, return_inverse=True)
+        matrix = matrix[occupied]
+    matrix = matrix.tocsc()
+    starts = _starts(matrix)
+    is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
+    if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
+        return None
+    stops = [*starts[1:], len(members)]
+    return Column(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
 
 
-def _disjoint(table: Table) -> Iterator[tuple[int, IntArray, FloatArray]]:
-    """Yield how many groups follow each other without sharing a code, which group each code is in, and how much."""
-    matrix = table.matrix.tocsc()
-    levels, m = matrix.shape
-    count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
-    for j in range(m):
-        entries = slice(matrix.indptr[j], matrix.indptr[j + 1])
-        inside = matrix.indices[entries]
-        if (owner[inside] >= 0).any():
-            yield count, _close(owner, count), membership
-            count, owner, membership = 0, np.full(levels, -1), np.ones(levels)
-        owner[inside], membership[inside] = count, matrix.data[entries]
-        count += 1
-    yield count, _close(owner, count), membership
-
-
-def _close(owner: IntArray, count: int) -> IntArray:
-    """Give the codes that are in none of the groups the number after the last."""
-    return np.where(owner < 0, count, owner).astype(np.min_scalar_type(count))
+def _starts(matrix: sparse.csc_array) -> list[int]:
+    """Return where the runs of disjoint groups begin: at the first group that shares a code with the run before."""
+    starts, taken = [0], np.zeros(matrix.shape[0], dtype=bool)
+    for j in range(matrix.shape[1]):
+        inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
+        if taken[inside].any():
+            starts.append(j)
+            taken[:] = False
+        taken[inside] = True
+    return starts
 
 
 # ---------------------------------------------------------------------------------------------- infinite weight classes

@@ -191,6 +191,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
             found,
             problem.geometry,
             (problem.seed, attempt),
+            problem.alpha,
         )
         step = _joint(problem, p, terms, found) or _single(problem, p, found)
         if step is None:
