@@ -38,7 +38,7 @@ LEAST_HELD_OUT = 20
 #: What alpha=None means without held-out rows, and with held-out rows that stop before noise is chased.
 ALPHA, GUARDED_ALPHA = 0.01, 0.001
 #: The default class boosts so many trees in a round, tuned on five data sets (benchmarks/learners.py).
-BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4}
+BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4, "max_bins": 32}
 #: Held-out rounds without improvement before boosting stops.
 BOOSTED_PATIENCE = 2
 
@@ -110,18 +110,19 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
-        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), self.max_updates)
-        if fit.history and fit.history[0].held_out_brier is not None and len(fit.predictor) > 0:
-            every = self._run(y, p, part, seed, classes, 0.0, len(fit.predictor))
+        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), None)
+        chosen = len(fit.predictor)
+        if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:
+            every = self._run(y, p, part, seed, classes, 0.0, lambda record: record.n_updates >= chosen)
             fit = replace(every, status=fit.status, history=fit.history)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
         return fit
 
     def _run(
-        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, most: int | None
+        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, callback: Any
     ) -> Fit:
-        """Run `multicalibrate` on a share of the rows."""
+        """Run `multicalibrate` with a share of the rows held out, until the callback says so."""
         geometry = self._geometry()
         subpopulations = self._subpopulations(len(p), geometry)
         is_guarded = self._held_out_share(len(p)) > 0
@@ -137,7 +138,8 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             step=self.step,
             sample_weight=part.weight,
             validation_fraction=held_out,
-            max_updates=most,
+            max_updates=self.max_updates,
+            callback=callback,
             progress=self.progress,
             random_state=seed,
             classes=classes,
