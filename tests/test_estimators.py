@@ -86,7 +86,15 @@ def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
     chosen = multicalibrate(y, p, X, geometry="mirror", validation_fraction=0.2, random_state=seed, **options)
     assert chosen.status == Status.PATIENCE
-    again = multicalibrate(y, p, X, geometry="mirror", max_updates=len(chosen.predictor), random_state=seed, **options)
+    again = multicalibrate(
+        y,
+        p,
+        X,
+        geometry="mirror",
+        random_state=seed,
+        callback=lambda r: r.n_updates >= len(chosen.predictor),
+        **options,
+    )
     np.testing.assert_array_equal(model.predict_proba(X), again.predictor(p, X))
     assert (model.status_, model.history_) == (chosen.status, chosen.history)
     assert model.n_updates_ == chosen.n_updates > len(model.predictor_) == len(chosen.predictor)

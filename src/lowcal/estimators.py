@@ -39,7 +39,7 @@ LEAST_HELD_OUT = 20
 #: What alpha=None means without held-out rows, and with held-out rows that stop before noise is chased.
 ALPHA, GUARDED_ALPHA = 0.01, 0.001
 #: The default class boosts so many trees in a round, tuned on five data sets (benchmarks/learners.py).
-BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4}
+BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4, "max_bins": 32}
 #: Held-out rounds without improvement before boosting stops.
 BOOSTED_PATIENCE = 2
 
@@ -111,20 +111,27 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
-        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), self.max_updates)
-        if fit.history and fit.history[0].held_out_brier is not None and len(fit.predictor) > 0:
-            every = self._run(y, p, part, seed, classes, 0.0, len(fit.predictor))
-            # "reached" speaks of the predictor that is kept; that held-out rows chose its length stays true
-            status = Status.PATIENCE if fit.status is Status.PATIENCE else every.status
-            fit = replace(every, status=status, history=fit.history)
+        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), max_updates=self.max_updates)
+        chosen = len(fit.predictor)
+        if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:
+            fit = replace(self._refit(y, p, part, seed, classes, fit.status, chosen), history=fit.history)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
         return fit
 
-    def _run(
-        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, most: int | None
+    def _refit(
+        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, status: str, chosen: int
     ) -> Fit:
-        """Run `multicalibrate` on a share of the rows."""
+        """Take the chosen number of rounds on all rows; say "reached" only if that is true of what is kept."""
+        if status == Status.PATIENCE:  # held-out rows chose the length: no claim is made, so no last search is needed
+            fit = self._run(y, p, part, seed, classes, 0.0, callback=lambda record: record.n_updates >= chosen)
+            return replace(fit, status=Status.PATIENCE)
+        return self._run(y, p, part, seed, classes, 0.0, max_updates=chosen)
+
+    def _run(
+        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, **end: Any
+    ) -> Fit:
+        """Run `multicalibrate` with a share of the rows held out, until its target, or the end that is given."""
         geometry = self._geometry()
         subpopulations = self._subpopulations(len(p), geometry)
         is_guarded = self._held_out_share(len(p)) > 0
@@ -140,7 +147,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             step=self.step,
             sample_weight=part.weight,
             validation_fraction=held_out,
-            max_updates=most,
+            **end,
             progress=self.progress,
             random_state=seed,
             classes=classes,

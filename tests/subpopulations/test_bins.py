@@ -46,6 +46,17 @@ def test_a_frequent_value_does_not_crowd_out_the_others(place):
     assert max(m for m in shares(cuts, distinct, mass) if m < 900) <= 7
 
 
+@pytest.mark.parametrize("place", [20, 42, 71])
+def test_a_value_worth_three_shares_is_alone_but_for_a_small_run(place):
+    distinct, mass = np.arange(101.0), np.ones(101)
+    mass[place] = 15.0
+    cuts = even_cuts(distinct, mass, 20)
+    assert place in cuts
+    share = 100 / 19
+    assert max(shares(cuts, distinct, mass)) <= 15 + share / 2
+    assert sorted(shares(cuts, distinct, mass))[-2] <= np.ceil(share)
+
+
 def test_equal_masses_make_equal_bins():
     assert even_cuts(np.arange(100.0), np.ones(100), 4) == (24.0, 49.0, 74.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowcal.subpopulations import growing
@@ -45,6 +45,7 @@ def both(monkeypatch, *args):
     st.sampled_from([np.uint8, np.uint16]),
     st.booleans(),
 )
+@example(1, 8, 2, 1, 3, 1, 1, np.uint8, False)  # nodes of one row next to heavy ones: is it one effective row?
 def test_the_kernels_agree_with_the_definition(seed, n, n_features, q, depth, n_trees, min_mass, kind, uniform):
     args = *world(seed, n, n_features, q, kind, uniform), Growth(depth, min_mass, n_trees, 0.3)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,6 +66,19 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
     np.testing.assert_allclose(pure[0].value, fast[0].value, atol=1e-10)
     np.testing.assert_allclose(pure[1], fast[1], atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_kernels_agree_on_very_unequal_weights(monkeypatch, seed):
+    """A light node next to a heavy one: its size must not be a difference of large numbers."""
+    rows, counts, _, _ = world(seed, 120, 3, 1)
+    rng = np.random.default_rng(seed)
+    w = 10.0 ** rng.integers(-9, 1, 120)
+    w /= w.sum()
+    args = rows, counts, w, w[:, None] * rng.uniform(-1, 1, (120, 1)), Growth(4, 1)
+    pure, fast = both(monkeypatch, *args)
+    np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
+    np.testing.assert_array_equal(pure[0].cut, fast[0].cut)
 
 
 def test_evaluation_gives_the_same_bits(monkeypatch):

@@ -15,7 +15,9 @@ from lowcal import multicalibrate
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
 from lowcal.subpopulations import Trees
-from lowcal.subpopulations.trees import OWN_TREES, is_combination, n_labels
+from lowcal.subpopulations.bins import Binned
+from lowcal.subpopulations.growing import Forest
+from lowcal.subpopulations.trees import OWN_TREES, TreeSum, is_combination, n_labels
 from lowcal.testing import check_subpopulations
 
 N = 800
@@ -342,6 +344,24 @@ def test_rows_without_weight_neither_scale_nor_shape_a_sum():
     silent.learn(r)
     absent.learn(r[:400])
     np.testing.assert_allclose(silent.design().dense()[:400], absent.design().dense(), atol=1e-12)
+
+
+def test_rows_without_weight_do_not_scale_a_sum():
+    """Two effects add up only on rows without weight: the others fill the range by themselves."""
+    X = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], 50, axis=0)
+    w = np.repeat([1.0, 1.0, 1.0, 0.0], 50)
+    z = np.repeat([-0.25, 0.25, 0.25, 0.0], 50)
+    learner = Trees(n_trees=40, max_depth=1, shrinkage=0.3).prepare(X, w)
+    learner.learn(z[:, None])
+    c = learner.design().column(1)
+    assert np.abs(c[:150]).max() == pytest.approx(1.0)
+    assert c[150] == 1.0  # what lies beyond is clipped
+
+
+def test_what_lies_beyond_the_fitted_range_is_clipped():
+    forest = Forest(np.array([[0]]), np.array([[2]]), np.array([[[-3.0], [1.0]]]))
+    rows = Binned(np.array([[2], [3]], dtype=np.uint8))
+    assert TreeSum("sum", forest, 2.0).design(rows).column(0).tolist() == [-1.0, 0.5]
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])

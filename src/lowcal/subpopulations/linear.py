@@ -87,7 +87,9 @@ def _sigmoid(A: FloatArray, beta: FloatArray, z: FloatArray, w: FloatArray) -> F
     if deviation <= 1e-12 * max(1.0, float(np.abs(score).max())):
         return np.zeros_like(beta)
     scales = [sign * s / deviation for s in STEEPNESS for sign in (1.0, -1.0)]
-    gains = [abs(float(expit(scale * score) @ z)) for scale in scales]
+    rising = [float(expit(s / deviation * score) @ z) for s in STEEPNESS]
+    total = float(z.sum())  # sigmoid(-t) = 1 - sigmoid(t)
+    gains = [abs(g) for up in rising for g in (up, total - up)]
     return scales[leading(np.array(gains))] * beta
 
 
