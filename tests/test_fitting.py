@@ -433,3 +433,14 @@ def test_step_of_the_first_solver_is_the_papers(data: definition.World, three: d
             assert np.abs(term.theta).sum() == pytest.approx(0.03 / (2 * d), rel=1e-12)
         own = fit_groups(world, solver="first", notion="multiaccuracy", alpha=0.03, step=0.01)
         assert np.abs(own.predictor.updates[0].terms[0].theta).sum() == pytest.approx(0.01, rel=1e-12)
+
+
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.25"])
+def test_without_a_seed_equal_calls_give_equal_predictors(notion):
+    """A sampled Gram matrix (many rows) and redrawn labels (many constraints for the rows) take no part in chance."""
+    data = make_miscalibrated(30_000 if notion == "degree-2" else 400, n_columns=4, random_state=0)
+    options = {} if notion == "degree-2" else {"subpopulations": lowcal.Thresholds(["x0"], min_mass=0)}
+    a, b = (multicalibrate(data.y, data.p, data.X, notion=notion, alpha=0.001, **options) for _ in range(2))
+    assert (a.status, a.noise_floor) == (b.status, b.noise_floor)
+    assert (a.noise_floor is None) == (notion == "degree-2")
+    assert a.predictor(data.p, data.X).tobytes() == b.predictor(data.p, data.X).tobytes()

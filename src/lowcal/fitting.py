@@ -75,7 +75,7 @@ def multicalibrate(
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
         next is not known yet); return True to stop.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
-    random_state : seed of the held-out split and of subsamples.
+    random_state : seed of the held-out split and of subsamples; without one, only the held-out split is left to chance.
     classes : names of the columns of p, where the values of y do not tell.
     monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
@@ -115,7 +115,8 @@ def multicalibrate(
         geometry,
         None if step == "newton" else step,
         step == "newton",
-        int(rng.integers(2**31)),
+        # chance enters the held-out rows only if no seed is given: equal calls should give equal predictors
+        0 if random_state is None else int(rng.integers(2**31)),
     )
     watch = None
     if held_out.any():
@@ -126,7 +127,7 @@ def multicalibrate(
         )
     if stop_at_noise is None:
         stop_at_noise = watch is None and may_interpolate(problem, fitted.p)
-    floor = noise_floor(problem, fitted.p, rng) if stop_at_noise else None
+    floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed)) if stop_at_noise else None
     run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
     fit = run(fitted.p, progress)
     if fit.predictor.updates:

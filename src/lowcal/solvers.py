@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +22,14 @@ from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
-from lowcal.weights import Weight
+from lowcal.weights import Monomial, Weight
 
 T = TypeVar("T")
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
+#: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
+START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
 
@@ -175,29 +177,43 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
     """All constraints at once: least squares of the residual on every c(x) u(f), then a line search (spec 4.4).
 
     Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
-    subsample or the ridge would break that, the single step is taken instead.
+    subsample or the ridge would break that, the single step is taken instead. What a boosting learner offers at its
+    own shrinkage is tried first, under the same condition, after a few steps on what it starts with.
     """
+    if problem.learner.boosts:
+        start = replace(problem, learner=problem.learner.start())
+        for early in itertools.islice(block(start, p), START_STEPS):
+            p = early.p
+            yield early
     for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)
         if found is None:
             return
-        terms = block_terms(
-            problem.notion,
-            problem.learner,
-            p,
-            problem.rho(p),
-            problem.weight,
-            found,
-            problem.geometry,
-            (problem.seed, attempt),
-            problem.alpha,
+        step = (
+            _offered(problem, p, found)
+            or _joint(problem, p, _directions(problem, p, found, attempt), found)
+            or _single(problem, p, found)
         )
-        step = _joint(problem, p, terms, found) or _single(problem, p, found)
         if step is None:
             return
         p = step.p
         yield step
+
+
+def _directions(problem: Problem, p: FloatArray, found: Suprema, attempt: int) -> tuple[Term, ...]:
+    """Return the least-squares direction over all constraints; each attempt draws its own subsample."""
+    return block_terms(
+        problem.notion,
+        problem.learner,
+        p,
+        problem.rho(p),
+        problem.weight,
+        found,
+        problem.geometry,
+        (problem.seed, attempt),
+        problem.alpha,
+    )
 
 
 def _basis(problem: Problem, p: FloatArray) -> Iterator[tuple[Weight, int]]:
@@ -236,6 +252,23 @@ def _single(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
     witness = found.witness(j)
     term = Term(problem.learner.member(j), witness.weights, witness.coefficients[None])
     return _take(problem, p, (term,), found)
+
+
+def _offered(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
+    """Return the update that a boosting learner offers, at its own shrinkage, if it makes the guaranteed progress.
+
+    A line search would undo the shrinkage: it follows the fitted rows, on which the learner has grown.
+    """
+    offers = problem.learner.offers
+    if problem.step is not None or problem.newton_only or not offers or offers[0].geometry != problem.geometry:
+        return None
+    sizes = [np.eye(p.shape[1])[[offer.label]][:, None] * offer.size for offer in offers]
+    terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
+    update = Update(tuple(terms), problem.geometry)
+    moved = update(p, problem.learner.rows)
+    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    is_enough = problem.loss(moved) <= problem.loss(p) - enough + ROUNDING
+    return Step(update, moved, float(found.value.max())) if is_enough else None
 
 
 def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Suprema) -> Step | None:

@@ -25,7 +25,7 @@ from lowcal.engines.reference import Codes, Decode, Design, Table, stack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import read_weight
-from lowcal.simplex import FloatArray, IntArray, leading
+from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -129,6 +129,16 @@ class Found:
     design: Design
 
 
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """An update that a boosting learner proposes as it is: add size * c(x) to the label. Its shrinkage is its step."""
+
+    family: Family
+    label: int
+    size: float
+    geometry: Geometry
+
+
 #: Makes new members from weighted residuals Z of shape (n, q).
 Learn = Callable[[FloatArray], Sequence[Family]]
 
@@ -167,6 +177,21 @@ class WeakLearner:
     def is_exact(self) -> bool:
         """Whether "none found" speaks of the whole class, not only of what the learner finds."""
         return self.learner is None
+
+    @property
+    def boosts(self) -> bool:
+        """Whether the learner offers updates at its own shrinkage."""
+        return bool(getattr(self.learner, "boosts", False))
+
+    def start(self) -> WeakLearner:
+        """Return the class of only those members that the learner starts with."""
+        return WeakLearner(self.encoder, self.rows, self.weight, self._start)
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
+        offers: Sequence[Offer] = getattr(self.learner, "offers", ())
+        return offers
 
     def design(self, rows: Rows | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""

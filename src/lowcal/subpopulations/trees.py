@@ -21,7 +21,7 @@ from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive, check_whole
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, check_min_mass
+from lowcal.subpopulations.base import Everyone, Family, Offer, Subpopulations, WeakLearner, check_min_mass
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins
 from lowcal.subpopulations.growing import Forest, Growth, grow
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
@@ -77,16 +77,6 @@ class Trees(Subpopulations):
             raise InvalidInput(f"shrinkage must be at most 1, but {self.shrinkage!r} was given.")
         if self.geometry not in ("euclidean", "mirror"):
             raise InvalidInput(f"geometry must be 'euclidean' or 'mirror', but {self.geometry!r} was given.")
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """An update that a boosting learner proposes as it is: add size * c(x) to the label. Its shrinkage is its step."""
-
-    family: Family
-    label: int
-    size: float
-    geometry: Geometry
 
 
 class Learn:

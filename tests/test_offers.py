@@ -1,0 +1,91 @@
+"""What a boosting learner offers is taken at its own shrinkage, and only if it makes the guaranteed progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lowcal import Trees, multicalibrate
+from lowcal.estimators import BOOSTED
+from lowcal.notions import LowDegree
+from lowcal.solvers import SOLVERS, START_STEPS, Problem, guaranteed_progress
+from lowcal.subpopulations.trees import TreeSum
+
+
+def world(n=6000, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    truth = np.where(X[:, 0] * X[:, 1] > 0, 0.85, 0.15)
+    return X, (rng.random(n) < truth).astype(float), rng.uniform(0.2, 0.8, n), truth
+
+
+def problem(X, y, geometry="mirror", **options):
+    trees = Trees(**{**BOOSTED, "geometry": geometry, **options})
+    weight = np.full(len(y), 1 / len(y))
+    return Problem(y[:, None], weight, LowDegree(2), trees.prepare(X), 0.001, geometry)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_the_sum_is_taken_as_it_is(geometry):
+    X, y, f, _ = world()
+    one = problem(X, y, geometry)
+    steps, p = [], f[:, None]
+    for step in SOLVERS["block"](one, p):
+        steps.append(step)
+        if len(steps) == START_STEPS + 3:
+            break
+    on_everyone = [all(term.family.names == ("everyone",) for term in step.update.terms) for step in steps]
+    assert 1 <= sum(on_everyone) == sum(on_everyone[:START_STEPS])
+    for step in steps:
+        assert one.loss(step.p) <= one.loss(p) - guaranteed_progress(one, step.violation, 1) + 1e-12
+        p = step.p
+    offered = [step for step in steps if isinstance(step.update.terms[0].family, TreeSum)]
+    assert len(offered) >= 3
+    for step in offered:
+        (term,) = step.update.terms
+        h = term.family.forest(one.learner.rows)
+        np.testing.assert_allclose(term(f[:, None], term.family.design(one.learner.rows)), h, atol=1e-12)
+
+
+def test_an_offer_without_enough_progress_is_not_taken():
+    """A forest that hardly moves keeps the bound by the step on all constraints instead."""
+    X, y, f, _ = world(1500)
+    one = problem(X, y, n_trees=2, shrinkage=1e-6)
+    steps = []
+    for step in SOLVERS["block"](one, f[:, None]):
+        steps.append(step)
+        if len(steps) == START_STEPS + 2:
+            break
+    assert one.loss(steps[-1].p) < one.loss(steps[START_STEPS - 1].p) - 0.01
+
+
+@pytest.mark.parametrize("change", [{"step": 0.5}, {"newton_only": True}])
+def test_a_step_that_the_user_chose_is_kept(change):
+    X, y, f, _ = world(1500)
+    one = replace(problem(X, y), **change)
+    for number, step in enumerate(SOLVERS["block"](one, f[:, None])):
+        if number == START_STEPS:
+            assert len(step.update.terms) > 1
+            return
+
+
+def test_an_offer_of_another_geometry_is_not_taken():
+    X, y, f, _ = world(1500)
+    one = replace(problem(X, y, "mirror"), geometry="euclidean")
+    for number, step in enumerate(SOLVERS["block"](one, f[:, None])):
+        if number == START_STEPS:
+            assert len(step.update.terms) > 1
+            return
+
+
+def test_shrinkage_is_what_generalises():
+    """Held-out rows and shrinkage recover an interaction that no column shows alone, from a start that is noise."""
+    X, y, f, truth = world()
+    options = {"alpha": 0.001, "geometry": "mirror", "validation_fraction": 0.2, "random_state": 0}
+    trees = Trees(**BOOSTED, geometry="mirror")
+    fit = multicalibrate(y[:4000], f[:4000], X[:4000], subpopulations=trees, **options)
+    p = fit.predictor(f[4000:], X[4000:])
+    assert np.mean((p - truth[4000:]) ** 2) < 0.1 * np.mean((f[4000:] - truth[4000:]) ** 2)
+    assert fit.n_updates <= fit.bound
