@@ -44,6 +44,7 @@ html_css_files = ["lowcal.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_copyright = False
+html_show_search_summary = False  # a summary would be fetched, which a page opened as a file may not do
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5f8a", "color-brand-content": "#0b5f8a"},
     "dark_css_variables": {"color-brand-primary": "#7cc4ea", "color-brand-content": "#7cc4ea"},
