@@ -1,0 +1,39 @@
+"""Public names have several addresses: `lowcal.Fit`, and `lowcal.runs.Fit`, to which the pages of source link back."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import desc_signature
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("doctree-read", add_homes)
+    return {"parallel_read_safe": True}
+
+
+def add_homes(_app: Any, document: nodes.document) -> None:
+    """Let every entry of the reference be found under the packages and the module that hold it, too."""
+    for signature in document.findall(desc_signature):
+        for name in [name for name in signature["ids"] if name.startswith("lowcal.")]:
+            signature["ids"] += [home for home in homes_of(name) if home not in signature["ids"]]
+
+
+def homes_of(name: str) -> list[str]:
+    """Return the addresses of a name in the module that defines it and in the packages around that, but for lowcal.
+
+    >>> homes_of("lowcal.Trees.bind")
+    ['lowcal.subpopulations.Trees.bind', 'lowcal.subpopulations.trees.Trees.bind']
+    """
+    parts = name.split(".")
+    for size in range(len(parts) - 1, 0, -1):
+        try:
+            module = import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        home = getattr(getattr(module, parts[size], None), "__module__", "").split(".")
+        return [".".join(home[:k] + parts[size:]) for k in range(2, len(home) + 1)]
+    return []
