@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from lowcal.certificates import Constraints, Method
+from lowcal.drawing import SHOWN, Violations
 from lowcal.errors import InvalidInput, MissingExtra
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
-from lowcal.report import Binned, fragment, markdown, page, write
+from lowcal.report import Binned, by_degree, fragment, markdown, page, write
 
 
 class Verdict(StrEnum):
@@ -167,13 +168,13 @@ class AuditReport:
         path : where the page goes, whole or not at all
         before : an audit of another model by the same notion, to compare with
         """
-        made = page(self, None if before is None else self._comparable(before))
+        made = page(self, None if before is None else self.comparable(before))
         if path is not None:
             write(made, path)
         return made
 
-    def _comparable(self, before: object) -> AuditReport:
-        """Refuse what this report can't be compared with."""
+    def comparable(self, before: object) -> AuditReport:
+        """Return an earlier report if this one can be compared with it, refuse it otherwise."""
         if not isinstance(before, AuditReport):
             raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
         if str(before.notion) != str(self.notion) or before.layout != self.layout:
@@ -187,6 +188,15 @@ class AuditReport:
         """Return the verdict, the figures and the n worst groups as Markdown."""
         check_whole("n", n, 1)
         return markdown(self, n)
+
+    def plot(
+        self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
+    ) -> Violations:
+        """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
+
+        Returns a display with the attributes `ax_` and `figure_`, as `lowcal.ViolationDisplay` is. Needs matplotlib.
+        """
+        return Violations(**violations_of(self, before)).plot(kind, n=n, ax=ax)
 
     def _repr_html_(self) -> str:
         return fragment(self)
@@ -276,6 +286,23 @@ def _plain(value: Any) -> Any:
 def _finite(value: Any) -> Any:
     """Return None for nan and the infinities, which JSON does not know."""
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def violations_of(report: AuditReport, before: AuditReport | None = None) -> dict[str, Any]:
+    """Return the values that a picture of violations shows, by the names of `lowcal.drawing.Violations`."""
+    shown = report.findings
+    names = tuple(one.subpopulation for one in shown)
+    earlier = {} if before is None else {one.subpopulation: one.violation for one in report.comparable(before).findings}
+    return {
+        "names": names,
+        "violation": np.array([one.violation for one in shown]),
+        "lower": np.array([one.lower for one in shown]),
+        "upper": np.array([one.upper for one in shown]),
+        "by_degree": np.array([by_degree([group for group, _ in report.moments[name]])[0] for name in names]),
+        "alpha": report.alpha,
+        "confidence": report.confidence,
+        "before": None if before is None else np.array([earlier.get(name, np.nan) for name in names]),
+    }
 
 
 def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lowcal.guarantees import describe
 from lowcal.report import charts, words
+from lowcal.report.degrees import by_degree
 from lowcal.report.source import Audit, Found, labels
 from lowcal.report.tables import Cell, Column, pairs, table
 from lowcal.report.text import count, digits, html, name, number, several, share, shorten
@@ -208,7 +209,7 @@ def heat_map(view: View) -> str:
     degree = max((m.degree for one in shown for m, _ in audit.moments[one.subpopulation]), default=0)
     columns = [Column("Group", "text")]
     columns += [Column(f"Degree {j + 1}", hint=f"the weight {_power(j)}") for j in range(degree)]
-    rows = [[name(one.subpopulation), *(_hot(view, one.subpopulation, j) for j in range(degree))] for one in shown]
+    rows = [[name(one.subpopulation), *_hot(view, one.subpopulation)] for one in shown]
     label = ", for the label where it is largest (in brackets)" if view.is_multiclass else ""
     keys = "".join(
         f'<li><span class="{kind}" aria-hidden="true"></span>{text}</li>'
@@ -236,14 +237,16 @@ def _power(j: int) -> str:
     return "1" if j == 0 else "prediction" if j == 1 else f"prediction to the power {j}"
 
 
-def _hot(view: View, group: str, j: int) -> Cell:
-    """Return the largest moment of degree j + 1 over the labels."""
-    values = [float(m.gap(j) * m.mass) if m.degree > j else np.nan for m, _ in view.audit.moments[group]]
-    if np.isnan(values).all():
-        return Cell(number(np.nan), "h0")
-    a = int(np.nanargmax(np.abs(values)))
-    text = view.size(values[a]) + (f" ({html(shorten(view.labels[a], 20))})" if view.is_multiclass else "")
-    return Cell(text, heat(values[a], view.audit.alpha))
+def _hot(view: View, group: str) -> list[str | Cell]:
+    """Return the cells of one group, a degree each."""
+    values, which = by_degree([moments for moments, _ in view.audit.moments[group]])
+    return [
+        Cell(
+            view.size(value) + (f" ({html(shorten(view.labels[a], 20))})" if view.is_multiclass else ""),
+            heat(value, view.audit.alpha),
+        )
+        for value, a in zip(values, which, strict=True)
+    ]
 
 
 def heat(value: float, alpha: float) -> str:

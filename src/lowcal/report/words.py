@@ -37,7 +37,7 @@ def verdict(audit: Audit, worst: str) -> str:
     if audit.verdict == "violated":
         return (
             f"The model's probabilities are wrong for some groups: {sure} the largest error of a group is at least "
-            f"{low}, where {alpha} is tolerated; the worst of the {groups} examined is {worst}, where they are "
+            f"{low}, where {alpha} is tolerated; the worst of the {groups} examined is {worst}, where predictions are "
             f"{side(audit.findings[0])}."
         )
     return (
@@ -53,9 +53,7 @@ def side(found: Found) -> str:
     too, weight = "too low" if found.violation > 0 else "too high", str(found.weight)
     if "label" in weight:
         return f"{too} for some labels"
-    where = (
-        "" if weight == "1" else " where they are high" if _MONOMIAL.fullmatch(weight) else " in part of their range"
-    )
+    where = "" if weight == "1" else " at the upper end" if _MONOMIAL.fullmatch(weight) else " in part of their range"
     return too + where
 
 
