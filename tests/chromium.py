@@ -96,14 +96,14 @@ class Chromium:
 
     def click(self, selector):
         """Click the middle of an element with the mouse."""
-        middle = f"""(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: "center"}});
-            const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"""
-        x, y = self.run(middle)
+        find = f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+        box = "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2];"
+        x, y = self.run(f"(() => {{ {find} {box} }})()")
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def troubles(self):
-        """Return errors and warnings of the console, exceptions, dialogs, and everything that was asked of a network."""
+        """Return errors and warnings of the console, exceptions, dialogs, and whatever was loaded beside the page."""
         self.run("1")
         found = []
         for event in self.events:

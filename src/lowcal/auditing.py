@@ -23,7 +23,7 @@ from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import LowDegree, Notion, Smooth, Suprema, Witness, parse_notion
-from lowcal.report.reliability import KEPT, joined, reliability
+from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore

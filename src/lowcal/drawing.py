@@ -46,13 +46,14 @@ def _pyplot() -> Any:
 
 
 def short(name: str, length: int = LONGEST) -> str:
-    """Return a name on one line, of at most `length` characters.
+    """Return a name on one line, of at most `length` characters; the middle is left out, as ends tell groups apart.
 
-    >>> short("sex=F & race=Other", 10)
-    'sex=F & r…'
+    >>> short("education=Some-college", 12)
+    'educat…llege'
     """
     flat = " ".join(str(name).split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"
+    tail = (length - 1) // 2
+    return flat if len(flat) <= length else f"{flat[: length - 1 - tail]}…{flat[-tail:]}"
 
 
 def _plain_text(labels: Sequence[Any]) -> None:
@@ -135,13 +136,20 @@ class Violations:
         reach = max(float(np.nanmax(np.abs(table), initial=0.0)), self.alpha)
         image = axes.imshow(table, cmap="cividis", vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest")
         for (j, k), value in np.ndenumerate(table):
-            color = "black" if value > 0 else "white"
+            color = _readable(image.cmap(image.norm(value)))
             weight = "bold" if abs(value) > self.alpha else "normal"
             axes.text(k, j, f"{value:+.4f}", ha="center", va="center", color=color, fontsize=8, fontweight=weight)
         self._rows(axes, shown)
         axes.set_xticks(np.arange(table.shape[1]), [f"degree {k + 1}" for k in range(table.shape[1])])
         axes.set_xlabel(f"bold: beyond the tolerated ±{self.alpha:g}{_rest(shown, len(self.names))}")
         axes.figure.colorbar(image, ax=axes, label="violation (+: predictions too low)", aspect=40)
+
+
+def _readable(color: Sequence[float]) -> str:
+    """Return black or white, whichever stands out more: they are equal at a luminance of 0.179 (WCAG 2)."""
+    rgb = np.array(color[:3])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
 
 
 # --- reliability, trajectories, levels, moments -------------------------------------------------------------
@@ -197,7 +205,8 @@ def draw_trajectory(
         axes.axvline(kept, color="0.4", linewidth=1, label=f"kept: {kept} updates")
     axes.set_xlabel("updates")
     axes.set_ylabel(metric)
-    axes.set_ylim(bottom=0.0)
+    if alpha is not None:
+        axes.set_ylim(bottom=0.0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
     _tidy(axes)
@@ -222,16 +231,17 @@ def draw_sandwich(axes: Any, degrees: Sequence[int], moment: FloatArray, lower: 
     is_known = bool(np.isfinite(upper).all())
     if is_known:
         axes.fill_between(degrees, lower, upper, color="0.9", label="allowed")
-        axes.plot(degrees, upper, "v--", color=BEFORE, markersize=5, label="at most: the truth's moment, plus slack")
-    axes.plot(
-        degrees, lower, "^:", color="black", markersize=5, label="at least: mean outcome x moment below, less slack"
-    )
+        axes.plot(degrees, upper, "v--", color=BEFORE, markersize=5, label="at most: the truth's moment")
+    axes.plot(degrees, lower, "^:", color="black", markersize=5, label="at least: mean outcome x moment below")
     axes.plot(degrees, moment, "o-", color=AFTER, markersize=6, label="moment of the predictions")
     axes.set_xticks(list(degrees))
-    axes.set_xlabel("degree" + ("" if is_known else "\nthe upper bound needs the truth: pass f_star or replicates"))
+    axes.set_xlabel(
+        "degree (bounds include their slack)"
+        + ("" if is_known else "\nthe upper bound needs the truth: pass f_star or replicates")
+    )
     axes.set_ylabel("moment")
-    axes.set_ylim(bottom=min(0.0, float(lower.min())))
-    axes.legend(frameon=False)
+    axes.set_ylim(bottom=min(0.0, float(np.nanmin(lower))))
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize="small")
     _tidy(axes)
 
 

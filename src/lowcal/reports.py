@@ -19,7 +19,7 @@ from lowcal.errors import InvalidInput, MissingExtra
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
-from lowcal.report import Binned, by_degree, fragment, markdown, page, write
+from lowcal.report import Binned, as_markdown, by_degree, fragment, page, write
 
 
 class Verdict(StrEnum):
@@ -187,7 +187,7 @@ class AuditReport:
     def to_markdown(self, n: int = 10) -> str:
         """Return the verdict, the figures and the n worst groups as Markdown."""
         check_whole("n", n, 1)
-        return markdown(self, n)
+        return as_markdown(self, n)
 
     def plot(
         self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None

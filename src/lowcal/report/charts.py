@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.report.reliability import Binned
+from lowcal.report.binning import Binned
 from lowcal.report.source import Found
 from lowcal.report.text import html, number, several
 from lowcal.simplex import FloatArray

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lowcal import __version__
 from lowcal.report import words
 from lowcal.report.source import Audit, Found
 from lowcal.report.text import digits, marked, number, share, shorten
@@ -11,7 +10,7 @@ from lowcal.report.text import digits, marked, number, share, shorten
 LONG = 1000
 
 
-def markdown(audit: Audit, n: int = 10) -> str:
+def as_markdown(audit: Audit, n: int = 10) -> str:
     """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
     lines = [f"# Calibration audit: {words.title(audit)}", ""]
     lines += [words.verdict(audit, marked(audit.findings[0].subpopulation)), ""]
@@ -19,7 +18,7 @@ def markdown(audit: Audit, n: int = 10) -> str:
     lines += ["", *_table(audit, audit.findings[:n]), ""]
     for note in audit.notes:
         lines += [f"> Note: {marked(note, LONG)}", ""]
-    made = [f"{title}: {shorten(value, 200)}" for title, value in words.provenance(audit, __version__)]
+    made = [f"{title}: {shorten(value, 200)}" for title, value in words.provenance(audit)]
     return "\n".join([*lines, marked("; ".join(made) + ".", LONG), ""])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -27,8 +28,10 @@ class Limits:
     groups: int = 200
     panels: int = 400
 
-    def halved(self) -> Limits:
-        """Return half as much of everything."""
+    def less(self) -> Limits:
+        """Return less: first fewer panels with other than the worst label, then half of everything."""
+        if self.panels > self.groups:
+            return Limits(self.rows, self.groups, max(self.groups, self.panels * 3 // 4))
         return Limits(self.rows // 2, self.groups // 2, self.panels // 2)
 
 
@@ -57,9 +60,11 @@ class View:
 
     def earlier(self, group: str) -> Found | None:
         """Return the finding of the earlier audit on a group, if it has one."""
-        if self.before is None:
-            return None
-        return next((one for one in self.before.findings if one.subpopulation == group), None)
+        return self._before_by_name.get(group)
+
+    @cached_property
+    def _before_by_name(self) -> dict[str, Found]:
+        return {} if self.before is None else {one.subpopulation: one for one in self.before.findings}
 
     def size(self, value: float, signed: bool = True) -> str:
         """Return a violation as text."""
@@ -397,9 +402,9 @@ def reading(view: View) -> str:
     )
 
 
-def provenance(view: View, version: str) -> str:
+def provenance(view: View) -> str:
     """Return where the figures come from."""
-    rows = [(html(title), html(shorten(value, 400))) for title, value in words.provenance(view.audit, version)]
+    rows = [(html(title), html(shorten(value, 400))) for title, value in words.provenance(view.audit)]
     return _section("source", "Where this comes from", pairs(rows))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lowcal.guarantees import GroupMoments
 from lowcal.inputs import Layout
-from lowcal.report.reliability import Binned
+from lowcal.report.binning import Binned
 
 
 class Found(Protocol):

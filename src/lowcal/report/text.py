@@ -47,11 +47,6 @@ def name(value: object) -> str:
     return f"<bdi>{html(shorten(value))}</bdi>"
 
 
-def line(value: object, length: int) -> str:
-    """Return text for one line of a picture, shortened and escaped."""
-    return html(shorten(" ".join(_DIRECTED.sub("", str(value)).split()), length))
-
-
 def marked(value: object, length: int = LONGEST) -> str:
     r"""Return text for Markdown, on one line, with nothing that Markdown or HTML would read.
 

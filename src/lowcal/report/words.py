@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from math import isnan
 
 from lowcal.report.source import Audit, Found
@@ -116,7 +117,7 @@ def meaning(audit: Audit) -> list[str]:
     return said
 
 
-def provenance(audit: Audit, version: str) -> list[tuple[str, str]]:
+def provenance(audit: Audit) -> list[tuple[str, str]]:
     """Return where the figures come from."""
     classes = "numbers in [0, 1]" if audit.layout.classes is None else ", ".join(str(c) for c in audit.layout.classes)
     worth = f" (worth {audit.n_effective:,.0f} by their weights)" if audit.n_effective < 0.999 * audit.n_rows else ""
@@ -129,5 +130,10 @@ def provenance(audit: Audit, version: str) -> list[tuple[str, str]]:
         ("Outcomes", classes),
         ("Intervals by", audit.method),
         ("Seed", "not given" if audit.seed is None else str(audit.seed)),
-        ("Made by", f"lowcal {version}"),
+        ("Made by", f"lowcal {_version()}"),
     ]
+
+
+def _version() -> str:
+    """Return the package's version; the package itself stands above all of its modules, and so is not imported here."""
+    return str(sys.modules["lowcal"].__dict__["__version__"])

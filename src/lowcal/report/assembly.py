@@ -7,7 +7,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from lowcal import __version__
 from lowcal.report import sections
 from lowcal.report.sections import Limits, View
 from lowcal.report.source import Audit
@@ -27,7 +26,7 @@ def page(audit: Audit, before: Audit | None = None) -> str:
         made = _page(View(audit, before, limits))
         if len(made.encode()) <= MOST_BYTES or limits.groups <= 1:
             return made
-        limits = limits.halved()
+        limits = limits.less()
 
 
 def _page(view: View) -> str:
@@ -43,7 +42,7 @@ def _page(view: View) -> str:
             sections.details(view),
             sections.moments(view),
             sections.reading(view),
-            sections.provenance(view, __version__),
+            sections.provenance(view),
         ]
     )
     script = _asset("page.js")
