@@ -96,7 +96,7 @@ def test_the_heat_map_holds_the_moments(n_classes, ax):
 
 def test_a_hundred_groups_grow_and_forty_are_shown():
     data = make_miscalibrated(4000, n_columns=10, n_levels=10, random_state=0)
-    X = {f"column ${name}$": value for name, value in data.X.items()}
+    X = {f"column ${name}^$": value for name, value in data.X.items()}
     display = ViolationDisplay.from_predictions(data.y, data.p, X, random_state=0, null_draws=19)
     assert len(display.names) > 100
     assert len(display.ax_.get_yticks()) == 40

@@ -194,6 +194,12 @@ def test_the_side_says_where_predictions_err():
     assert words.side(audited(2, notion="full-0.25").findings[0]).endswith("in part of their range")
 
 
+def test_what_chance_may_have_done_is_not_called_wrong():
+    one = audited(2).findings[0]
+    assert words.judged(one) == words.side(one)
+    assert words.judged(replace(one, lower=-0.1, upper=0.1)) == "not clearly wrong"
+
+
 def test_notes_and_provenance_are_on_the_page():
     report = replace(audited(2), notes=("these are <b>the</b> rows the model was fitted on.",), n_effective=100.0)
     whole = "".join(read(report.to_html()).text)

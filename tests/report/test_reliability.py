@@ -55,8 +55,8 @@ def test_values_that_occur_often_are_never_cut_or_mixed():
 
 
 def test_rows_without_weight_do_not_move_the_cuts():
-    f, weight = np.array([0.1, 0.2, 0.9, 0.95]), np.array([0.5, 0.5, 0.0, 0.0])
-    assert cuts(f, weight, 2) == pytest.approx([0.15])
+    f, weight = np.array([0.1, 0.2, 0.9, 0.95]), np.array([0.5, 0.0, 0.5, 0.0])
+    assert cuts(f, weight, 2) == pytest.approx([0.5])
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95])

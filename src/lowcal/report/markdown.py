@@ -36,4 +36,4 @@ def _row(audit: Audit, one: Found) -> list[str]:
     sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
     label = [marked(one.label, 40)] if audit.layout.d > 1 else []
     member = number(one.conditional, 3, signed=True)
-    return [marked(one.subpopulation), *label, share(one.mass), *sizes, member, words.side(one)]
+    return [marked(one.subpopulation), *label, share(one.mass), *sizes, member, words.judged(one)]

@@ -150,7 +150,7 @@ def worst(view: View, n: int = 10) -> str:
             view.size(one.violation),
             f"{view.size(one.lower)} to {view.size(one.upper)}",
             number(one.conditional, 3, signed=True),
-            words.side(one),
+            words.judged(one),
         ]
         for one, old in zip(shown, earlier, strict=True)
     ]

@@ -58,6 +58,11 @@ def side(found: Found) -> str:
     return too + where
 
 
+def judged(found: Found) -> str:
+    """Return the side where the interval tells it."""
+    return side(found) if found.is_significant else "not clearly wrong"
+
+
 def size(audit: Audit, value: float) -> str:
     """Return a violation with as many decimals as the tolerance asks for."""
     return number(value, digits(audit.alpha))
