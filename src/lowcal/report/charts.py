@@ -13,7 +13,7 @@ from lowcal.report.text import html, number, several
 from lowcal.simplex import FloatArray
 
 #: The side of a reliability diagram's square, and the room for its numbers.
-SIDE, ROOM = 200, 34
+SIDE, ROOM = 200, 44
 #: Where the axes of a reliability diagram may end: rare outcomes would sit in a corner of [0, 1].
 ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -108,7 +108,7 @@ def _frame(end: float) -> str:
         f'<text x="-4" y="8" class="e">{end:g}</text><text x="{half}" y="{SIDE + 13}" class="m">{text}</text>',
         f'<text x="{SIDE}" y="{SIDE + 13}" class="e">{end:g}</text>',
         f'<text x="{half}" y="{SIDE + 27}" class="m">mean prediction</text>',
-        f'<text x="-24" y="{half}" class="m" transform="rotate(-90 -24 {half})">mean outcome</text>',
+        f'<text x="-34" y="{half}" class="m" transform="rotate(-90 -34 {half})">mean outcome</text>',
     ]
     return "".join(marks)
 
