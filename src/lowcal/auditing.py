@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +23,7 @@ from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import LowDegree, Notion, Smooth, Suprema, Witness, parse_notion
+from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
@@ -185,8 +186,12 @@ def audit(
         groups = [
             _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
         ]
+        binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
     notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact)
-    return _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
+    report = _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
+    kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
+    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
+    return replace(report, reliability=kept, seed=seed)
 
 
 def _check_options(alpha: object, confidence: object, method: str, null_draws: object) -> None:

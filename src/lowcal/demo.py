@@ -22,6 +22,7 @@ from lowcal.datasets import load_adult
 from lowcal.errors import MissingExtra
 from lowcal.fitting import multicalibrate
 from lowcal.frames import Table
+from lowcal.reports import AuditReport
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.subpopulations import Intersections, Subpopulations
@@ -34,7 +35,7 @@ ALPHA = 0.003
 TOLERATED = 0.015
 TRAIN, MEND = 3_000, 25_000
 SMALLEST = 0.02
-PICTURE = "lowcal-demo.png"
+PICTURE, PAGE = "lowcal-demo.png", "lowcal-demo.html"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Judged:
 
 
 def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
-    """Run the demonstration and print it; with a folder, save the picture there."""
+    """Run the demonstration and print it; with a folder, save the report and the picture there."""
     classes = Intersections(COLUMNS, depth=2, min_mass=100)
     print("lowcal demo: UCI Adult, does a person earn more than 50,000 dollars a year?\n", flush=True)
     mend, test = _prepare(seed)
@@ -68,8 +69,11 @@ def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
     degree_two = judged[NOTIONS.index("degree-2")]
     _print_groups(degree_two, test, classes)
     _print_scores(judged, test)
-    _print_audits(degree_two, test, classes, seed)
+    before, after = _print_audits(degree_two, test, classes, seed)
     if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        after.to_html(folder / PAGE, before=before)
+        print(f"   Report:  {folder / PAGE}")
         _draw(judged, folder)
     return judged
 
@@ -189,30 +193,30 @@ def _print_scores(judged: list[Judged], test: Part) -> None:
     )
 
 
-def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -> None:
-    """Print what the held-out rows certify, before and after."""
+def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -> list[AuditReport]:
+    """Print what the held-out rows certify, before and after, and return both reports."""
     n = len(one.before.names)
     print(f"\n5. What {len(test.y):,} held-out rows certify: all {n} groups at once, with 95% confidence.\n")
     kind = {"subpopulations": classes, "notion": one.notion, "alpha": TOLERATED, "random_state": seed}
-    for name, p in (("the network", test.p), ("mended", one.mended)):
-        report = audit(test.y, p, test.X, **kind)  # type: ignore[arg-type]
+    reports = [audit(test.y, p, test.X, **kind) for p in (test.p, one.mended)]  # type: ignore[arg-type]
+    for name, report in zip(("the network", "mended"), reports, strict=True):
         limits = f"{report.certified_lower:.4f} to {report.certified_alpha:.4f}"
         print(f"   {name:<12}{report.notion} at alpha={TOLERATED:g}: {report.verdict.value}; the largest violation is")
         print(f"   {'':<12}{limits}, chance alone shows up to {report.null_floor:.4f} (p-value {report.p_value:.2g})")
     print(flush=True)
+    return reports
 
 
 def _draw(judged: list[Judged], folder: Path) -> None:
-    from lowcal.plotting import draw_before_after
+    from lowcal.drawing import draw_before_after
 
     levels = [(one.notion, one.before.largest, one.after.largest) for one in judged]
     one = judged[NOTIONS.index("degree-2")]
     groups = [(n, b, a) for n, b, a in zip(one.before.names, one.before.violation, one.after.violation, strict=True)]
     path = folder / PICTURE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         draw_before_after(levels, groups, path)
     except MissingExtra as error:
-        print(f"\n   No picture: {error}")
+        print(f"   No picture: {error}")
         return
-    print(f"\n   Picture: {path}")
+    print(f"   Picture: {path}")

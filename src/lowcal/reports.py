@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isnan
+from math import isfinite, isnan
+from os import PathLike
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
 from lowcal.certificates import Constraints, Method
+from lowcal.drawing import SHOWN, Violations
 from lowcal.errors import InvalidInput, MissingExtra
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
+from lowcal.report import Binned, as_markdown, by_degree, fragment, page, write
 
 
 class Verdict(StrEnum):
@@ -100,6 +104,8 @@ class AuditReport:
     constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
     moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
+    reliability: Mapping[str, Sequence[Binned]] = field(default_factory=dict, repr=False)
+    seed: int | None = None
 
     def worst(self, n: int = 5) -> tuple[Finding, ...]:
         """Return the n findings with the largest violations."""
@@ -134,7 +140,7 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
-        skipped = ("notion", "layout", "findings", "constraints", "moments", "verdict", "notes")
+        skipped = ("notion", "layout", "findings", "constraints", "moments", "verdict", "notes", "reliability")
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         return {
             "notion": str(self.notion),
@@ -144,6 +150,56 @@ class AuditReport:
             "notes": list(self.notes),
             "findings": [{k: _finite(v) for k, v in one.to_dict().items()} for one in self.findings],
         }
+
+    def to_json(self, path: str | PathLike[str] | None = None) -> str:
+        """Return `to_dict` as JSON; with a path, also write it there, whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
+        if path is not None:
+            write(text, path)
+        return text
+
+    def to_html(self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None) -> str:
+        """Return the report as one HTML page that needs nothing else; with a path, also write it there.
+
+        The page stays below 2 MB: the worst groups come first, and it says what is left out.
+
+        Parameters
+        ----------
+        path : where the page goes, whole or not at all
+        before : an audit of another model by the same notion, to compare with
+        """
+        made = page(self, None if before is None else self.comparable(before))
+        if path is not None:
+            write(made, path)
+        return made
+
+    def comparable(self, before: object) -> AuditReport:
+        """Return an earlier report if this one can be compared with it, refuse it otherwise."""
+        if not isinstance(before, AuditReport):
+            raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
+        if str(before.notion) != str(self.notion) or before.layout != self.layout:
+            raise InvalidInput(
+                f"before is an audit of {before.notion} with {before.layout}, this one of {self.notion} with "
+                f"{self.layout}, or their classes differ. Audit both models in the same way."
+            )
+        return before
+
+    def to_markdown(self, n: int = 10) -> str:
+        """Return the verdict, the figures and the n worst groups as Markdown."""
+        check_whole("n", n, 1)
+        return as_markdown(self, n)
+
+    def plot(
+        self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
+    ) -> Violations:
+        """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
+
+        Returns a display with the attributes `ax_` and `figure_`, as `lowcal.ViolationDisplay` is. Needs matplotlib.
+        """
+        return Violations(**violations_of(self, before)).plot(kind, n=n, ax=ax)
+
+    def _repr_html_(self) -> str:
+        return fragment(self)
 
     def to_frame(self, constraints: bool = False) -> Any:
         """Return the findings as a data frame (pandas, or polars where pandas is not installed).
@@ -228,8 +284,25 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Return None for nan, which JSON does not know."""
-    return None if isinstance(value, float) and isnan(value) else value
+    """Return None for nan and the infinities, which JSON does not know."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def violations_of(report: AuditReport, before: AuditReport | None = None) -> dict[str, Any]:
+    """Return the values that a picture of violations shows, by the names of `lowcal.drawing.Violations`."""
+    shown = report.findings
+    names = tuple(one.subpopulation for one in shown)
+    earlier = {} if before is None else {one.subpopulation: one.violation for one in report.comparable(before).findings}
+    return {
+        "names": names,
+        "violation": np.array([one.violation for one in shown]),
+        "lower": np.array([one.lower for one in shown]),
+        "upper": np.array([one.upper for one in shown]),
+        "by_degree": np.array([by_degree([group for group, _ in report.moments[name]])[0] for name in names]),
+        "alpha": report.alpha,
+        "confidence": report.confidence,
+        "before": None if before is None else np.array([earlier.get(name, np.nan) for name in names]),
+    }
 
 
 def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -1,0 +1,39 @@
+"""The audit as Markdown, for pull requests and notes."""
+
+from __future__ import annotations
+
+from lowcal.report import words
+from lowcal.report.source import Audit, Found
+from lowcal.report.text import digits, marked, number, share, shorten
+
+#: Notes and lists of classes are cut after this many characters.
+LONG = 1000
+
+
+def as_markdown(audit: Audit, n: int = 10) -> str:
+    """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
+    lines = [f"# Calibration audit: {words.title(audit)}", ""]
+    lines += [words.verdict(audit, marked(audit.findings[0].subpopulation)), ""]
+    lines += [f"- {marked(title)}: **{marked(value)}** ({marked(hint)})" for title, value, hint in words.figures(audit)]
+    lines += ["", *_table(audit, audit.findings[:n]), ""]
+    for note in audit.notes:
+        lines += [f"> Note: {marked(note, LONG)}", ""]
+    made = [f"{title}: {shorten(value, 200)}" for title, value in words.provenance(audit)]
+    return "\n".join([*lines, marked("; ".join(made) + ".", LONG), ""])
+
+
+def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
+    label = ["label"] if audit.layout.d > 1 else []
+    heads = ["group", *label, "share", "error", "lower", "upper", "a member", "predictions are"]
+    text = 1 + len(label)
+    rules = ["---"] * text + ["---:"] * (len(heads) - text - 1) + ["---"]
+    rows = [heads, rules, *(_row(audit, one) for one in shown)]
+    more = len(audit.findings) - len(shown)
+    return ["| " + " | ".join(row) + " |" for row in rows] + (["", f"and {more:,} more groups."] if more else [])
+
+
+def _row(audit: Audit, one: Found) -> list[str]:
+    sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
+    label = [marked(one.label, 40)] if audit.layout.d > 1 else []
+    member = number(one.conditional, 3, signed=True)
+    return [marked(one.subpopulation), *label, share(one.mass), *sizes, member, words.judged(one)]

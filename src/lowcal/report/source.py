@@ -1,0 +1,181 @@
+"""What a page reads: the parts of an audit and of its findings, as `lowcal.reports` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lowcal.guarantees import GroupMoments
+from lowcal.inputs import Layout
+from lowcal.report.binning import Binned
+
+
+class Found(Protocol):
+    """One subpopulation and the weight that shows its largest violation."""
+
+    @property
+    def subpopulation(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def weight(self) -> object:
+        """The weight; `str()` names it."""
+        ...
+
+    @property
+    def label(self) -> Any:
+        """The label with the largest part in the violation."""
+        ...
+
+    @property
+    def violation(self) -> float:
+        """E[c <w(f), y - f>], signed."""
+        ...
+
+    @property
+    def conditional(self) -> float:
+        """The violation for a member."""
+        ...
+
+    @property
+    def lower(self) -> float:
+        """The lower limit of the violation."""
+        ...
+
+    @property
+    def upper(self) -> float:
+        """The upper limit of the violation."""
+        ...
+
+    @property
+    def mass(self) -> float:
+        """The share of the population."""
+        ...
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows it is worth."""
+        ...
+
+    @property
+    def null_floor(self) -> float:
+        """What a perfect model would show by chance."""
+        ...
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        ...
+
+
+class Audit(Protocol):
+    """An audit: `lowcal.AuditReport`."""
+
+    @property
+    def notion(self) -> object:
+        """What was audited; `str()` names it."""
+        ...
+
+    @property
+    def alpha(self) -> float:
+        """The violation that is tolerated."""
+        ...
+
+    @property
+    def confidence(self) -> float:
+        """The probability with which everything said holds."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """How the intervals were made."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """The classes."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows judged."""
+        ...
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows these are worth."""
+        ...
+
+    @property
+    def verdict(self) -> str:
+        """Satisfied, violated or undecided."""
+        ...
+
+    @property
+    def violation(self) -> float:
+        """The largest violation of the sample."""
+        ...
+
+    @property
+    def certified_lower(self) -> float:
+        """The lower limit of the largest violation."""
+        ...
+
+    @property
+    def certified_alpha(self) -> float:
+        """The upper limit of the largest violation."""
+        ...
+
+    @property
+    def p_value(self) -> float:
+        """The exact test of perfect calibration; nan without one."""
+        ...
+
+    @property
+    def null_floor(self) -> float:
+        """What a perfect model would show by chance."""
+        ...
+
+    @property
+    def detectable(self) -> float:
+        """The violation that would be seen with probability 80%."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every subpopulation of the class was judged."""
+        ...
+
+    @property
+    def findings(self) -> tuple[Found, ...]:
+        """A finding for each subpopulation, the worst first."""
+        ...
+
+    @property
+    def moments(self) -> Mapping[str, Sequence[tuple[GroupMoments, float]]]:
+        """For each subpopulation and label the moments, and a margin on their violations."""
+        ...
+
+    @property
+    def reliability(self) -> Mapping[str, Sequence[Binned]]:
+        """For the worst subpopulations the bins of each label."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader must know."""
+        ...
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where one was given."""
+        ...
+
+
+def labels(audit: Audit) -> list[str]:
+    """Return the name of every coordinate of a prediction: one for each class, or one empty name for scalars."""
+    layout = audit.layout
+    if layout.d == 1:
+        return [""]
+    return [str(a if layout.classes is None else layout.classes[a]) for a in range(layout.d)]

@@ -1,0 +1,60 @@
+"""The report in notebooks and as Markdown: short, true, and text stays text."""
+
+from dataclasses import replace
+
+import pytest
+
+from audits import COLUMN, MARKUP, audited
+from lowcal.errors import InvalidInput
+from markup import read
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_the_notebook_fragment_is_short_and_keeps_to_itself(n_classes):
+    report = audited(n_classes)
+    html = report._repr_html_()
+    parser = read(html)
+    assert len(html) < 12_000
+    assert parser.elements[0] == ("div", {"class": "lowcal-audit"})
+    style = html.split("<style>")[1].split("</style>")[0]
+    rules = [rule for line in style.strip().splitlines() for rule in line.split("{")[0].split(",")]
+    assert all(rule.strip().startswith(".lowcal-audit") for rule in rules)
+    assert "script" not in {tag for tag, _ in parser.elements}
+    whole = "".join(parser.text)
+    assert f"at least {report.certified_lower:.4f}" in whole
+    (rows,) = parser.tables.values()
+    assert [row[0] for row in rows[1:]] == [one.subpopulation for one in report.worst(10)]
+    assert ("Label" in rows[0]) == (n_classes == 5)
+    assert "The worst 10 of 13 groups" in whole
+
+
+def test_the_fragment_shows_notes_and_names_as_text():
+    report = replace(audited(2), notes=("<i>note</i>",))
+    report = replace(report, findings=tuple(sorted(report.findings, key=lambda one: MARKUP not in one.subpopulation)))
+    whole = "".join(read(report._repr_html_()).text)
+    assert "<i>note</i>" in whole
+    assert f"g0={MARKUP}" in whole
+    assert f"{COLUMN}=" in whole
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_markdown_is_a_table_that_nothing_breaks(n_classes):
+    report = replace(audited(n_classes), notes=("a | note\nof two lines",))
+    text = report.to_markdown(n=20)
+    assert text.startswith("# Calibration audit: Not passed\n")
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(table) == 2 + len(report.findings)
+    bars = {line.replace("\\|", "").count("|") for line in table}
+    assert bars == {8 if n_classes == 2 else 9}
+    assert "<" not in text
+    assert "&lt;img src=x onerror=alert\\(1\\)&gt;" in text
+    assert "\\`a\\` \\*b\\*" in text
+    assert "> Note: a \\| note of two lines" in text
+    assert f"{report.findings[0].violation:+.4f}".replace("-", "−") in table[2]  # noqa: RUF001
+
+
+def test_markdown_says_what_is_left_out():
+    assert "and 11 more groups." in audited(2).to_markdown(n=2)
+    assert "more groups" not in audited(2).to_markdown(n=13)
+    with pytest.raises(InvalidInput, match="n must be a whole number"):
+        audited(2).to_markdown(n=0)

@@ -1,0 +1,419 @@
+"""The HTML page: valid, complete, true to the report, and nothing in it comes from data but text."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audits import COLUMN, MARKUP, audited
+from lowcal import audit
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import InvalidInput
+from lowcal.report import assembly as assembled
+from lowcal.report import sections, text, words
+from lowcal.report.assembly import page
+from lowcal.report.binning import Binned
+from lowcal.report.charts import Curve, end_of
+from lowcal.report.sections import Limits, View, heat, panels
+from lowcal.reports import Verdict
+from markup import read
+
+LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
+
+
+def shown(value):
+    return float(value.replace("−", "-").replace(",", "").replace("%", ""))  # noqa: RUF001
+
+
+@pytest.fixture(scope="module", params=[(2, False), (2, True), (5, False), (5, True)], ids=str)
+def made(request):
+    n_classes, compared = request.param
+    report = audited(n_classes, "better" if compared else "poor")
+    return report, read(report.to_html(before=audited(n_classes) if compared else None)), n_classes
+
+
+def test_the_page_is_valid_and_loads_nothing(made):
+    _, parser, _ = made
+    tags = {tag for tag, _ in parser.elements}
+    assert not tags & {"img", "link", "iframe", "object", "embed", "base", "form", "b:x"}
+    assert sum(tag == "script" for tag, _ in parser.elements) == 1
+    for _, attributes in parser.elements:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in LOADS & set(attributes):
+            assert attributes[name].startswith("#")
+            assert attributes[name][1:] in parser.ids
+        for name in ("aria-labelledby", "aria-describedby"):
+            assert set(attributes.get(name, "").split()) <= set(parser.ids)
+
+
+def test_style_and_script_ask_nothing_of_a_network(made):
+    report, _, _ = made
+    html = report.to_html()
+    assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(|XMLHttp|WebSocket|import\(", html)
+
+
+def test_names_are_text(made):
+    report, parser, n_classes = made
+    whole = "".join(parser.text)
+    assert f"g0={MARKUP}" in whole
+    assert f"{COLUMN}=a" in whole
+    assert ("<z>" in whole) == (n_classes == 5)
+    assert MARKUP not in report.to_html()
+    assert "alert('x')" not in report.to_html()
+
+
+def test_the_table_of_groups_holds_the_findings(made):
+    report, parser, n_classes = made
+    heads, *rows = parser.tables["groups-table"]
+    assert len(rows) == len(report.findings)
+    assert ("Label" in heads) == (n_classes == 5)
+    for k, (one, row) in enumerate(zip(report.findings, rows, strict=True)):
+        cells = dict(zip(heads, row, strict=True))
+        assert cells["#"] == str(k + 1)
+        assert cells["Group"] == one.subpopulation
+        assert shown(cells["Error"]) == pytest.approx(one.violation, abs=5e-5)
+        assert shown(cells["Lower"]) == pytest.approx(one.lower, abs=5e-5)
+        assert shown(cells["Upper"]) == pytest.approx(one.upper, abs=5e-5)
+        assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
+        assert cells["Beyond zero"] == ("yes" if one.lower > 0 or one.upper < 0 else "no")
+        assert cells["Weight"] == str(one.weight)
+        if n_classes == 5:
+            assert cells["Label"] == str(one.label)
+
+
+def test_errors_before_stand_beside_those_after():
+    before, after = audited(2), audited(2, "better")
+    heads, *rows = read(after.to_html(before=before)).tables["groups-table"]
+    for one, row in zip(after.findings, rows, strict=True):
+        old = before.finding(one.subpopulation).violation
+        assert shown(row[heads.index("Error before")]) == pytest.approx(old, abs=5e-5)
+    compared = {row[0]: row[1:] for row in read(after.to_html(before=before)).tables["both"]}
+    assert [shown(v) for v in compared["Largest error seen"]] == pytest.approx(
+        [before.violation, after.violation], abs=5e-5
+    )
+
+
+def test_the_heat_map_holds_the_moments_by_degree(made):
+    report, parser, n_classes = made
+    heads, *rows = parser.tables["heat"]
+    assert heads == ["Group", "Degree 1", "Degree 2"]
+    for one, row in zip(report.findings, rows, strict=True):
+        groups = [moments for moments, _ in report.moments[one.subpopulation]]
+        for j, cell in enumerate(row[1:]):
+            gaps = [float((m.fy[j] - m.f[j + 1]) * m.mass) for m in groups]
+            largest = max(gaps, key=abs)
+            assert shown(cell.split(" (")[0]) == pytest.approx(largest, abs=5e-5)
+            if n_classes == 5:
+                assert cell.endswith(f"({report.layout.classes[gaps.index(largest)]})")
+
+
+def test_every_group_has_a_diagram_with_its_numbers(made):
+    report, parser, n_classes = made
+    pictures = [found for tag, found in parser.elements if tag == "svg" and found.get("role") == "img"]
+    assert len(pictures) == len(report.findings) * (1 if n_classes == 2 else 5)
+    groups = [found["id"] for tag, found in parser.elements if tag == "details" and "id" in found]
+    assert groups == [f"g{k + 1}" for k in range(len(report.findings))]
+    assert sum(tag == "title" for tag, _ in parser.elements) == len(pictures) + 1
+    assert sum(tag == "desc" for tag, _ in parser.elements) == len(pictures)
+
+
+def test_guarantees_are_said_of_every_group(made):
+    report, parser, n_classes = made
+    whole = "".join(parser.text)
+    for one in report.findings[:5]:
+        page_of = report.pages(one.subpopulation)[0]
+        label = "" if n_classes == 2 else f", label {page_of.label},"
+        for sentence in page_of.sentences:
+            assert sentence.replace(f"On {one.subpopulation}{label}", "On this group") in whole
+
+
+def test_moments_of_every_group_and_label(made):
+    report, parser, n_classes = made
+    heads, *rows = parser.tables["moments-table"]
+    assert len(rows) == len(report.findings) * (1 if n_classes == 2 else 5)
+    first = report.moments[report.findings[0].subpopulation][0][0]
+    cells = dict(zip(heads, rows[0], strict=True))
+    assert shown(cells["Mean prediction"]) == pytest.approx(first.f[1], abs=5e-4)
+    assert shown(cells["Mean square"]) == pytest.approx(first.f[2], abs=5e-4)
+    assert shown(cells["Mean outcome"]) == pytest.approx(first.fy[0], abs=5e-4)
+
+
+def test_tables_can_be_heard(made):
+    _, parser, _ = made
+    tables = [found for tag, found in parser.elements if tag == "table"]
+    assert sum(tag == "caption" for tag, _ in parser.elements) == len(tables)
+    assert all("scope" in found for tag, found in parser.elements if tag == "th")
+    regions = [found for _, found in parser.elements if found.get("role") == "region"]
+    assert all(found["tabindex"] == "0" for found in regions)
+    assert ("a", {"class": "skip", "href": "#main"}) in parser.elements
+    assert parser.elements[0] == ("html", {"lang": "en"})
+
+
+def test_only_the_page_s_own_script_may_run():
+    html = audited(2).to_html()
+    script = html.split("<script>")[1].split("</script>")[0]
+    key = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{key}'" in html
+    assert "default-src 'none'" in html
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_one_sentence_with_its_figures():
+    report = audited(2)
+    violated = words.verdict(report, "WORST")
+    assert report.verdict == "violated"
+    assert f"at least {report.certified_lower:.4f}" in violated
+    assert "95% confidence" in violated
+    assert "WORST" in violated
+    satisfied = words.verdict(replace(report, verdict=Verdict.SATISFIED, certified_alpha=0.0098), "WORST")
+    assert "no group's error exceeds 0.0098" in satisfied
+    assert "WORST" not in satisfied
+    undecided = words.verdict(replace(report, verdict=Verdict.UNDECIDED), "WORST")
+    assert f"between {report.certified_lower:.4f} and {report.certified_alpha:.4f}" in undecided
+    for sentence in (violated, satisfied, undecided):
+        assert sentence.endswith(".")
+        assert ". " not in sentence
+        assert "0.01 is tolerated" in sentence
+
+
+def test_the_side_says_where_predictions_err():
+    report = audited(2)
+    by_weight = {str(one.weight): one for one in report.findings}
+    high = next(one for one in report.findings if str(one.weight) == "p0" and one.violation < 0)
+    assert words.side(high) == "too high at the upper end"
+    plain = by_weight["1"]
+    assert words.side(plain) == ("too low" if plain.violation > 0 else "too high")
+    assert words.side(replace(plain, violation=0.0)) == "right"
+    assert words.side(audited(5).findings[0]).endswith("for some labels")
+    assert words.side(audited(2, notion="full-0.25").findings[0]).endswith("in part of their range")
+
+
+def test_what_chance_may_have_done_is_not_called_wrong():
+    one = audited(2).findings[0]
+    assert words.judged(one) == words.side(one)
+    assert words.judged(replace(one, lower=-0.1, upper=0.1)) == "not clearly wrong"
+
+
+def test_notes_and_provenance_are_on_the_page():
+    report = replace(audited(2), notes=("these are <b>the</b> rows the model was fitted on.",), n_effective=100.0)
+    whole = "".join(read(report.to_html()).text)
+    assert "these are <b>the</b> rows the model was fitted on." in whole
+    for fact in ("degree-2", "95%", "3,000 (worth 100", "bootstrap", "Seed7", "lowcal 0."):
+        assert fact in whole
+    data = make_miscalibrated(300, random_state=0)
+    loose = audit(data.y, data.p, data.X, random_state=np.random.default_rng(0), null_draws=19)
+    assert "Seednot given" in "".join(read(loose.to_html()).text)
+
+
+def test_a_learner_is_named_as_such():
+    whole = "".join(read(replace(audited(2), is_exact=False).to_html()).text)
+    assert "found by a learner on one half of the rows" in whole
+    assert "13, some found by a learner" in whole
+    assert "found by a learner" not in "".join(read(audited(2).to_html()).text)
+
+
+def test_no_p_value_no_card():
+    whole = "".join(read(replace(audited(2), p_value=float("nan")).to_html()).text)
+    assert "p-value" not in whole
+    assert "p-value" in "".join(read(audited(2).to_html()).text)
+
+
+def test_cells_are_coloured_by_what_is_tolerated():
+    assert [heat(v, 0.01) for v in (0.0, 0.005, 0.0051, 0.01, 0.0101, 0.02, 0.021)] == [
+        *["h0"] * 2,
+        *["p1"] * 2,
+        *["p2"] * 2,
+        "p3",
+    ]
+    assert [heat(-v, 0.01) for v in (0.0051, 0.0101, 0.021)] == ["m1", "m2", "m3"]
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_drawn_to_scale():
+    report = audited(2)
+    html = sections.worst(View(report, None, Limits()))
+    reach = max([0.0125, *(max(abs(one.lower), abs(one.upper)) for one in report.findings[:10])]) * 1.02
+    lines = re.findall(r'class="line1" d="M([\d.]+) 10H([\d.]+)"', html)
+    assert len(lines) == 10
+    for one, (low, high) in zip(report.findings[:10], lines, strict=True):
+        assert (float(low) - 100) / 100 * reach == pytest.approx(one.lower, abs=reach / 1000)
+        assert (float(high) - 100) / 100 * reach == pytest.approx(one.upper, abs=reach / 1000)
+
+
+def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():
+    bins = Binned(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
+    curve = Curve.of(bins, 0.95)
+    assert curve.words() == "In 1 of 2 bins the mean prediction lies outside the band of the mean outcome."
+    svg = sections.charts.diagram("k", "title", curve, None)
+    assert end_of([curve]) == 0.5
+    assert 'class="dot1" d="M40.0 152.0h0M120.0 20.0h0"' in svg
+
+
+def test_rare_outcomes_fill_the_picture():
+    small = Binned(np.ones(1), np.array([1e5]), np.array([0.004]), np.array([0.006]))
+    assert end_of([Curve.of(small, 0.95)]) == 0.01
+    assert end_of([]) == 1.0
+
+
+def test_groups_without_rows_are_shown():
+    report = audited(2)
+    worst = report.findings[0]
+    nobody = Binned(*np.empty((4, 0)))
+    nan = np.array(np.nan)
+    moments = replace(
+        report.moments[worst.subpopulation][0][0], mass=np.array(0.0), f=np.full(3, nan), fy=np.full(2, nan)
+    )
+    odd = replace(
+        report,
+        findings=(replace(worst, mass=0.0, conditional=float("nan"), violation=0.0), *report.findings[1:]),
+        reliability={**report.reliability, worst.subpopulation: (nobody,)},
+        moments={**report.moments, worst.subpopulation: ((moments, 0.0),)},
+    )
+    whole = "".join(read(odd.to_html()).text)
+    assert "No rows." in whole
+    assert "nothing can be said" in whole
+
+
+# --- size ---------------------------------------------------------------------------------------------------
+
+
+def many(report, n):
+    """The same findings under n long names."""
+    long = "a group whose name is as long as that of an intersection of three columns <&> number"
+    names = [f"{long} {k}" for k in range(n)]
+    every = [report.findings[k % len(report.findings)] for k in range(n)]
+    return replace(
+        report,
+        findings=tuple(replace(one, subpopulation=name) for name, one in zip(names, every, strict=True)),
+        moments={name: report.moments[one.subpopulation] for name, one in zip(names, every, strict=True)},
+        reliability={name: report.reliability[one.subpopulation] for name, one in zip(names, every, strict=True)},
+    )
+
+
+def test_a_thousand_groups_and_five_classes_stay_below_two_megabytes():
+    report = many(audited(5), 1000)
+    html = report.to_html(before=report)
+    assert 200_000 < len(html.encode()) < 2_000_000
+    parser = read(html)
+    assert len(parser.tables["groups-table"]) == 1001
+    assert len(parser.tables["heat"]) == 201
+    assert sum(found.get("class") == "group" for _, found in parser.elements) == 200
+    assert "The worst 200 of 1,000 groups are shown" in "".join(parser.text)
+
+
+def test_a_page_is_cut_until_it_is_small_enough(monkeypatch):
+    monkeypatch.setattr(assembled, "MOST_BYTES", 120_000)
+    html = many(audited(5), 300).to_html()
+    assert len(html.encode()) <= 120_000
+    read(html)
+
+
+def test_the_longest_names_are_cut():
+    report = audited(2)
+    old, name = report.findings[0], "x" * 100_000
+    odd = replace(
+        report,
+        findings=(replace(old, subpopulation=name), *report.findings[1:]),
+        moments={**report.moments, name: report.moments[old.subpopulation]},
+        reliability={**report.reliability, name: report.reliability[old.subpopulation]},
+    )
+    html = odd.to_html()
+    assert "x" * 159 + "…" in html
+    assert "x" * 160 not in html
+
+
+def test_worst_labels_come_before_the_others():
+    report = audited(5)
+    m = len(report.findings)
+    chosen = panels(View(report, None, Limits(panels=m + 6)))
+    assert [len(which) for _, which in chosen] == [5, 3] + [1] * (m - 2)
+    for one, which in chosen:
+        assert report.layout.classes.index(one.label) in which
+    assert "not all labels are shown" in sections.details(View(report, None, Limits(panels=m + 6)))
+    assert "not all labels are shown" not in sections.details(View(report, None, Limits()))
+
+
+def test_less_takes_other_labels_first():
+    first = Limits(1000, 200, 400).less()
+    assert (first.rows, first.groups, first.panels) == (1000, 200, 300)
+    last = Limits(1000, 200, 200).less()
+    assert (last.rows, last.groups, last.panels) == (500, 100, 100)
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_the_page(tmp_path):
+    path = tmp_path / "audit.html"
+    html = audited(2).to_html(path)
+    assert path.read_text(encoding="utf-8") == html
+    assert audited(2).to_html(str(path)) == html
+    assert [one.name for one in tmp_path.iterdir()] == ["audit.html"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "audit.html"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("lowcal.report.writing.os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        audited(2).to_html(path)
+    assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["audit.html"]
+
+
+def test_a_missing_folder_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        audited(2).to_html(tmp_path / "nowhere" / "audit.html")
+
+
+def test_same_report_same_bytes():
+    assert page(audited(5)) == page(audited(5))
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(InvalidInput, match="before must be an AuditReport"):
+        audited(2).to_html(before="yesterday")
+    with pytest.raises(InvalidInput, match="Audit both models in the same way"):
+        audited(2).to_html(before=audited(5))
+    with pytest.raises(InvalidInput, match="degree-3"):
+        audited(2).to_html(before=audited(2, notion="degree-3"))
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evil", ["\x00a\x1b[31m", "a\ud800b", "\ufffe", "\x85"])
+def test_what_no_page_can_hold_is_replaced(evil):
+    assert "\ufffd" in text.html(evil)
+    text.html(evil).encode()
+
+
+def test_numbers():
+    assert text.number(-0.00004, signed=True) == "−0.0000"  # noqa: RUF001
+    assert text.number(float("inf")) == "∞"
+    assert text.number(float("-inf")) == "−∞"  # noqa: RUF001
+    assert text.digits(0.0) == 4
+    assert text.digits(1e-30) == 12
+    assert text.html("a\rb") == "a&#13;b"
+
+
+def test_json_is_what_to_dict_says(tmp_path):
+    report = replace(audited(5), p_value=float("nan"), detectable=float("inf"))
+    loaded = json.loads(report.to_json(tmp_path / "a.json"))
+    assert loaded == json.loads((tmp_path / "a.json").read_text())
+    assert loaded["p_value"] is None
+    assert loaded["detectable"] is None
+    assert loaded["seed"] == 7
+    assert loaded["findings"][0]["violation"] == report.findings[0].violation
