@@ -16,6 +16,7 @@ from lowcal.errors import InvalidInput
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 from lowcal.persistence.models import CLASSES, NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.persistence.plain import Plain, pack_labels, pack_number
+from lowcal.persistence.reading import LARGEST
 from lowcal.runs import Fit
 from lowcal.subpopulations import Private
 
@@ -120,10 +121,13 @@ def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
 
 def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
     names = [name for name in cls._get_param_names() if name != "estimator"]  # type: ignore[attr-defined]
+    given = dict(zip(names, at.fields(*names), strict=True))
+    if not given["random_state"].is_null:
+        given["random_state"].whole(0, 2**32 - 1)
     allowed = {"notion": NOTIONS, "subpopulations": (*CLASSES, Private)}
     return {
         name: read_value(one, allowed.get(name, ())) if type(one.value) is dict else one.value
-        for name, one in zip(names, at.fields(*names), strict=True)
+        for name, one in given.items()
     }
 
 
@@ -155,7 +159,7 @@ def _read_classes(at: Plain, count: int) -> np.ndarray[Any, Any]:
 
 
 def _read_bounds(at: Plain, fit: Plain, n_classes: int) -> tuple[float, float]:
-    low, high = (float(end) for end in at.floats((2,), -1.8e308, 1.8e308))
+    low, high = (float(end) for end in at.floats((2,), -LARGEST, LARGEST))
     if not low < high:
         at.refuse("two numbers, the lower first")
     if n_classes != 2:

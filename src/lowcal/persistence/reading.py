@@ -36,6 +36,8 @@ from lowcal.weights import Cell, Knots, Monomial, Points, Weight, n_intervals
 
 T = TypeVar("T")
 
+#: The largest finite number, and the smallest positive one.
+LARGEST, SMALLEST = float(np.finfo(float).max), float(np.finfo(float).smallest_subnormal)
 #: No fit makes larger coefficients, and sums and products of a few so large ones stay finite.
 MOST = 1e100
 #: Predictions and weights lie in [0, 1], up to rounding.
@@ -207,7 +209,7 @@ def _read_features(at: Plain) -> Encoder:
 
 def _read_scale(at: Plain) -> Scale:
     _, column, mean, deviation = at.fields("kind", "column", "mean", "deviation")
-    return Scale(column.text(), mean.number(-1.8e308, 1.8e308), deviation.number(np.finfo(float).smallest_subnormal))
+    return Scale(column.text(), mean.number(-LARGEST, LARGEST), deviation.number(SMALLEST))
 
 
 def _read_indicators(at: Plain) -> Indicators:
