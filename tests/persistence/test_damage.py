@@ -493,6 +493,8 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("boosted trees", "model.forests[0].cut", [[0, 0, 0]], "shape .3, 3."),
     ("boosted trees", "model.forests[0].value", [[[0.5, 0.5]] * 4] * 3, "one value in a leaf"),
     ("boosted trees", "model.forests[0].value", [[[0.5]] * 3] * 3, "shape .3, 4, any."),
+    ("boosted trees", "model.forests[0].value", [[[]] * 4] * 3, "a value in each leaf"),
+    ("smooth", f"{T}.weights[0]", {"kind": "points", "centres": [[], []], "heights": []}, "shape .any, 1."),
     ("boosted trees", "model.families[1].scale", 0.0, "scale"),
     ("boosted trees", "model.families[1].scale", -1.0, "scale"),
     ("boosted trees", "model.families[1].forest", 9, "forest is 9"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ from lowcal import (
     multicalibrate,
     persistence,
 )
-from lowcal.updates import MANY, Compiled
+from lowcal.updates import MANY, Compiled, Term, Update
+from lowcal.weights import Points
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
 SOLVERS = (
@@ -133,6 +135,19 @@ def test_the_plain_form_is_the_same() -> None:
 def test_a_predictor_without_updates() -> None:
     fit, *_ = fitted("groups")
     assert len(again(fit.predictor[:0])) == 0
+
+
+def test_weights_through_points() -> None:
+    fit, *data = fitted("groups", 3)
+    family = fit.predictor.updates[0].terms[0].family
+    rng = np.random.default_rng(0)
+    many = Points(rng.dirichlet(np.ones(3), 40), rng.random(40))
+    none = Points(np.zeros((0, 3)), np.zeros(0))
+    term = Term(family, (many, none), rng.normal(size=(len(family.names), 2, 3)) / 10)
+    predictor = replace(fit.predictor, updates=(*fit.predictor.updates, Update((term,))))
+    loaded = again(predictor)
+    check(predictor, loaded, *data)
+    assert loaded.updates[-1].terms[0].weights[1].centres.shape == (0, 3)
 
 
 def test_an_array_without_names_and_a_sparse_matrix() -> None:

@@ -201,7 +201,7 @@ class Plain:
     def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], *dtypes: str) -> NDArray[Any]:
         """Return an array of the shape, from nested lists or from bytes of one of the types."""
         array = self._of_bytes(dtypes) if type(self.value) is dict else self._of_lists(len(shape), read, dtypes[-1])
-        if array.size == 0 and None in shape:
+        if self.value == [] and None in shape:
             array = array.reshape([length or 0 for length in shape])
         fits = len(array.shape) == len(shape)
         if not fits or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):

@@ -360,7 +360,10 @@ def read_forest(at: Plain) -> Forest:
     if len(features) == 0:
         feature.refuse("the features of at least one tree")
     cuts = cut.wholes(features.shape, 0, 2**31)
-    return Forest(features, cuts, value.floats((len(features), inner + 1, None), -MOST, MOST))
+    values = value.floats((len(features), inner + 1, None), -MOST, MOST)
+    if values.shape[2] == 0:
+        value.refuse("an array with a value in each leaf")
+    return Forest(features, cuts, values)
 
 
 DECODES: dict[str, Callable[[Plain, Sequence[int]], tuple[int, Decode]]] = {
