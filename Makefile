@@ -2,13 +2,14 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint test-slow bench clean help
+.PHONY: demo test lint test-slow bench docs clean help
 
 help:
 	@echo "make demo       set up and run lowcal on built-in data"
 	@echo "make test       set up, then lint, type-check and test (this is CI)"
 	@echo "make lint       format check, lint and types only"
 	@echo "make test-slow  the long checks"
+	@echo "make docs       build the documentation in docs/_build; warnings are errors"
 	@echo "make bench      measure; prints ratios taken in one run"
 	@echo "make clean      remove .venv and all caches"
 
@@ -48,5 +49,12 @@ bench: .venv/.dev
 	$(PY) benchmarks/scale.py
 	$(PY) benchmarks/run.py
 
+.venv/.docs: .venv/.base
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	@touch .venv/.docs
+
+docs: .venv/.docs
+	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist
+	rm -rf docs/_build tests/browser/node_modules .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

@@ -39,9 +39,18 @@ if TYPE_CHECKING:
         MissingExtra,
     )
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+    from lowcal.export import to_onnx
     from lowcal.fitting import multicalibrate
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
     from lowcal.online import Forecaster
+    from lowcal.persistence import load, save
+    from lowcal.plotting import (
+        HierarchyDisplay,
+        ReliabilityDisplay,
+        SandwichDisplay,
+        TrajectoryDisplay,
+        ViolationDisplay,
+    )
     from lowcal.private_runs import PrivateFit
     from lowcal.reports import AuditReport, Finding, Verdict
     from lowcal.runs import Fit, Record
@@ -72,6 +81,7 @@ _HOME = {
     "Forecaster": "online",
     "Full": "notions",
     "Groups": "subpopulations",
+    "HierarchyDisplay": "plotting",
     "Intersections": "subpopulations",
     "InvalidInput": "errors",
     "Linear": "subpopulations",
@@ -81,26 +91,33 @@ _HOME = {
     "Memberships": "subpopulations",
     "MissingColumn": "errors",
     "MissingExtra": "errors",
+    "Multiaccuracy": "notions",
     "MulticalibratedClassifier": "estimators",
     "MulticalibratedRegressor": "estimators",
-    "Multiaccuracy": "notions",
     "Notion": "notions",
     "Predictor": "updates",
     "Private": "subpopulations",
     "PrivateFit": "private_runs",
     "Record": "runs",
     "Regressor": "subpopulations",
+    "ReliabilityDisplay": "plotting",
+    "SandwichDisplay": "plotting",
     "Smooth": "notions",
     "Status": "stopping",
     "Subpopulations": "subpopulations",
     "Thresholds": "subpopulations",
+    "TrajectoryDisplay": "plotting",
     "Trees": "subpopulations",
     "Update": "updates",
     "Verdict": "reports",
+    "ViolationDisplay": "plotting",
     "audit": "auditing",
+    "load": "persistence",
     "measure": "auditing",
     "multicalibrate": "fitting",
     "parse_notion": "notions",
+    "save": "persistence",
+    "to_onnx": "export",
 }
 _MODULES = (
     "accounting",
@@ -115,7 +132,7 @@ _MODULES = (
     "testing",
 )
 
-__all__ = [  # noqa: RUF022
+__all__ = [
     "AuditReport",
     "AuditWarning",
     "CheckFailed",
@@ -125,6 +142,7 @@ __all__ = [  # noqa: RUF022
     "Forecaster",
     "Full",
     "Groups",
+    "HierarchyDisplay",
     "Intersections",
     "InvalidInput",
     "Linear",
@@ -134,37 +152,44 @@ __all__ = [  # noqa: RUF022
     "Memberships",
     "MissingColumn",
     "MissingExtra",
+    "Multiaccuracy",
     "MulticalibratedClassifier",
     "MulticalibratedRegressor",
-    "Multiaccuracy",
     "Notion",
     "Predictor",
     "Private",
     "PrivateFit",
     "Record",
     "Regressor",
+    "ReliabilityDisplay",
+    "SandwichDisplay",
     "Smooth",
     "Status",
     "Subpopulations",
     "Thresholds",
+    "TrajectoryDisplay",
     "Trees",
     "Update",
     "Verdict",
+    "ViolationDisplay",
     "__version__",
-    "audit",
     "accounting",
+    "audit",
     "complexity",
     "datasets",
     "errors",
     "guarantees",
     "hierarchy",
+    "load",
     "measure",
     "metrics",
-    "online",
-    "sampling",
-    "testing",
     "multicalibrate",
+    "online",
     "parse_notion",
+    "sampling",
+    "save",
+    "testing",
+    "to_onnx",
 ]
 
 
