@@ -272,7 +272,7 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         "--max-rows",
         type=_whole(0),
         metavar="N",
-        help="of a larger file use a random sample (default: 8,000,000 rows, fewer for many classes; 0: all)",
+        help="of a larger file use a random sample (default: 6,000,000 rows, fewer for many classes; 0: all)",
     )
 
 

@@ -26,7 +26,7 @@ from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations,
 
 #: Of a larger file a random sample is used, so that memory stays below 1.5 GB: about this many rows times the numbers
 #: that each of them becomes.
-MOST_NUMBERS = 8_000_000
+MOST_NUMBERS = 6_000_000
 
 
 @dataclass(frozen=True, eq=False)

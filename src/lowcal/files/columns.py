@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
 from lowcal.files.delimited import Batch
-from lowcal.files.fields import Field, Kind, NotANumber, wider
+from lowcal.files.fields import Field, Kind, NotANumber
 from lowcal.files.opening import Source, find_column
 from lowcal.simplex import FloatArray
 
@@ -175,13 +175,18 @@ class _Gathering:
 
     def _numbers(self, one: Wanted, values: Field) -> FloatArray:
         """Return numbers; a column that only looked numeric may turn out to be text."""
-        if self.kinds[one.name] is None and not values.is_numeric():
-            raise _NotSo(one.name)
-        return read_numbers(values, one.name, self.n_rows)
+        if self.kinds[one.name] is not None:
+            return read_numbers(values, one.name, self.n_rows)
+        try:
+            if not values.has_names():
+                return values.numbers()
+        except NotANumber:
+            pass
+        raise _NotSo(one.name)
 
     def _distinct(self, one: Wanted, kind: Kind, values: Field) -> tuple[list[Any], NDArray[np.intp]]:
         """Return distinct values and places; a column that only looked boolean may turn out to be text."""
-        if self.kinds[one.name] is None and wider(kind, values.kind()) is not kind:
+        if kind is Kind.BOOLEAN and self.kinds[one.name] is None and values.kind() not in (None, kind):
             raise _NotSo(one.name)
         return values.factorise(kind)
 

@@ -23,7 +23,7 @@ from lowcal.files.fields import ArrowWritten, Field, Written
 SEPARATORS = (",", ";", "\t", "|")
 #: A batch of Python's reader has so many rows, one of Arrow's is made of so many bytes.
 BATCH_ROWS = 20_000
-BATCH_BYTES = 1 << 23
+BATCH_BYTES = 1 << 20
 SAMPLE_LINES = 50
 #: How a file begins that tells its encoding.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}

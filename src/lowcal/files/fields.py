@@ -59,8 +59,8 @@ class Field(Protocol):
         """Return what these values alone look like; None if all are missing."""
         ...
 
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers and none is a name like '007'; costs less than `kind`."""
+    def has_names(self) -> bool:
+        """Whether some value is a number that is a name, such as '007'."""
         ...
 
     def numbers(self) -> FloatArray:
@@ -107,13 +107,14 @@ class Written:
             return None
         if present <= _TRUTH.keys():
             return Kind.BOOLEAN
-        if not Written(list(present), self.decimal).is_numeric():
+        some = Written(list(present), self.decimal)
+        if some.has_names() or not all(map(self._is_number, present)):
             return Kind.TEXT
         return Kind.WHOLE if all(re.fullmatch(_WHOLE, v) for v in present) else Kind.NUMBER
 
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers and none is a name like '007'."""
-        return all(v in MISSING or (self._is_number(v) and not re.match(_LEADING_ZERO, v)) for v in self.values)
+    def has_names(self) -> bool:
+        """Whether some value has a leading zero."""
+        return any(re.match(_LEADING_ZERO, value) for value in self.values)
 
     def _is_number(self, text: str) -> bool:
         return _NUMBER.fullmatch(self._pointed(text)) is not None
@@ -180,24 +181,22 @@ class ArrowWritten:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if not self.is_numeric():
+        try:
+            numbers = self.numbers()
+        except NotANumber:
             return Written(self.values.unique().to_pylist(), self.decimal).kind()
-        present = self.values.filter(pc.invert(pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))))
-        if len(present) == 0:
+        if np.isnan(numbers).all():
             return None
+        if self.has_names():
+            return Kind.TEXT
+        present = self.values.filter(pc.invert(pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))))
         return Kind.WHOLE if pc.all(pc.match_substring_regex(present, f"^{_WHOLE}$")).as_py() else Kind.NUMBER
 
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers and none is a name like '007'."""
+    def has_names(self) -> bool:
+        """Whether some value has a leading zero."""
         import pyarrow.compute as pc
 
-        if pc.any(pc.match_substring_regex(self.values, _LEADING_ZERO)).as_py():
-            return False
-        try:
-            self.numbers()
-        except NotANumber:
-            return False
-        return True
+        return bool(pc.any(pc.match_substring_regex(self.values, _LEADING_ZERO)).as_py())
 
     def numbers(self) -> FloatArray:
         """Return the numbers, NaN where missing."""
@@ -237,6 +236,9 @@ class ArrowWritten:
             return pc.if_else(pc.equal(self.values, ""), None, self.values)
         if kind is Kind.NUMBER:
             return pa.array(self.numbers(), from_pandas=True)
+        if kind is Kind.WHOLE:
+            missing = pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))
+            return pc.if_else(missing, None, self.values).cast(pa.int64())
         return self.plain.arrow(kind)
 
 
@@ -269,9 +271,9 @@ class Typed:
             return Kind.TEXT
         raise InvalidInput(f"Column {self.name!r} has the type {kind}; convert it to a number or to text first.")
 
-    def is_numeric(self) -> bool:
-        """Whether the type is that of numbers."""
-        return self.kind() in (None, Kind.WHOLE, Kind.NUMBER)
+    def has_names(self) -> bool:
+        """Return that numbers are numbers where there are types."""
+        return False
 
     def numbers(self) -> FloatArray:
         """Return the numbers, NaN where missing; truth values count as 0 and 1."""
@@ -330,9 +332,9 @@ class Computed:
         """Return that these are numbers."""
         return Kind.NUMBER
 
-    def is_numeric(self) -> bool:
+    def has_names(self) -> bool:
         """Return that these are numbers."""
-        return True
+        return False
 
     def numbers(self) -> FloatArray:
         """Return the numbers."""
