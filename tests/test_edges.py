@@ -117,7 +117,7 @@ def test_points_are_named_and_become_plain_data():
     assert str(weight) == "a Lipschitz function through 1 points"
     term = Term(Everyone(), (weight,), np.ones((1, 1, 2)))
     assert Update((term,)).to_dict()["terms"][0]["weights"][0]["kind"] == "points"
-    with pytest.raises(TypeError, match="no plain form"):
+    with pytest.raises(lowcal.InvalidInput, match="no plain form"):
         Term(Everyone(), (np.mean,), np.ones((1, 1, 2))).to_dict()
 
 

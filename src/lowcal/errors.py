@@ -24,6 +24,14 @@ class MissingColumn(InvalidInput, KeyError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class DamagedFile(InvalidInput):
+    """A saved model can't be read: the file is cut off, was changed, or is not lowcal's."""
+
+
+class CannotWrite(LowcalError, OSError):
+    """A file can't be written; what was there before is kept."""
+
+
 class MissingExtra(LowcalError, ImportError):
     """An optional library is needed that is not installed."""
 

@@ -24,7 +24,7 @@ from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
-from lowcal.weights import Cell, Knots, Monomial, Points, Weight, evaluate
+from lowcal.weights import Monomial, Weight, evaluate, weight_to_dict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -69,7 +69,7 @@ class Term:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the term as plain data."""
-        weights = [_weight_to_dict(u) for u in self.weights]
+        weights = [weight_to_dict(u) for u in self.weights]
         return {"family": self.family.to_dict(), "weights": weights, "theta": self.theta.tolist()}
 
 
@@ -344,16 +344,3 @@ def read_probability(p: Any, layout: Layout) -> float:
     if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
         return float(p)
     return float(read_probabilities([p], layout)[0, 0])
-
-
-def _weight_to_dict(u: Weight) -> dict[str, Any]:
-    if isinstance(u, Monomial):
-        return {"kind": "monomial", "factors": list(u.factors)}
-    if isinstance(u, Cell):
-        return {"kind": "cell", "width": u.width, "index": list(u.index)}
-    if isinstance(u, Knots):
-        knots = {"positions": u.positions.tolist(), "heights": u.heights.tolist()}
-        return {"kind": "knots", "coordinate": u.coordinate, **knots}
-    if isinstance(u, Points):
-        return {"kind": "points", "centres": u.centres.tolist(), "heights": u.heights.tolist()}
-    raise TypeError(f"The weight {u!r} has no plain form.")

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations_with_replacement
 from math import ceil, comb
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lowcal.engines import transport
+from lowcal.errors import InvalidInput
 from lowcal.simplex import FloatArray, IntArray
 
 #: Cells of a grid are counted, not sorted, up to this many or one for each row.
@@ -105,6 +106,27 @@ class Points:
 
     def __str__(self) -> str:
         return f"a Lipschitz function through {len(self.centres)} points"
+
+
+def weight_to_dict(u: Weight) -> dict[str, Any]:
+    """Return one of the weights above as plain data; a weight of a user's own has no such form.
+
+    >>> weight_to_dict(Monomial((0, 0)))
+    {'kind': 'monomial', 'factors': [0, 0]}
+    """
+    if type(u) is Monomial:
+        return {"kind": "monomial", "factors": list(u.factors)}
+    if type(u) is Cell:
+        return {"kind": "cell", "width": float(u.width), "index": list(u.index)}
+    if type(u) is Knots:
+        knots = {"positions": u.positions.tolist(), "heights": u.heights.tolist()}
+        return {"kind": "knots", "coordinate": u.coordinate, **knots}
+    if type(u) is Points:
+        return {"kind": "points", "centres": u.centres.tolist(), "heights": u.heights.tolist()}
+    raise InvalidInput(
+        f"The weight {u!r} has no plain form, as it is not one of lowcal's own. Build your notion from Monomial, Cell, "
+        "Knots or Points if its predictors are to be saved."
+    )
 
 
 @dataclass(frozen=True)

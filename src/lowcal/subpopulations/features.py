@@ -38,7 +38,7 @@ class Scale:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scale as plain data."""
-        return {"column": self.column, "mean": self.mean, "deviation": self.deviation}
+        return {"kind": "scale", "column": self.column, "mean": self.mean, "deviation": self.deviation}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Indicators:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the indicators as plain data."""
-        return {"levels": self.levels.to_dict(), "wanted": list(self.wanted)}
+        return {"kind": "indicators", "levels": self.levels.to_dict(), "wanted": list(self.wanted)}
 
 
 @dataclass(frozen=True)
