@@ -3,18 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from lowcal import __version__
-from lowcal.errors import LowcalError
+from lowcal.commands.usage import (
+    BAD_DATA,
+    BROKEN_PIPE,
+    BUG,
+    INTERRUPTED,
+    TERMINATED,
+    UNAVAILABLE,
+    WRONG_USAGE,
+    NotYet,
+    WrongUsage,
+)
+from lowcal.errors import AuditWarning, LowcalError
 
-DONE, INTERRUPTED, WRONG_USAGE, BAD_DATA = 0, 130, 64, 65
+_EXAMPLES = """examples:
+  lowcal demo
+  lowcal audit   test.csv --label y --probability p --groups sex,race --depth 2 --html audit.html
+  lowcal fit     train.csv --label y --probability p --groups sex,race --out model.json
+  lowcal predict model.json new.csv --out calibrated.csv
 
-_EXAMPLES = """example:
+exit codes:
+  0 done (audit: satisfied)   1 audit violated   2 audit undecided   64 wrong usage   65 bad data
+  69 not available yet        70 a bug           130 interrupted
+
+'lowcal COMMAND --help' tells more.
+"""
+_DEMO = """example:
   lowcal demo                  audit and mend a model on built-in data, write lowcal-demo.png
   lowcal demo --out results    the same, with the picture in the folder results
+"""
+_AUDIT = """example:
+  lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
+
+The exit code is the verdict: 0 satisfied, 1 violated, 2 undecided. Audit rows that neither the model nor a fit has
+seen. Rows in messages are counted from 1, without the header.
+"""
+_FIT = """example:
+  lowcal fit train.csv --label y --probability p --groups sex,race --alpha 0.01 --out model.json
+
+The model mends new rows of the same classifier: see 'lowcal predict --help'.
+Rows in messages are counted from 1, without the header.
+"""
+_PREDICT = """example:
+  lowcal predict model.json new.csv --out calibrated.parquet
+  lowcal predict model.json new.csv --out - | head
+
+All columns of FILE are written, in its order, and behind them the mended probabilities (p becomes p_calibrated). Files
+of any size go through in batches; for Parquet and JSON, a CSV file is read once more before, to learn its types.
+"""
+_PLAN = """example:
+  lowcal plan --notion degree-2 --alpha 0.05 --classes 10 --vc 20
+  lowcal plan --notion degree-2 --alpha 0.1 --groups 50
+"""
+_REPRODUCE = """example:
+  lowcal reproduce example-b1 --out results
+"""
+_EXPORT = """example:
+  lowcal export model.json model.onnx
 """
 
 
@@ -22,7 +80,10 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors exit with 64, as `sysexits` has it."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.exit(WRONG_USAGE, f"lowcal: {message}. Try 'lowcal --help'.\n")
+        self.exit(WRONG_USAGE, f"lowcal: {message.rstrip('.')}. Try '{self.prog} --help'.\n")
+
+
+# --- the grammar --------------------------------------------------------------------------------------------
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,36 +97,389 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"lowcal {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    demo = commands.add_parser(
+
+    def add(name: str, short: str, description: str, example: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=short,
+            description=description,
+            epilog=example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    for build in (_demo, _audit, _fit, _predict, _plan, _reproduce, _export):
+        build(add)
+    return top
+
+
+_Add = Callable[[str, str, str, str], argparse.ArgumentParser]
+
+
+def _demo(add: _Add) -> None:
+    demo = add(
         "demo",
-        help="audit and mend a model on built-in real data; no arguments, no network",
-        description="Train a small overconfident network on UCI Adult, see how every level of the hierarchy judges "
+        "audit and mend a model on built-in real data; no arguments, no network",
+        "Train a small overconfident network on UCI Adult, see how every level of the hierarchy judges\n"
         "it and on whom it is wrong, mend it, and compare on rows that neither has seen.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _DEMO,
     )
     demo.add_argument(
         "--out", type=Path, default=Path(), metavar="FOLDER", help="where the picture goes (default: here)"
     )
-    demo.add_argument("--seed", type=int, default=0, help="seed of the split and of the network (default: 0)")
+    demo.add_argument("--seed", type=_whole(0), default=0, help="seed of the split and of the network (default: 0)")
     demo.add_argument("--no-plot", action="store_true", help="print only")
-    return top
+
+
+def _audit(add: _Add) -> None:
+    audit = add(
+        "audit",
+        "say whether the probabilities of a file can be trusted, and for whom not",
+        "Judge the probabilities of a CSV or Parquet file on many groups at once.",
+        _AUDIT,
+    )
+    _add_data(audit)
+    _add_subpopulations(audit)
+    target = _add_target(audit)
+    target.add_argument(
+        "--confidence", type=_share, default=0.95, metavar="C", help="all intervals hold together so surely (0.95)"
+    )
+    target.add_argument(
+        "--method",
+        choices=("bootstrap", "bernstein", "hoeffding"),
+        default="bootstrap",
+        help="intervals: bootstrap (default), or those that hold for any number of rows",
+    )
+    target.add_argument(
+        "--against", action="append", metavar="P", help="also audit this earlier probability, to compare"
+    )
+    output = audit.add_argument_group("output ('-' is standard output)")
+    output.add_argument("--html", metavar="FILE", help="write the report as one page")
+    output.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    output.add_argument("--markdown", metavar="FILE", help="write the report as Markdown")
+    _add_talk(output)
+    _add_format(audit)
+
+
+def _fit(add: _Add) -> None:
+    fit = add(
+        "fit",
+        "mend the probabilities of a file and save what was learned",
+        "Mend the probabilities of a CSV or Parquet file until the notion holds on every group.",
+        _FIT,
+    )
+    _add_data(fit)
+    _add_subpopulations(fit)
+    _add_target(fit)
+    how = fit.add_argument_group("how it is reached")
+    how.add_argument("--solver", choices=("first", "worst", "block"), default="block", help="default: block")
+    how.add_argument(
+        "--geometry",
+        choices=("euclidean", "mirror"),
+        default="euclidean",
+        help="add and project (default), or add in log space",
+    )
+    how.add_argument(
+        "--validation-fraction",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the rows held out to stop early (0)",
+    )
+    how.add_argument("--max-updates", type=_whole(1), metavar="N", help="stop after so many updates")
+    output = fit.add_argument_group("output")
+    output.add_argument("--out", required=True, metavar="FILE", help="where the model goes; '-' is standard output")
+    _add_talk(output)
+    _add_format(fit)
+
+
+def _predict(add: _Add) -> None:
+    predict = add(
+        "predict",
+        "mend the probabilities of new rows with a saved model",
+        "Mend the probabilities of a CSV or Parquet file with a model that 'lowcal fit' saved.",
+        _PREDICT,
+    )
+    predict.add_argument("model", metavar="MODEL", help="the saved model")
+    predict.add_argument("file", metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    predict.add_argument(
+        "--probability", action="append", metavar="P", help="the probability columns (default: those of the fit)"
+    )
+    output = predict.add_argument_group("output")
+    output.add_argument(
+        "--out", required=True, metavar="FILE", help=".csv, .csv.gz, .parquet, .json, .jsonl; '-' is standard output"
+    )
+    output.add_argument(
+        "--format", choices=("csv", "tsv", "parquet", "json", "jsonl"), help="of --out (default: by its name, or CSV)"
+    )
+    output.add_argument(
+        "--suffix", default="_calibrated", metavar="TEXT", help="ending of the new columns' names (_calibrated)"
+    )
+    _add_talk(output)
+    _add_format(predict)
+
+
+def _plan(add: _Add) -> None:
+    plan = add(
+        "plan",
+        "how many rows and updates a notion takes",
+        "Say how many rows and updates a notion takes, before any data are collected.",
+        _PLAN,
+    )
+    plan.add_argument("--notion", type=_notion, default="degree-2", help="default: degree-2")
+    plan.add_argument("--alpha", type=_level, default=0.05, help="the largest violation tolerated (0.05)")
+    plan.add_argument("--classes", type=_whole(2), default=2, metavar="N", help="number of classes (2)")
+    plan.add_argument("--groups", type=_whole(1), metavar="N", help="number of subpopulations")
+    plan.add_argument("--vc", type=_positive, metavar="N", help="VC dimension of the subpopulations")
+    plan.add_argument("--beta", type=_level, default=0.05, help="probability of failure (0.05)")
+
+
+def _reproduce(add: _Add) -> None:
+    reproduce = add(
+        "reproduce",
+        "recompute a figure or an example of the paper",
+        "Recompute a figure or an example of the paper from scratch.",
+        _REPRODUCE,
+    )
+    reproduce.add_argument(
+        "target", choices=("figure-1", "example-b1", "hierarchy", "all"), nargs="?", default="all", help="default: all"
+    )
+    reproduce.add_argument("--out", metavar="FOLDER", help="where the results go (default: print only)")
+
+
+def _export(add: _Add) -> None:
+    export = add("export", "write a saved model as ONNX", "Write a saved model as one ONNX graph.", _EXPORT)
+    export.add_argument("model", metavar="MODEL", help="the saved model")
+    export.add_argument("out", metavar="FILE", help="the graph to write: a name that ends in .onnx")
+    export.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def _add_data(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    data = command.add_argument_group("columns (names with commas: repeat the option)")
+    data.add_argument("--label", required=True, metavar="Y", help="the outcome: text or numbers")
+    data.add_argument(
+        "--probability",
+        required=True,
+        action="append",
+        metavar="P",
+        help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
+    )
+    data.add_argument("--positive", metavar="VALUE", help="the label that a single probability speaks of (1, true)")
+    data.add_argument("--classes", action="append", metavar="A,B,C", help="the class of each probability, in order")
+    data.add_argument("--weight", metavar="W", help="the weight of each row")
+    data.add_argument(
+        "--max-rows",
+        type=_whole(0),
+        metavar="N",
+        help="of a larger file use a random sample (default: 6,000,000 rows, fewer for many classes; 0: all)",
+    )
+
+
+def _add_subpopulations(command: argparse.ArgumentParser) -> None:
+    who = command.add_argument_group("subpopulations")
+    who.add_argument("--groups", action="append", metavar="A,B", help="columns whose values make the groups")
+    who.add_argument(
+        "--depth", type=_whole(1), metavar="N", help="conjunctions of at most N columns (1); trees: their depth (3)"
+    )
+    who.add_argument("--bins", type=_whole(1), default=5, metavar="N", help="bins of a numeric column (5)")
+    who.add_argument(
+        "--min-mass", type=_whole(0), default=30, metavar="N", help="groups of fewer rows are left out (30)"
+    )
+    who.add_argument(
+        "--categorical", action="append", metavar="A,B", help="columns of numbers that are names, such as postal codes"
+    )
+    who.add_argument(
+        "--subpopulations",
+        choices=("groups", "trees", "linear"),
+        default="groups",
+        help="groups (default), or found by a learner",
+    )
+    who.add_argument("--features", action="append", metavar="A,B", help="columns for trees and linear (default: all)")
+
+
+def _add_target(command: argparse.ArgumentParser) -> Any:
+    target = command.add_argument_group("what is asked")
+    target.add_argument(
+        "--notion",
+        type=_notion,
+        default="degree-2",
+        help="multiaccuracy, degree-2 (default), degree-3, smooth, full-0.1",
+    )
+    target.add_argument("--alpha", type=_positive, default=0.01, help="the largest violation tolerated (0.01)")
+    target.add_argument("--seed", type=_whole(0), metavar="N", help="makes every random choice repeatable")
+    return target
+
+
+def _add_talk(output: Any) -> None:
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    output.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, help="show progress (default: on a terminal)"
+    )
+
+
+def _add_format(command: argparse.ArgumentParser) -> None:
+    form = command.add_argument_group("format of FILE (found out if not given)")
+    form.add_argument("--input-format", choices=("csv", "tsv", "parquet"), help="what FILE is")
+    form.add_argument("--separator", type=_separator, metavar="S", help="between fields: , ; tab or |")
+    form.add_argument("--decimal", choices=(".", ","), default=".", help="the decimal sign of numbers ('.')")
+    form.add_argument("--encoding", type=_encoding, metavar="NAME", help="of a text file, such as latin-1 (utf-8)")
+
+
+# --- values of options --------------------------------------------------------------------------------------
+
+
+def _notion(text: str) -> str:
+    """Check a notion that was given; the default is known to be one, and costs no import."""
+    if text != "degree-2":
+        from lowcal.notions import parse_notion
+
+        try:
+            parse_notion(text)
+        except LowcalError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            number = int(text.replace("_", ""))
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return number
+
+    return read
+
+
+def _number(text: str, is_good: Callable[[float], bool], what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not is_good(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a {what}")
+    return number
+
+
+def _positive(text: str) -> float:
+    return _number(text, lambda x: 0 < x < float("inf"), "positive number")
+
+
+def _share(text: str) -> float:
+    return _number(text, lambda x: 0 <= x < 1, "number from 0 to below 1")
+
+
+def _level(text: str) -> float:
+    return _number(text, lambda x: 0 < x < 1, "number between 0 and 1")
+
+
+def _separator(text: str) -> str:
+    sign = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}.get(text, text)
+    if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
+        raise argparse.ArgumentTypeError(f"{text!r} does not separate fields; give one sign, or the word tab")
+    return sign
+
+
+def _encoding(text: str) -> str:
+    import codecs
+
+    try:
+        found = codecs.lookup(text).name
+    except LookupError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an encoding; try latin-1, cp1252 or utf-16") from None
+    return "utf-8-sig" if found in ("utf-8", "utf-8-sig") else found
+
+
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = parser().parse_args(arguments)
-    from lowcal.demo import run
-
     try:
-        run(seed=options.seed, folder=None if options.no_plot else options.out)
-    except LowcalError as error:
-        print(f"lowcal: {error}", file=sys.stderr)
-        return BAD_DATA
-    except OSError as error:
-        print(f"lowcal: could not write: {error}", file=sys.stderr)
-        return BAD_DATA
+        with _manners():
+            code = _run(options)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_pipe()
+        return BROKEN_PIPE
     except KeyboardInterrupt:
-        print("lowcal: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    return DONE
+        return _say("interrupted; nothing was written", INTERRUPTED)
+    except _Terminated:
+        return _say("terminated; nothing was written", TERMINATED)
+    except Exception as error:
+        if os.environ.get("LOWCAL_DEBUG"):
+            raise
+        return _say(*_sentence(error, options.command))
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "demo":
+        from lowcal.demo import run
+
+        run(seed=options.seed, folder=None if options.no_plot else options.out)
+        return 0
+    code: int = import_module(f"lowcal.commands.{options.command}").run(options)
+    return code
+
+
+def _sentence(error: Exception, command: str) -> tuple[str, int]:
+    """Return what to say of an error, and the exit code."""
+    if isinstance(error, WrongUsage):
+        return f"{error} Try 'lowcal {command} --help'.", WRONG_USAGE
+    if isinstance(error, NotYet):
+        return str(error), UNAVAILABLE
+    if isinstance(error, LowcalError):
+        return str(error), BAD_DATA
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "could not write: the disk is full. Files that were there before are unchanged.", BAD_DATA
+    if isinstance(error, OSError):
+        return f"could not write: {error}", BAD_DATA
+    if isinstance(error, MemoryError):
+        return "the memory is not enough; use fewer rows with --max-rows.", BAD_DATA
+    what = f"{type(error).__name__}: {error}".replace("\n", " ")
+    return f"this is a bug ({what}). Set LOWCAL_DEBUG=1 to see where, and please report it.", BUG
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"lowcal: {sentence}", file=sys.stderr)
+    return code
+
+
+def _leave_pipe() -> None:
+    """Nobody reads standard output any more: let nothing complain of it when Python ends."""
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, sys.stdout.fileno())
+    os.close(silent)
+
+
+class _Terminated(BaseException):
+    """The process was asked to end; files in the making are removed on the way out."""
+
+
+@contextmanager
+def _manners() -> Iterator[None]:
+    """Warnings are sentences (an audit's are part of its report), and a request to end is an exception."""
+
+    def say(message: Warning | str, *_: object, **__: object) -> None:
+        print(f"lowcal: {message}", file=sys.stderr)
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AuditWarning)
+        warnings.showwarning = say
+        try:
+            before = signal.signal(signal.SIGTERM, end)
+        except ValueError:  # not the main thread
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)

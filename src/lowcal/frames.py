@@ -64,7 +64,7 @@ class Column:
 
     name: str
     categories: Categories | None
-    codes: NDArray[np.int32] | None
+    codes: NDArray[np.signedinteger[Any]] | None
     values: FloatArray | None
 
     @property
@@ -112,7 +112,8 @@ class Column:
 class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
 
-    `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
+    With `keep=False` a column is converted each time it is asked for: what `read` reads from may be much smaller than
+    the float64 it becomes. `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
     `is_named` is False for them; a list or an array with one dimension is one column.
 
     >>> table = Table.of({"age": [31, 54, None], "member": [True, False, True]})
@@ -134,12 +135,14 @@ class Table:
         *,
         is_named: bool,
         matrix: Any = None,
+        keep: bool = True,
     ) -> None:
         self.names = tuple(names)
         self.n_rows = n_rows
         self.is_named = is_named
         self._read = read
         self._matrix = matrix
+        self._keep = keep
         self._cache: dict[int, Column] = {}
         self._position = {name: i for i, name in enumerate(self.names)}
         if len(self._position) < len(self.names):
@@ -171,6 +174,8 @@ class Table:
         lowcal.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
         """
         position = self._find(name)
+        if not self._keep:
+            return self._read(position)
         if position not in self._cache:
             self._cache[position] = self._read(position)
         return self._cache[position]
@@ -201,7 +206,7 @@ class Table:
         rows = np.arange(self.n_rows)[rows]
         if self._matrix is not None:
             return _of_sparse(self._matrix[rows])
-        return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named)
+        return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
 
     @property
     def is_sparse(self) -> bool:

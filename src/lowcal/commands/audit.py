@@ -1,0 +1,67 @@
+"""`lowcal audit`: does the notion hold at alpha in the population these rows come from, and for whom not?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+from lowcal.auditing import audit
+from lowcal.commands.output import check_outputs, put
+from lowcal.commands.rows import Rows, read_rows, subpopulations_of
+from lowcal.commands.usage import DONE, UNDECIDED, VIOLATED
+from lowcal.files.opening import STREAM
+from lowcal.reports import AuditReport, Verdict
+from lowcal.simplex import FloatArray
+
+_CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit a file and return the verdict as an exit code."""
+    check_outputs(options.html, options.json, options.markdown)
+    rows = read_rows(options, *([options.against] if options.against else []))
+    reports = [_audit(options, rows, p) for p in rows.probability]
+    report, before = reports[0], reports[1] if options.against else None
+    if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
+        if before is not None:
+            one, other = (", ".join(names) for names in rows.names)
+            print(f"With {other}:\n{before}\n\nWith {one}:")
+        print(report)
+    _write(options, report, before)
+    return _CODES[report.verdict]
+
+
+def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditReport:
+    report = audit(
+        rows.y,
+        p,
+        rows.X,
+        subpopulations=subpopulations_of(options, rows.columns),
+        notion=options.notion,
+        alpha=options.alpha,
+        sample_weight=rows.weight,
+        confidence=options.confidence,
+        method=options.method,
+        random_state=options.seed,
+    )
+    return name_classes(report, rows.classes)
+
+
+def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditReport:
+    """Return the report of an audit of positions with the names of the classes."""
+    if classes is None or report.layout.classes is None:
+        return report
+    findings = tuple(replace(one, label=classes[one.label]) for one in report.findings)
+    return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
+
+
+def _write(options: argparse.Namespace, report: Any, before: Any) -> None:
+    """Write the report in the formats asked for."""
+    if options.html:
+        put(report.to_html(before=before), options.html)
+    if options.markdown:
+        put(report.to_markdown(), options.markdown)
+    if options.json:
+        put(json.dumps(report.to_dict(), indent=1, allow_nan=False, default=str) + "\n", options.json)

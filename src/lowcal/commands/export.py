@@ -1,0 +1,25 @@
+"""`lowcal export`: a saved model as an ONNX graph."""
+
+from __future__ import annotations
+
+import argparse
+
+import lowcal
+from lowcal.commands.models import load
+from lowcal.commands.output import check_outputs
+from lowcal.commands.usage import DONE, WrongUsage
+from lowcal.files.opening import STREAM
+from lowcal.files.replacing import replacing
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the graph, whole or not at all."""
+    if options.out == STREAM or not options.out.endswith(".onnx"):
+        raise WrongUsage(f"Export writes ONNX: give a name that ends in .onnx, not {options.out!r}.")
+    check_outputs(options.out)
+    predictor, _ = load(options.model)
+    with replacing(options.out) as new:
+        lowcal.to_onnx(predictor, new)
+    if not options.quiet:
+        print(f"Wrote {options.out}.")
+    return DONE

@@ -1,0 +1,118 @@
+"""`lowcal fit`: mend the probabilities of a file and save what was learned."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import lowcal
+from lowcal.commands.bar import is_wanted
+from lowcal.commands.output import check_outputs, put
+from lowcal.commands.rows import Rows, read_rows, subpopulations_of
+from lowcal.commands.usage import DONE
+from lowcal.files.opening import STREAM
+from lowcal.files.replacing import replacing
+from lowcal.fitting import multicalibrate
+from lowcal.runs import Fit, Record
+from lowcal.updates import Predictor
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit on a file, say what was reached, save the model."""
+    check_outputs(options.out)
+    rows = read_rows(options)
+    before: list[float] = []
+
+    def remember(record: Record) -> None:
+        before.append(record.violation)  # the one that the update was made for
+
+    fit = multicalibrate(
+        rows.y,
+        rows.probability[0],
+        rows.X,
+        subpopulations=subpopulations_of(options, rows.columns),
+        notion=options.notion,
+        alpha=options.alpha,
+        solver=options.solver,
+        geometry=options.geometry,
+        sample_weight=rows.weight,
+        validation_fraction=options.validation_fraction,
+        max_updates=options.max_updates,
+        callback=remember,
+        progress=is_wanted(options),
+        random_state=options.seed,
+    )
+    save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
+    if not options.quiet:
+        text = describe(fit, before[0] if before else fit.violation, rows)
+        where = "" if options.out == STREAM else f"\nWrote {options.out}. Mend new rows with:\n{_next(options)}"
+        print(text + where, file=sys.stderr if options.out == STREAM else sys.stdout)
+    return DONE
+
+
+def name_classes(predictor: Predictor, classes: tuple[Any, ...] | None) -> Predictor:
+    """Return the predictor of a fit of positions with the names of the classes."""
+    if classes is None or predictor.layout.classes is None:
+        return predictor
+    return replace(predictor, layout=replace(predictor.layout, classes=classes))
+
+
+def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, Any]:
+    """Return what a later command must know of the file, and what was reached."""
+    return {
+        "label": options.label,
+        "probability": list(rows.names[0]),
+        "columns": list(rows.columns),
+        "classes": None if rows.classes is None else list(rows.classes),
+        "notion": str(fit.notion),
+        "alpha": fit.alpha,
+        "status": fit.status.value,
+        "violation": fit.violation,
+        "n_rows": rows.n,
+    }
+
+
+def save(model: Predictor, metadata: dict[str, Any], path: str) -> None:
+    """Save the model, whole or not at all; to standard output by way of a file."""
+    if path == STREAM:
+        with tempfile.TemporaryDirectory(prefix="lowcal-") as folder:
+            file = Path(folder) / "model.json"
+            lowcal.save(model, file, metadata=metadata)
+            put(file.read_text(encoding="utf-8"), STREAM)
+        return
+    with replacing(path) as new:
+        lowcal.save(model, new, metadata=metadata)
+
+
+def describe(fit: Fit, before: float, rows: Rows) -> str:
+    """Say what was reached."""
+    kept = len(fit.predictor)
+    held = f", of which the held-out rows keep {kept}" if kept < fit.n_updates else ""
+    upper = f" (certified to be at most {fit.upper:.4g})" if fit.upper > fit.violation else ""
+    updates = f"{fit.n_updates}{held} (at most {fit.bound:,} were possible)"
+    lines = [
+        f"{fit.notion} at alpha={fit.alpha:g}: {fit.status.value}",
+        "",
+        f"  largest violation before  {before:.4g}",
+        f"                    after   {fit.violation:.4g}{upper}, on the {rows.n:,} rows of the fit",
+        f"  updates                   {updates}",
+        "",
+        fill(f"{_sentence(fit)} Audit the mended probabilities on rows that the fit has not seen.", 110),
+    ]
+    return "\n".join(lines)
+
+
+def _sentence(fit: Fit) -> str:
+    sentence = fit.status.sentence[0].upper() + fit.status.sentence[1:]
+    return sentence + ("." if fit.is_exact else ". Subpopulations were found by a learner: others may exist.")
+
+
+def _next(options: argparse.Namespace) -> str:
+    from shlex import quote
+
+    return f"  lowcal predict {quote(options.out)} FILE --out calibrated.csv"

@@ -1,0 +1,175 @@
+"""Labels of a file: which class each row has, and which class each probability speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.commands.lean import occurring
+from lowcal.commands.usage import WrongUsage
+from lowcal.errors import InvalidInput, suggest
+from lowcal.files.columns import Narrow
+from lowcal.files.fields import Kind
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """`y` are positions in `classes`; or, if `classes` is None, outcomes in [0, 1]."""
+
+    y: NDArray[Any]
+    classes: tuple[Any, ...] | None
+
+
+def read_labels(
+    column: Narrow, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
+) -> Labels:
+    """Return the classes of the rows for one probability (of the positive class) or for one of each class."""
+    found = _values(column)
+    if len(probability) > 1:
+        if positive is not None:
+            raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
+        return _encode(column, found, match_classes(found, column.name, probability, classes))
+    if classes is not None:
+        raise WrongUsage("--classes names several probability columns; for a single one, use --positive.")
+    if positive is None and column.kind is Kind.NUMBER and not set(found.values()) <= {0, 1}:
+        _refuse_unclear(column, found)
+        return Labels(column.values.astype(np.float64), None)
+    negative, one = _two(column, found, positive)
+    return _encode(column, {text: one if value == one else negative for text, value in found.items()}, (negative, one))
+
+
+def _values(column: Narrow) -> dict[str, Any]:
+    """Return the distinct labels by their text, sorted; whole numbers as integers."""
+    if column.kind is Kind.NUMBER:
+        values = [int(v) if v.is_integer() else v for v in np.unique(column.values).tolist()]
+    else:
+        values = sorted(occurring(column))
+    return {str(value): value for value in values}
+
+
+def _refuse_unclear(column: Narrow, found: Mapping[str, Any]) -> None:
+    """Refuse numbers that are neither 0 and 1 nor outcomes between them."""
+    if all(0 <= value <= 1 for value in found.values()):
+        return
+    raise _unclear(column.name, found)
+
+
+def _unclear(name: str, found: Mapping[str, Any]) -> InvalidInput:
+    some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
+    if len(found) > 2:
+        return InvalidInput(
+            f"Column {name!r} holds {len(found)} different labels ({some}), but there is one probability column; "
+            f"give --probability a column for each class, or say with --positive which label it speaks of."
+        )
+    return InvalidInput(
+        f"Column {name!r} holds {some}; say which of them the probability speaks of, such as --positive "
+        f"{_quoted(list(found)[-1])}."
+    )
+
+
+def _quoted(text: str) -> str:
+    from shlex import quote
+
+    return quote(text)
+
+
+def _two(column: Narrow, found: Mapping[str, Any], positive: str | None) -> tuple[Any, Any]:
+    """Return the negative and the positive label; a word tells which of 0 and 1, of false and true is which."""
+    if positive is None:
+        if column.kind is Kind.TEXT and len(found) > 1:
+            raise _unclear(column.name, found)
+        pair = (False, True) if column.kind is Kind.BOOLEAN else (0, 1)
+        if len(found) < 2:
+            raise _one_class(column.name, found)
+        return pair
+    one = _find(column, found, positive)
+    others = [value for value in found.values() if value != one]
+    if not others:
+        raise _one_class(column.name, found)
+    return (others[0] if len(others) == 1 else f"not {positive}"), one
+
+
+def _one_class(name: str, found: Mapping[str, Any]) -> InvalidInput:
+    return InvalidInput(f"Column {name!r} holds the label {next(iter(found))!r} only; at least two are needed.")
+
+
+def _find(column: Narrow, found: Mapping[str, Any], positive: str) -> Any:
+    for text, value in found.items():
+        if text == positive or (column.kind is not Kind.TEXT and _same(text, positive)):
+            return value
+    some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
+    raise InvalidInput(
+        f"No row of column {column.name!r} has the label {positive!r} of --positive; it holds {some}."
+        f"{suggest(positive, found)}"
+    )
+
+
+def _same(text: str, given: str) -> bool:
+    """Whether two texts write the same number or truth value."""
+    if text.lower() == given.lower():
+        return True
+    try:
+        return float(text) == float(given)
+    except ValueError:
+        return False
+
+
+def match_classes(
+    found: Mapping[str, Any], label: str, probability: Sequence[str], classes: Sequence[str] | None
+) -> tuple[Any, ...]:
+    """Return the class of every probability column: as given, or by the columns' names.
+
+    A column is named by its class, or by its class between a beginning and an end that all columns share.
+
+    >>> match_classes({"a": "a", "b": "b"}, "y", ["p_a", "p_b", "p_c"], None)
+    ('a', 'b', 'c')
+    >>> match_classes({"10": 10, "11": 11}, "y", ["p_10", "p_11", "p_12"], None)
+    (10, 11, '12')
+    """
+    if classes is not None:
+        if len(classes) != len(probability) or len(set(classes)) < len(classes):
+            raise WrongUsage(
+                f"--classes names {len(set(classes))} classes, but there are {len(probability)} probability columns; "
+                "name each once."
+            )
+        named = list(classes)
+    else:
+        named = next((one for one in _candidates(probability) if set(found) <= set(one)), [])
+    unknown = [text for text in found if text not in named]
+    if unknown:
+        raise InvalidInput(
+            f"Column {label!r} holds the label {unknown[0]!r}, but no probability column is named by it; name them in "
+            "their order with --classes."
+        )
+    return tuple(found.get(text, text) for text in named)
+
+
+def _candidates(names: Sequence[str]) -> list[list[str]]:
+    """Return the columns' names without a beginning and an end that all share, longest names first."""
+    before = _shared(names)
+    after = _shared([name[::-1] for name in names])
+    cuts = [(i, j) for i in range(before + 1) for j in range(after + 1)]
+    cut = [[name[i : len(name) - j] for name in names] for i, j in sorted(cuts, key=sum)]
+    return [one for one in cut if len(set(one)) == len(names) and all(one)]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """Return how many first letters all names share."""
+    short = min(len(name) for name in names)
+    return next((k for k in range(short) if len({name[k] for name in names}) > 1), short)
+
+
+def _encode(column: Narrow, found: Mapping[str, Any], classes: Sequence[Any]) -> Labels:
+    """Return the position of every row's class; `found` maps the texts of labels to classes."""
+    place = {value: k for k, value in enumerate(classes)}
+    kind = np.min_scalar_type(len(classes))
+    if column.kind is Kind.NUMBER:
+        known = np.array([float(text) for text in found])
+        table = np.array([place[value] for value in found.values()], dtype=kind)
+        return Labels(table[np.searchsorted(known, column.values)], tuple(classes))
+    table = np.array([place.get(found.get(str(value)), 0) for value in column.distinct], dtype=kind)
+    return Labels(table[column.values], tuple(classes))

@@ -1,0 +1,76 @@
+"""Saved models: loading one, which columns it reads, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lowcal
+from lowcal.commands.lean import categories
+from lowcal.errors import InvalidInput
+from lowcal.files.columns import read_numbers
+from lowcal.files.fields import MISSING, Field, Kind, NotANumber
+from lowcal.files.opening import check_readable
+from lowcal.frames import Column
+from lowcal.updates import Predictor
+
+
+def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
+    """Return the predictor of a saved model, and what was noted beside it."""
+    check_readable(path)
+    model: Any = lowcal.load(Path(path))
+    metadata = getattr(model, "metadata", None) or {}
+    predictor = getattr(model, "predictor", model)
+    if not isinstance(predictor, Predictor):
+        raise InvalidInput(f"{path} holds a {type(model).__name__}, which can't mend the rows of a file.")
+    return predictor, metadata
+
+
+def categories_of(predictor: Predictor) -> dict[str, tuple[Any, ...] | None]:
+    """Return the columns a predictor reads, each with its categories, or None if it holds numbers."""
+    found: dict[str, tuple[Any, ...] | None] = dict.fromkeys(predictor.columns)
+    for levels in _levels(predictor.encoder.to_dict()):
+        if levels["categories"] is not None:
+            found[levels["column"]] = tuple(levels["categories"])
+    return found
+
+
+def _levels(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all levels in an encoder's data: a column with its categories."""
+    if isinstance(data, Mapping):
+        if "column" in data and "categories" in data:
+            yield data
+        for value in data.values():
+            yield from _levels(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _levels(value)
+
+
+def read_column(field: Field, name: str, known: tuple[Any, ...] | None, before: int) -> Column:
+    """Return a column of a batch as a model reads it: by the kind of its own categories, whatever the file looks like.
+
+    So a batch that happens to hold only '1' and '2' of a text column stays text.
+    """
+    if known is None:
+        return Column(name, None, None, read_numbers(field, name, before))
+    if all(isinstance(value, bool) for value in known):
+        return categories(name, *field.factorise(Kind.BOOLEAN))
+    if any(isinstance(value, str) for value in known):
+        return categories(name, *field.factorise(Kind.TEXT))
+    try:
+        return Column(name, None, None, field.numbers())
+    except NotANumber:
+        distinct, places = field.factorise(Kind.TEXT)
+        return categories(name, [_number(value) for value in distinct], places)
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return the number that a text writes, or the text."""
+    if text is None or text in MISSING:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,77 @@
+"""`lowcal plan`: how many rows and updates a notion takes, before any data are collected."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from lowcal.commands.usage import DONE, WrongUsage
+from lowcal.complexity import SampleSize, Setting, compare, iterations, sample_size, show_rows
+from lowcal.notions import LowDegree, Notion, parse_notion
+
+_SETTINGS: tuple[tuple[Setting, str], ...] = (
+    ("fresh", "new rows for every update"),
+    ("reuse", "the same rows for all updates"),
+    ("online", "one row at a time, a mixture of predictors"),
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print updates and sample sizes."""
+    if (options.vc is None) == (options.groups is None):
+        raise WrongUsage(
+            "Say how rich the subpopulations are: --groups N (their number) or --vc N (their VC dimension)."
+        )
+    notion = parse_notion(options.notion)
+    who = f"{options.groups:,} groups" if options.vc is None else f"subpopulations of VC dimension {options.vc:g}"
+    print(f"{notion} at alpha={options.alpha:g}, {options.classes} classes, {who}, {1 - options.beta:.0%} confidence\n")
+    print(_updates(notion, options))
+    print(_rows(notion, options))
+    if isinstance(notion, LowDegree) and notion.degree >= 2:
+        table = compare(
+            options.alpha,
+            degree=notion.degree,
+            n_classes=options.classes,
+            vc=options.vc,
+            n_subpopulations=options.groups,
+            beta=options.beta,
+        )
+        print(f"\nWhat other notions would cost for the same: {table}")
+    return DONE
+
+
+def _updates(notion: Notion, options: argparse.Namespace) -> str:
+    """Say how many updates Algorithm 1 can make (Lemma 5.3)."""
+    given = (notion, options.alpha, options.classes)
+    lines = [
+        ("from the uniform prediction", iterations(*given)),
+        ("from any predictor", iterations(*given, start="any")),
+        ("with the constants of the paper", iterations(*given, constants="paper")),
+    ]
+    return table("Updates of Algorithm 1, at most", [(name, f"{n:,}") for name, n in lines])
+
+
+def _rows(notion: Notion, options: argparse.Namespace) -> str:
+    """Say how many rows are enough."""
+    kind = {"n_classes": options.classes, "beta": options.beta}
+    if options.vc is not None:
+        size: SampleSize = sample_size(notion, options.alpha, vc=options.vc, **kind)
+        lines = [("order of growth (the constant is not known)", show_rows(size.rows))]
+        return table("\nRows", [*lines, (f"  {size.formula}; {size.reference}", "")])
+    sizes = [
+        (name, sample_size(notion, options.alpha, n_subpopulations=options.groups, setting=setting, **kind))
+        for setting, name in _SETTINGS
+    ]
+    return table("\nRows that are enough (proved)", [(name, show_rows(size.rows)) for name, size in sizes])
+
+
+def table(head: str, lines: Sequence[tuple[str, str]]) -> str:
+    """Return a heading and two columns.
+
+    >>> print(table("Rows", [("few", "10"), ("many", "1,000")]))
+    Rows
+      few      10
+      many  1,000
+    """
+    wide, far = (max(len(line[k]) for line in lines) for k in (0, 1))
+    return "\n".join([head, *(f"  {name:<{wide}}  {value:>{far}}".rstrip() for name, value in lines)])

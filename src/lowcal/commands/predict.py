@@ -1,0 +1,106 @@
+"""`lowcal predict`: mend the probabilities of a file with a saved model, batch in, batch out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowcal.commands.bar import Bar, is_wanted
+from lowcal.commands.models import categories_of, load, read_column
+from lowcal.commands.output import check_outputs
+from lowcal.commands.rows import check_probabilities, open_source, split_names
+from lowcal.commands.usage import DONE, WrongUsage
+from lowcal.errors import InvalidInput
+from lowcal.files.columns import read_numbers
+from lowcal.files.delimited import Batch
+from lowcal.files.fields import Computed, Field
+from lowcal.files.opening import STREAM, Source, find_column
+from lowcal.files.writing import form_of, open_writer
+from lowcal.frames import Table
+from lowcal.updates import Predictor
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write all columns of a file and the mended probabilities, in the order of the rows."""
+    check_outputs(options.out)
+    form = form_of(options.out, options.format)
+    predictor, metadata = load(options.model)
+    with open_source(options, options.file) as source:
+        mender = Mender.of(predictor, _probability(options, source, predictor, metadata), source)
+        names = [name + options.suffix for name in mender.probability]
+        _check_new(names, source, options.suffix)
+        with (
+            Bar(f"mending {source.shown}", source.size, is_wanted(options)) as bar,
+            open_writer(options.out, form, source, names) as writer,
+        ):
+            for batch, new in mender(source):
+                writer.write([*batch.fields, *new])
+                bar.tell(batch.position)
+    if not options.quiet and options.out != STREAM:
+        print(f"Wrote {mender.n_rows:,} rows to {options.out}, with {', '.join(names)}.")
+    return DONE
+
+
+def _probability(
+    options: argparse.Namespace, source: Source, predictor: Predictor, metadata: Mapping[str, Any]
+) -> list[str]:
+    """Return the probability columns: as asked for, or those the model was fitted on."""
+    names = split_names(options.probability, source.names) or list(metadata.get("probability") or ())
+    if not names:
+        raise WrongUsage("The model does not tell which column holds the probability; give --probability.")
+    layout = predictor.layout
+    allowed = (1, 2) if layout.d == 1 else (layout.d,)
+    if len(names) not in allowed:
+        raise WrongUsage(
+            f"The model mends {layout.n_classes} classes, but {len(names)} probability columns were given."
+        )
+    return names
+
+
+def _check_new(names: Sequence[str], source: Source, suffix: str) -> None:
+    there = [name for name in names if name in source.names]
+    if there:
+        raise InvalidInput(
+            f"{source.shown} has a column {there[0]!r} already; give another ending of the new names than "
+            f"{suffix!r} with --suffix."
+        )
+
+
+@dataclass(eq=False)
+class Mender:
+    """Mends batch after batch of a file."""
+
+    predictor: Predictor
+    probability: tuple[str, ...]
+    columns: dict[str, tuple[Any, ...] | None]
+    n_rows: int = 0
+
+    @classmethod
+    def of(cls, predictor: Predictor, probability: Sequence[str], source: Source) -> Mender:
+        """Find the columns that the predictor reads."""
+        columns = categories_of(predictor)
+        for name in (*probability, *columns):
+            find_column(source, name)
+        return cls(predictor, tuple(probability), columns)
+
+    def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
+        """Yield every batch with the fields of its mended probabilities."""
+        for batch in source.batches(range(len(source.names))):
+            by_name = dict(zip(source.names, batch.fields, strict=True))
+            yield batch, self._mend(by_name, batch.n_rows)
+            self.n_rows += batch.n_rows
+        if self.n_rows == 0:
+            print(f"lowcal: {source.shown} has a header but no rows.", file=sys.stderr)
+
+    def _mend(self, fields: Mapping[str, Field], n: int) -> list[Field]:
+        given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]
+        check_probabilities(self.probability, given, self.n_rows)
+        read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
+        X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
+        mended = self.predictor(given[0] if len(given) == 1 else np.column_stack(given), X)
+        return [Computed(np.ascontiguousarray(column)) for column in mended.reshape(n, -1).T]

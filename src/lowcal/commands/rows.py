@@ -1,0 +1,209 @@
+"""The rows of a file as the library takes them: labels, probabilities, columns of the subpopulations, weights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.commands.bar import Bar, is_wanted
+from lowcal.commands.labels import read_labels
+from lowcal.commands.lean import table_of
+from lowcal.commands.usage import WrongUsage
+from lowcal.errors import InvalidInput
+from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
+from lowcal.files.fields import Kind
+from lowcal.files.opening import Source, find_column, open_table
+from lowcal.frames import Table
+from lowcal.inputs import SUM_TOLERANCE
+from lowcal.simplex import FloatArray
+from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
+
+#: Of a larger file a random sample is used, so that memory stays below 1.5 GB: about this many rows times the numbers
+#: that each of them becomes.
+MOST_NUMBERS = 6_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a file holds: `y` are positions in `classes`, `columns` make the subpopulations.
+
+    `probability` has an array, and `names` the names, for each set of probability columns asked for.
+    """
+
+    y: NDArray[Any]
+    probability: tuple[FloatArray, ...]
+    X: Table
+    weight: FloatArray | None
+    classes: tuple[Any, ...] | None
+    columns: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    n_in_file: int
+
+    @property
+    def n(self) -> int:
+        """How many rows there are."""
+        return len(self.y)
+
+
+def read_rows(options: argparse.Namespace, *more: Sequence[str]) -> Rows:
+    """Read what the options name; `more` are other sets of probability columns."""
+    with open_source(options, options.file) as source:
+        roles = find_roles(options, source, *more)
+        budget = _budget(options, len(roles.probability[0]), len(roles.columns))
+        with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
+            gathered = gather(
+                source, roles.wanted, check=roles.check, most_rows=budget, seed=options.seed or 0, tell=bar.tell
+            )
+    if gathered.n_rows < gathered.n_in_file and not options.quiet:
+        print(
+            f"lowcal: using a random sample of {gathered.n_rows:,} of {gathered.n_in_file:,} rows; "
+            "--max-rows 0 uses all of them.",
+            file=sys.stderr,
+        )
+    return _rows(options, roles, gathered)
+
+
+def open_source(options: argparse.Namespace, path: str) -> Any:
+    """Open a table as the options say."""
+    return open_table(
+        path,
+        form=options.input_format,
+        separator=options.separator,
+        decimal=options.decimal,
+        encoding=options.encoding,
+    )
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column plays which part."""
+
+    label: str
+    probability: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]
+    weight: str | None
+    wanted: tuple[Wanted, ...]
+
+    def check(self, numbers: Mapping[str, FloatArray], before: int) -> None:
+        """Refuse probabilities and weights that are none."""
+        for names in self.probability:
+            check_probabilities(names, [numbers[name] for name in names], before)
+        if self.weight is not None:
+            _check_weight(self.weight, numbers[self.weight], before)
+
+
+def find_roles(options: argparse.Namespace, source: Source, *more: Sequence[str]) -> Roles:
+    """Say which columns are read, and as what."""
+    sets = tuple(tuple(split_names(given, source.names)) for given in (options.probability, *more))
+    numbers = list(dict.fromkeys([*(name for names in sets for name in names), *filter(None, [options.weight])]))
+    taken = [options.label, *numbers]
+    columns = _subpopulation_columns(options, source, taken)
+    twice = [name for name in taken if name in columns or taken.count(name) > 1]
+    if twice:
+        raise WrongUsage(f"Column {twice[0]!r} was given two parts to play; each column has one.")
+    text = set(split_names(options.categorical, source.names))
+    wanted = [Wanted(options.label, None, is_required=True)]
+    wanted += [Wanted(name, Kind.NUMBER, is_required=True) for name in numbers]
+    wanted += [Wanted(name, Kind.TEXT if name in text else None) for name in columns]
+    for one in (*wanted, *(Wanted(name) for name in text)):
+        find_column(source, one.name)
+    return Roles(options.label, sets, tuple(columns), options.weight, tuple(wanted))
+
+
+def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
+    """Split names at commas, unless a name with commas is a column; each once.
+
+    >>> split_names(["sex,race", "Hello, world"], ["sex", "race", "Hello, world"])
+    ['sex', 'race', 'Hello, world']
+    """
+    parts = [[one] if one in names else [part.strip() for part in one.split(",")] for one in given or ()]
+    return list(dict.fromkeys(part for one in parts for part in one if part))
+
+
+def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: Sequence[str]) -> list[str]:
+    """Return the columns that the subpopulations are functions of."""
+    groups, features = (split_names(given, source.names) for given in (options.groups, options.features))
+    if options.subpopulations == "groups":
+        if features:
+            raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
+        if not groups:
+            rest = ",".join(name for name in source.names if name and name not in taken)
+            raise WrongUsage(f"Say which columns make the groups: --groups with some of {rest or 'the columns'}.")
+        return groups
+    if groups:
+        raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")
+    return features or [name for name in source.names if name and name not in taken]
+
+
+def _budget(options: argparse.Namespace, n_probabilities: int, n_columns: int) -> int | None:
+    """Return how many rows are used at most."""
+    if options.max_rows is not None:
+        return options.max_rows or None
+    per_row = max(1, n_probabilities if n_probabilities > 2 else 1)
+    per_row += n_columns if options.subpopulations == "linear" else 0
+    return max(1, MOST_NUMBERS // per_row)
+
+
+def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows:
+    columns = gathered.columns
+    names = split_names(options.classes, ()) or None
+    labels = read_labels(columns[roles.label], roles.probability[0], names, options.positive)
+    probability = tuple(_matrix([columns[name].values for name in one]) for one in roles.probability)
+    weight = None if roles.weight is None else columns[roles.weight].values.astype(np.float64)
+    X = table_of([columns[name] for name in roles.columns], gathered.n_rows)
+    return Rows(labels.y, probability, X, weight, labels.classes, roles.columns, roles.probability, gathered.n_in_file)
+
+
+def _matrix(columns: Sequence[NDArray[Any]]) -> FloatArray:
+    """Return one column as it is, several side by side."""
+    return (
+        columns[0].astype(np.float64, copy=False) if len(columns) == 1 else np.column_stack(columns).astype(np.float64)
+    )
+
+
+def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
+    """Refuse what is not a probability, or rows of several that do not sum to one."""
+    for name, p in zip(names, columns, strict=True):
+        bad = ~((p >= 0.0) & (p <= 1.0))
+        if bad.any():
+            row = int(bad.argmax())
+            if np.isnan(p[row]):
+                raise lacks(name, before + row)
+            raise InvalidInput(
+                f"{place(name, before + row)}: {p[row]:.6g} is not a probability. Give numbers in [0, 1], not scores, "
+                "logits or percentages."
+            )
+    if len(names) > 1:
+        sums = np.sum(columns, axis=0)
+        off = np.abs(sums - 1.0) > SUM_TOLERANCE
+        if off.any():
+            row = int(off.argmax())
+            raise InvalidInput(
+                f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give "
+                "the columns of all classes."
+            )
+
+
+def _check_weight(name: str, weight: FloatArray, before: int) -> None:
+    bad = ~((weight >= 0.0) & (weight < np.inf))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InvalidInput(f"{place(name, before + row)}: the weight {weight[row]:g} is negative or infinite.")
+
+
+def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Subpopulations:
+    """Return the hypothesis class that the options describe."""
+    names = list(columns)
+    if options.subpopulations == "trees":
+        return Trees(options.depth or 3, names, min_mass=options.min_mass)
+    if options.subpopulations == "linear":
+        return Linear(names)
+    if (options.depth or 1) == 1:
+        return Groups(names, n_bins=options.bins, min_mass=options.min_mass)
+    return Intersections(names, depth=options.depth, n_bins=options.bins, min_mass=options.min_mass)

@@ -1,0 +1,401 @@
+"""A field: one column of one batch of a file, before it is decided whether it holds numbers, truth values or text.
+
+A field of a text file (CSV) holds what was written: '0.5', 'yes', ''. A field of a Parquet file has a type of its own.
+What both mean is said once, here. Rules for text files:
+
+- a number is a decimal number, with the decimal point or comma of the file, or 'inf'; `MISSING` are the ways to write
+  that there is none;
+- a column is numeric if all its values are numbers without leading zeros ('007' is a name), boolean if all are 'true'
+  or 'false', and text otherwise; in a text column only the empty field is missing.
+
+Arrow does the work where it is installed; whatever it finds odd is read again by the rules in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.errors import InvalidInput
+from lowcal.simplex import FloatArray
+
+#: How files write that there is no number.
+MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None"})
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
+_LEADING_ZERO = r"^\s*[+-]?0[0-9]"
+_WHOLE = r"-?(0|[1-9][0-9]{0,17})"
+_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+class Kind(StrEnum):
+    """What a column holds. WHOLE numbers are told from others only where a file with types is written."""
+
+    WHOLE = "whole numbers"
+    NUMBER = "numbers"
+    BOOLEAN = "booleans"
+    TEXT = "text"
+
+
+class NotANumber(ValueError):
+    """A value is not a number: where in the batch, and what it is."""
+
+    def __init__(self, place: int, text: str) -> None:
+        super().__init__(text)
+        self.place, self.text = place, text
+
+
+class Field(Protocol):
+    """One column of a batch."""
+
+    def __len__(self) -> int: ...
+
+    def kind(self) -> Kind | None:
+        """Return what these values alone look like; None if all are missing."""
+        ...
+
+    def has_names(self) -> bool:
+        """Whether some value is a number that is a name, such as '007'."""
+        ...
+
+    def numbers(self) -> FloatArray:
+        """Return the numbers, NaN where missing, or raise `NotANumber`."""
+        ...
+
+    def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
+        """Return distinct texts (or truth values) and the place of each row's among them, -1 where missing."""
+        ...
+
+    def texts(self, decimal: str) -> list[str]:
+        """Return what is written to a text file, '' where missing."""
+        ...
+
+    def objects(self, kind: Kind) -> list[Any]:
+        """Return Python values of a kind, None where missing."""
+        ...
+
+    def arrow(self, kind: Kind | None) -> Any:
+        """Return an Arrow array of a kind; None: of the field's own type."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A field of a text file, as a list.
+
+    >>> Written(["0,5", "NA"], decimal=",").numbers()
+    array([0.5, nan])
+    >>> [Written(values).kind().value for values in (["1", ""], ["007", "1"], ["true", "false"])]
+    ['whole numbers', 'text', 'booleans']
+    """
+
+    values: Sequence[str]
+    decimal: str = "."
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def kind(self) -> Kind | None:
+        """Return the narrowest kind that holds all values."""
+        present = {v for v in self.values if v not in MISSING}
+        if not present:
+            return None
+        if present <= _TRUTH.keys():
+            return Kind.BOOLEAN
+        some = Written(list(present), self.decimal)
+        if some.has_names() or not all(map(self._is_number, present)):
+            return Kind.TEXT
+        return Kind.WHOLE if all(re.fullmatch(_WHOLE, v) for v in present) else Kind.NUMBER
+
+    def has_names(self) -> bool:
+        """Whether some value has a leading zero."""
+        return any(re.match(_LEADING_ZERO, value) for value in self.values)
+
+    def _is_number(self, text: str) -> bool:
+        return _NUMBER.fullmatch(self._pointed(text)) is not None
+
+    def _pointed(self, text: str) -> str:
+        """Return a number with a decimal point; under a decimal comma, a point is not part of a number."""
+        return text.strip() if self.decimal == "." else text.strip().replace(".", "?").replace(self.decimal, ".")
+
+    def numbers(self) -> FloatArray:
+        """Return the numbers, NaN where missing."""
+        numbers = np.empty(len(self.values))
+        for i, text in enumerate(self.values):
+            if text in MISSING:
+                numbers[i] = np.nan
+            elif self._is_number(text):
+                numbers[i] = float(self._pointed(text))
+            else:
+                raise NotANumber(i, text)
+        return numbers
+
+    def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
+        """Return the distinct values in order of appearance, and the place of each row's."""
+        place = {value: i for i, value in enumerate(dict.fromkeys(self.values))}
+        codes = np.fromiter(map(place.__getitem__, self.values), dtype=np.intp, count=len(self.values))
+        return [read_category(value, kind) for value in place], codes
+
+    def texts(self, decimal: str) -> list[str]:
+        """Return the values as they were written."""
+        return list(self.values)
+
+    def objects(self, kind: Kind) -> list[Any]:
+        """Return Python values of a kind."""
+        if kind is Kind.TEXT or kind is Kind.BOOLEAN:
+            return [read_category(value, kind) for value in self.values]
+        if kind is Kind.WHOLE:
+            return [None if value in MISSING else int(value) for value in self.values]
+        return [None if value != value else value for value in self.numbers().tolist()]
+
+    def arrow(self, kind: Kind | None) -> Any:
+        """Return an Arrow array of a kind."""
+        import pyarrow as pa
+
+        kind = kind or Kind.TEXT
+        return pa.array(self.objects(kind), type=arrow_type(kind))
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowWritten:
+    """A field of a text file, as an Arrow array of strings; odd values are left to `Written`."""
+
+    values: Any
+    decimal: str = "."
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def plain(self) -> Written:
+        """The same field as a list."""
+        return Written(self.values.to_pylist(), self.decimal)
+
+    def kind(self) -> Kind | None:
+        """Return the narrowest kind that holds all values."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            numbers = self.numbers()
+        except NotANumber:
+            return Written(self.values.unique().to_pylist(), self.decimal).kind()
+        if np.isnan(numbers).all():
+            return None
+        if self.has_names():
+            return Kind.TEXT
+        present = self.values.filter(pc.invert(pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))))
+        return Kind.WHOLE if pc.all(pc.match_substring_regex(present, f"^{_WHOLE}$")).as_py() else Kind.NUMBER
+
+    def has_names(self) -> bool:
+        """Whether some value has a leading zero."""
+        import pyarrow.compute as pc
+
+        return bool(pc.any(pc.match_substring_regex(self.values, _LEADING_ZERO)).as_py())
+
+    def numbers(self) -> FloatArray:
+        """Return the numbers, NaN where missing."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.decimal != ".":
+            return self.plain.numbers()
+        missing = pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))
+        try:
+            cast = pc.if_else(missing, None, self.values).cast(pa.float64())
+        except pa.ArrowInvalid:
+            return self.plain.numbers()
+        values = np.asarray(cast.to_numpy(zero_copy_only=False), dtype=np.float64)
+        return values if np.isnan(values).sum() == cast.null_count else self.plain.numbers()
+
+    def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
+        """Return the distinct values in order of appearance, and the place of each row's."""
+        encoded = self.values.dictionary_encode()
+        distinct = [read_category(value, kind) for value in encoded.dictionary.to_pylist()]
+        return distinct, np.asarray(encoded.indices, dtype=np.intp)
+
+    def texts(self, decimal: str) -> list[str]:
+        """Return the values as they were written."""
+        return list(self.values.to_pylist())
+
+    def objects(self, kind: Kind) -> list[Any]:
+        """Return Python values of a kind."""
+        return self.plain.objects(kind)
+
+    def arrow(self, kind: Kind | None) -> Any:
+        """Return an Arrow array of a kind."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if kind is None or kind is Kind.TEXT:
+            return pc.if_else(pc.equal(self.values, ""), None, self.values)
+        if kind is Kind.NUMBER:
+            return pa.array(self.numbers(), from_pandas=True)
+        if kind is Kind.WHOLE:
+            missing = pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))
+            return pc.if_else(missing, None, self.values).cast(pa.int64())
+        return self.plain.arrow(kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Typed:
+    """A field with a type of its own: an Arrow array from a Parquet file."""
+
+    values: Any
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def kind(self) -> Kind | None:
+        """Return the kind of the type; dates, lists and other types have none and are refused."""
+        import pyarrow.types as pt
+
+        kind = self.values.type
+        if pt.is_dictionary(kind):
+            kind = kind.value_type
+        if pt.is_null(kind):
+            return None
+        if pt.is_integer(kind):
+            return Kind.WHOLE
+        if pt.is_floating(kind) or pt.is_decimal(kind):
+            return Kind.NUMBER
+        if pt.is_boolean(kind):
+            return Kind.BOOLEAN
+        if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+            return Kind.TEXT
+        raise InvalidInput(f"Column {self.name!r} has the type {kind}; convert it to a number or to text first.")
+
+    def has_names(self) -> bool:
+        """Return that numbers are numbers where there are types."""
+        return False
+
+    def numbers(self) -> FloatArray:
+        """Return the numbers, NaN where missing; truth values count as 0 and 1."""
+        if self.kind() is Kind.TEXT:
+            texts = self.values.cast("string").to_pylist()
+            return Written(["" if text is None else text for text in texts]).numbers()
+        cast = self._decoded().cast("float64", safe=False)
+        return np.asarray(cast.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def _decoded(self) -> Any:
+        """Return the values without a dictionary."""
+        import pyarrow.types as pt
+
+        kind = self.values.type
+        return self.values.cast(kind.value_type) if pt.is_dictionary(kind) else self.values
+
+    def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
+        """Return the distinct values, and the place of each row's; missing is the last place."""
+        import pyarrow.types as pt
+
+        values = self.values if pt.is_dictionary(self.values.type) else self.values.dictionary_encode()
+        own = Kind.TEXT if self.kind() is None else self.kind()
+        distinct = values.dictionary.to_pylist()
+        if own is Kind.TEXT and kind is Kind.BOOLEAN:
+            distinct = [None if value is None else read_category(value, kind) for value in distinct]
+        elif kind is Kind.TEXT and own is not Kind.TEXT:
+            distinct = [None if value is None or value != value else str(value) for value in distinct]
+        elif own in (Kind.WHOLE, Kind.NUMBER) and kind is Kind.BOOLEAN:
+            distinct = [bool(value) if value in (0, 1) else None if value is None else str(value) for value in distinct]
+        codes = np.asarray(values.indices.fill_null(len(distinct)), dtype=np.intp)
+        return [*distinct, None], codes
+
+    def texts(self, decimal: str) -> list[str]:
+        """Return the values as text: numbers with all digits."""
+        return [_text(value, decimal) for value in self.values.to_pylist()]
+
+    def objects(self, kind: Kind) -> list[Any]:
+        """Return the values as Python has them; what JSON does not know becomes text."""
+        return [_plain(value) for value in self.values.to_pylist()]
+
+    def arrow(self, kind: Kind | None) -> Any:
+        """Return the array itself."""
+        return self.values
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A field of numbers that was computed here."""
+
+    values: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def kind(self) -> Kind:
+        """Return that these are numbers."""
+        return Kind.NUMBER
+
+    def has_names(self) -> bool:
+        """Return that these are numbers."""
+        return False
+
+    def numbers(self) -> FloatArray:
+        """Return the numbers."""
+        return self.values
+
+    def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
+        """Return the distinct numbers as text, and the place of each row's."""
+        return Written(self.texts(".")).factorise(kind)
+
+    def texts(self, decimal: str) -> list[str]:
+        """Return the numbers with all digits."""
+        return [_text(value, decimal) for value in self.values.tolist()]
+
+    def objects(self, kind: Kind) -> list[Any]:
+        """Return the numbers as Python has them."""
+        return [_plain(value) for value in self.values.tolist()]
+
+    def arrow(self, kind: Kind | None) -> Any:
+        """Return an Arrow array of doubles."""
+        import pyarrow as pa
+
+        return pa.array(self.values, from_pandas=True)
+
+
+def read_category(text: str, kind: Kind) -> str | bool | None:
+    """Return a value of a text or boolean column, None if missing; what is not a truth value stays text.
+
+    >>> read_category("TRUE", Kind.BOOLEAN), read_category("TRUE", Kind.TEXT), read_category("", Kind.TEXT)
+    (True, 'TRUE', None)
+    """
+    if kind is Kind.BOOLEAN:
+        return None if text in MISSING else _TRUTH.get(text, {"0": False, "1": True}.get(text, text))
+    return text or None
+
+
+def wider(one: Kind | None, other: Kind | None) -> Kind | None:
+    """Return the kind that holds the values of two batches of a text file.
+
+    >>> wider(Kind.WHOLE, Kind.NUMBER).value, wider(Kind.NUMBER, Kind.BOOLEAN).value, wider(None, Kind.TEXT).value
+    ('numbers', 'text', 'text')
+    """
+    if one is None or other is None or one is other:
+        return one or other
+    return Kind.NUMBER if {one, other} == {Kind.WHOLE, Kind.NUMBER} else Kind.TEXT
+
+
+def arrow_type(kind: Kind) -> Any:
+    """Return the Arrow type of a kind."""
+    import pyarrow as pa
+
+    return {Kind.WHOLE: pa.int64(), Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}[kind]
+
+
+def _text(value: Any, decimal: str) -> str:
+    if value is None or value != value:
+        return ""
+    return str(value).replace(".", decimal) if isinstance(value, float) and decimal != "." else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value != value:
+        return None
+    finite = not isinstance(value, float) or np.isfinite(value)
+    return value if isinstance(value, bool | int | float | str) and finite else str(value)

@@ -1,0 +1,125 @@
+"""Opening a table: which format a file has, and what is wrong with a path."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from lowcal.errors import InvalidInput, MissingColumn, suggest
+from lowcal.files.delimited import Batch, open_delimited
+from lowcal.files.parquet import open_parquet
+
+#: The name of the standard streams.
+STREAM = "-"
+FORMATS = ("csv", "tsv", "parquet", "json", "jsonl")
+_SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
+_SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+class Source(Protocol):
+    """A table in a file: its columns, and its rows in batches."""
+
+    @property
+    def shown(self) -> str:
+        """How messages call it."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        ...
+
+    def batches(self, columns: Sequence[int]) -> Iterator[Batch]:
+        """Yield the rows in batches, only the columns at these positions."""
+        ...
+
+
+@contextmanager
+def open_table(
+    path: str,
+    *,
+    form: str | None = None,
+    separator: str | None = None,
+    decimal: str = ".",
+    encoding: str | None = None,
+    engine: str | None = None,
+) -> Iterator[Source]:
+    """Open a CSV or Parquet file, or "-" for standard input, which is first copied to a temporary file.
+
+    The format is told by the file itself: Parquet begins with PAR1, everything else is text. `engine` is "arrow" or
+    "python", for text; None: Arrow where it is installed. The values are the same.
+    """
+    with _on_disk(path) as (file, shown):
+        if (form or _form(file)) == "parquet":
+            yield open_parquet(file, shown)
+            return
+        if form in ("json", "jsonl") or (form is None and suffix_of(path) in ("json", "jsonl")):
+            raise InvalidInput(f"{shown} is JSON, which can't be read; give a CSV or a Parquet file.")
+        separator = separator or ("\t" if "tsv" in (form, suffix_of(path)) else None)
+        engine = engine or ("python" if find_spec("pyarrow") is None else "arrow")
+        yield open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding, engine=engine)
+
+
+@contextmanager
+def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
+    """Give the file of a path and how messages call it."""
+    if path != STREAM:
+        check_readable(path)
+        yield Path(path), path
+        return
+    with tempfile.TemporaryDirectory(prefix="lowcal-") as folder:
+        file = Path(folder) / "input"
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
+        yield file, "standard input"
+
+
+def check_readable(path: str) -> None:
+    """Refuse a path that no file can be read from, and name the nearest file beside it."""
+    file = Path(path)
+    if file.is_dir():
+        raise InvalidInput(f"{path} is a folder; give a file.")
+    if not file.exists():
+        near = suggest(file.name, [one.name for one in file.parent.iterdir()]) if file.parent.is_dir() else ""
+        raise InvalidInput(f"There is no file {path}.{near}")
+    try:
+        with file.open("rb") as stream:
+            is_empty = file.is_file() and not stream.read(1)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
+    if is_empty:
+        raise InvalidInput(f"{path} is empty; give a file with a header and at least one row.")
+
+
+def _form(file: Path) -> str:
+    with file.open("rb") as stream:
+        return "parquet" if stream.read(4) == b"PAR1" or suffix_of(str(file)) == "parquet" else "csv"
+
+
+def suffix_of(path: str) -> str | None:
+    """Return the format that a file's name tells, whether packed or not.
+
+    >>> suffix_of("a.csv.gz"), suffix_of("b.parquet"), suffix_of("c")
+    ('csv', 'parquet', None)
+    """
+    name = Path(path.lower().removesuffix(".gz"))
+    return _SUFFIXES.get(name.suffix)
+
+
+def find_column(source: Source, name: str) -> int:
+    """Return the position of a column; one that is not there is an error that names the nearest."""
+    if name in source.names:
+        return source.names.index(name)
+    some = ", ".join(repr(one) for one in source.names[:10]) + (", ..." if len(source.names) > 10 else "")
+    raise MissingColumn(f"{source.shown} has no column {name!r}; it has {some}.{suggest(name, source.names)}")
