@@ -25,7 +25,7 @@ from lowcal.errors import DamagedFile, LowcalError
 from lowcal.subpopulations.base import CodeFamily, Subpopulations
 from lowcal.weights import Monomial
 
-SEEDS = range(6)
+SEEDS = range(4)
 KINDS = ("groups", "thresholds", "trees", "boosted trees", "linear", "mixed union", "memberships", "smooth", "model")
 
 
@@ -516,6 +516,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("groups", "model.notion", {"kind": "Groups"}, "one of Multiaccuracy"),
     ("groups", "model.notion", {"kind": "Full", "width": 7.0}, "is no Full: The width"),
     ("groups", "model.notion", {"kind": "Full", "width": [1]}, "is no Full: The width"),
+    ("groups", "model.notion", {"kind": "Full", "width": 10**390}, "must be a Full"),
     ("groups", "model.notion", {"kind": "LowDegree", "degree": "2"}, "is no LowDegree"),
     ("groups", "model.notion", {"kind": "Smooth", "more": 1}, "keys kind"),
     ("groups", "model.predictor.kind", "fit", "one of predictor"),
@@ -542,6 +543,29 @@ def test_what_each_part_must_be(kind: str, path: str, value: Any, message: str) 
     put(path, value)(changed)
     with pytest.raises(DamagedFile, match=message):
         load(signed(changed))
+
+
+def test_a_plan_of_too_many_joint_levels() -> None:
+    changed = document("smooth")
+    changed["model"]["encoder"]["levels"] = [{**LEVELS, "column": str(k)} for k in range(20)]
+    changed["model"]["encoder"]["plan"] = [list(range(20))]
+    with pytest.raises(DamagedFile, match="a plan of at most 67108864 joint levels"):
+        load(signed(changed))
+
+
+@pytest.mark.parametrize("depth", [50, 250, 300, 350, 400, 450, 480, 10_000])
+def test_unions_in_unions_without_end(depth: int) -> None:
+    """The text is put together by hand: such depths are more than Python's own writer takes."""
+    changed = document("smooth")
+    del changed["checksum"]
+    inner = json.dumps(changed["model"]["encoder"], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    changed["model"]["encoder"] = "HERE"
+    canonical = json.dumps(changed, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    nested = '{"kind":"union","parts":[' * depth + inner + "]}" * depth
+    text = canonical.replace('"HERE"', nested)
+    checksum = sha256(text.encode("utf-8")).hexdigest()
+    with pytest.raises(DamagedFile, match=r"nested too deeply|rows of UnionEncoder"):
+        load(f'{{"checksum":"sha256:{checksum}",{text[1:]}'.encode())
 
 
 def test_the_bounds_of_a_regressor() -> None:

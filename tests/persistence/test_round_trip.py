@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -32,6 +33,8 @@ from lowcal import (
     multicalibrate,
     persistence,
 )
+from lowcal.engines.reference import Table
+from lowcal.subpopulations.base import CodeFamily
 from lowcal.updates import MANY, Compiled, Term, Update
 from lowcal.weights import Points
 
@@ -150,6 +153,28 @@ def test_weights_through_points() -> None:
     assert loaded.updates[-1].terms[0].weights[1].centres.shape == (0, 3)
 
 
+def test_shares_of_groups() -> None:
+    """Tables of codes may hold shares, though no class of lowcal's makes them."""
+    fit, *data = fitted("groups")
+    update = fit.predictor.updates[0]
+    (term,) = update.terms
+    halves = tuple(Table(0.5 * table.matrix) for table in term.family.decode)
+    half = replace(term, family=CodeFamily(term.family.names, term.family.columns, halves))
+    predictor = replace(fit.predictor, updates=(Update((half,)), update))
+    assert predictor(data[0], data[1]).tobytes() != fit.predictor[:1](data[0], data[1]).tobytes()
+    check(predictor, again(predictor), *data)
+
+
+def test_few_numbers_can_be_read_and_many_are_bytes() -> None:
+    fit, *_ = fitted("thresholds", notion="multiaccuracy")
+    few = json.loads(persistence.to_bytes(fitted("linear", notion="multiaccuracy")[0].predictor))["model"]
+    assert isinstance(few["updates"][0]["terms"][0]["theta"][0][0][0], float)
+    theta = json.loads(persistence.to_bytes(fit.predictor))["model"]["updates"][0]["terms"][0]["theta"]
+    content = np.frombuffer(base64.b64decode(theta["base64"]), "<f8").reshape(theta["shape"])
+    assert content.size > 64
+    assert content.tobytes() == fit.predictor.updates[0].terms[0].theta.tobytes()
+
+
 def test_an_array_without_names_and_a_sparse_matrix() -> None:
     rng = np.random.default_rng(0)
     y, p, _ = saved.people()
@@ -221,7 +246,7 @@ def numbers(classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float64", "bool", "str", "object"])
 def test_a_classifier_from_scratch_is_whole(dtype: str) -> None:
     X, y = numbers(2 if dtype == "bool" else 3)
-    y = np.array(["a", "b", 'ç"'], dtype=object)[y] if dtype == "object" else y.astype(dtype)
+    y = np.array(["a", np.str_("b"), 'ç"'], dtype=object)[y] if dtype == "object" else y.astype(dtype)
     settings = {"notion": Full(0.5), "random_state": np.random.RandomState(0), "max_updates": 2}
     model = MulticalibratedClassifier(**settings).fit(X, y)
     loaded = again(model)

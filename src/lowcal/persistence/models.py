@@ -56,9 +56,8 @@ def write_model(model: object) -> dict[str, Any]:
     """Return a model as plain data."""
     if type(model) is Predictor:
         return write_predictor(model)
-    for kind, (cls, _, _) in FITS.items():
-        if type(model) is cls:
-            return _write_fit(kind, model)
+    if any(type(model) is cls for cls, _, _ in FITS.values()):
+        return write_fit(model)
     if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one, and scikit-learn need not be imported
         from lowcal.persistence import estimators
 
@@ -85,24 +84,19 @@ def read_model(at: Plain, base: object = None) -> Any:
 # Fits.
 
 
-def _write_fit(kind: str, fit: Any) -> dict[str, Any]:
-    _, extra, _ = FITS[kind]
+def write_fit(fit: Any) -> dict[str, Any]:
+    """Return a fit as plain data."""
+    kind, extra = next((kind, extra) for kind, (cls, extra, _) in FITS.items() if type(fit) is cls)
     more = {} if extra is None else {extra: write_record(getattr(fit, extra))}
-    figures = {name: write_figure(getattr(fit, name)) for name in FIGURES}
     return {
         "kind": kind,
         "status": str(fit.status),
         "notion": write_value(fit.notion, "The notion of the fit"),
-        **figures,
+        **{name: write_figure(getattr(fit, name)) for name in FIGURES},
         **more,
         "history": [write_record(record) for record in fit.history],
         "predictor": write_predictor(fit.predictor),
     }
-
-
-def write_fit(fit: Fit) -> dict[str, Any]:
-    """Return a fit as plain data."""
-    return _write_fit(next(kind for kind, (cls, _, _) in FITS.items() if type(fit) is cls), fit)
 
 
 def read_fit(at: Plain) -> Fit:
