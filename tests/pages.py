@@ -25,11 +25,7 @@ SHELL = ("sh", "bash")
 CALLS = re.compile(r"^(lowcal |python -c )", flags=re.MULTILINE)
 
 #: Pages that need what is not built yet: the commands, and the names of the package, that they call.
-PENDING: dict[str, tuple[str, ...]] = {
-    "docs/_readme_draft.md": ("lowcal audit", "lowcal.save"),
-    "docs/how-to/certify-a-release.md": ("lowcal audit",),
-    "docs/command-line.md": ("lowcal audit", "lowcal fit", "lowcal predict", "lowcal plan"),
-}
+PENDING: dict[str, tuple[str, ...]] = {}
 
 
 @dataclass

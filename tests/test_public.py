@@ -32,14 +32,16 @@ def test_the_contract_of_the_interface_is_there():
     promised = (
         "Multiaccuracy LowDegree Smooth Full parse_notion Groups Intersections Memberships Linear Trees Thresholds "
         "Regressor Private multicalibrate audit AuditReport Fit Predictor MulticalibratedClassifier "
-        "MulticalibratedRegressor datasets guarantees hierarchy complexity metrics testing"
+        "MulticalibratedRegressor datasets guarantees hierarchy complexity metrics testing save load to_onnx"
     )
     assert set(promised.split()) <= set(lowcal.__all__)
     order = ["y", "p", "X", "subpopulations", "notion", "alpha", "solver", "geometry", "step", "sample_weight"]
     assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
     asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "sample_weight", "confidence", "random_state"]
     assert list(inspect.signature(lowcal.audit).parameters)[: len(asked)] == asked
-    report = "verdict violation certified_alpha p_value null_floor findings worst to_frame to_dict guarantees"
+    report = (
+        "verdict violation certified_alpha p_value null_floor findings worst to_frame to_dict guarantees to_html plot"
+    )
     assert set(report.split()) <= set(lowcal.AuditReport.__dataclass_fields__) | set(dir(lowcal.AuditReport))
     finding = "subpopulation weight label violation conditional standard_error lower upper mass n_effective"
     assert set(finding.split()) <= set(lowcal.Finding.__dataclass_fields__)

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
         hierarchy,
         metrics,
         online,
+        persistence,
         sampling,
         testing,
     )
     from lowcal.auditing import Measurement, audit, measure
     from lowcal.errors import (
         AuditWarning,
+        CannotWrite,
         CheckFailed,
+        DamagedFile,
         FitInterrupted,
         InvalidInput,
         LowcalError,
@@ -74,7 +77,9 @@ __version__ = "0.1.0"
 _HOME = {
     "AuditReport": "reports",
     "AuditWarning": "errors",
+    "CannotWrite": "errors",
     "CheckFailed": "errors",
+    "DamagedFile": "errors",
     "Finding": "reports",
     "Fit": "runs",
     "FitInterrupted": "errors",
@@ -128,6 +133,7 @@ _MODULES = (
     "hierarchy",
     "metrics",
     "online",
+    "persistence",
     "sampling",
     "testing",
 )
@@ -135,7 +141,9 @@ _MODULES = (
 __all__ = [
     "AuditReport",
     "AuditWarning",
+    "CannotWrite",
     "CheckFailed",
+    "DamagedFile",
     "Finding",
     "Fit",
     "FitInterrupted",
@@ -186,6 +194,7 @@ __all__ = [
     "multicalibrate",
     "online",
     "parse_notion",
+    "persistence",
     "sampling",
     "save",
     "testing",
