@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -44,9 +45,9 @@ def here(tmp_path, monkeypatch):
 
 def table(path, separator=","):
     """A written CSV: the probabilities exactly, everything else as text."""
-    opened = gzip.open(path, "rt", encoding="utf-8-sig") if str(path).endswith(".gz") else open(path, encoding="utf-8-sig")
-    with opened as file:
-        frame = pd.DataFrame(list(csv.DictReader(file, delimiter=separator)))
+    content = Path(path).read_bytes()
+    text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
+    frame = pd.DataFrame(list(csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)))
     mended = {name: [float(v.replace(",", ".")) for v in frame[name]] for name in frame if name.startswith("p")}
     return frame.assign(**mended)
 
@@ -86,7 +87,9 @@ def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
     monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
     make, more = FORMATS[form]
     path = make(data)
-    assert main(["fit", path, *OPTIONS, *more, "--depth", "2", "--alpha", "0.005", "--seed", "0", "--out", "m.json"]) == 0
+    assert (
+        main(["fit", path, *OPTIONS, *more, "--depth", "2", "--alpha", "0.005", "--seed", "0", "--out", "m.json"]) == 0
+    )
     expected = fitted(data, depth=2, alpha=0.005)
     assert expected.n_updates > 0
     saved = read("m.json")
@@ -322,7 +325,9 @@ def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
 
 
 def audited(data, **options):
-    return lowcal.audit(data["y"], data["p"], data[GROUPS], subpopulations=lowcal.Groups(GROUPS), random_state=0, **options)
+    return lowcal.audit(
+        data["y"], data["p"], data[GROUPS], subpopulations=lowcal.Groups(GROUPS), random_state=0, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -493,11 +498,19 @@ def test_bad_values_are_told_with_row_and_column(here, data, change, message, ca
         (["--label", "y", "--probability", "p", "--groups", "sexx"], 65, "no column 'sexx'.*Did you mean 'sex'"),
         (["--label", "y", "--probability", "p", "--groups", "sex", "--weight", "w"], 65, "no column 'w'"),
         (["--label", "y", "--probability", "p", "--groups", "sex", "--categorical", "zip"], 65, "no column 'zip'"),
-        (["--label", "y", "--probability", "p"], 64, "Say which columns make the groups: --groups .*sex,age,city,member"),
+        (
+            ["--label", "y", "--probability", "p"],
+            64,
+            "Say which columns make the groups: --groups .*sex,age,city,member",
+        ),
         (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' was given two parts"),
         (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' was given two parts"),
         (["--label", "y", "--probability", "p", "--features", "sex"], 64, "--features goes with"),
-        (["--label", "y", "--probability", "p", "--groups", "a", "--subpopulations", "trees"], 64, "--groups goes with"),
+        (
+            ["--label", "y", "--probability", "p", "--groups", "a", "--subpopulations", "trees"],
+            64,
+            "--groups goes with",
+        ),
         (["--label", "y", "--probability", "p", "--groups", "sex", "--classes", "a,b"], 64, "use --positive"),
     ],
 )
@@ -534,7 +547,11 @@ def test_models_that_can_not_be_used(model, data, capsys):
         (["predict", "m.json", as_csv(data.drop(columns="sex"), "s.csv")], 65, "s.csv has no column 'sex'"),
         (["predict", "m.json", as_csv(data.rename(columns={"p": "q"}), "q.csv")], 65, "q.csv has no column 'p'"),
         (["predict", "m.json", as_csv(data.assign(p_calibrated=1), "c.csv")], 65, "column 'p_calibrated' already"),
-        (["predict", "m.json", as_csv(data.assign(age="old"), "a.csv")], 65, "Row 1, column 'age': 'old' is not a number"),
+        (
+            ["predict", "m.json", as_csv(data.assign(age="old"), "a.csv")],
+            65,
+            "Row 1, column 'age': 'old' is not a number",
+        ),
     ]:
         assert main([*arguments, "--out", "o.csv"]) == code
         assert message in capsys.readouterr().err
@@ -587,7 +604,7 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     assert sorted(one.name for one in model.iterdir()) == ["m.json", "o.csv", "t.csv"]
 
 
-# --- export ------------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------------------------
 
 
 def test_export_writes_the_graph_of_the_model(model, data, capsys, monkeypatch):
@@ -604,7 +621,7 @@ def test_export_writes_the_graph_of_the_model(model, data, capsys, monkeypatch):
         assert "a name that ends in .onnx" in capsys.readouterr().err
 
 
-# --- the minimal install -----------------------------------------------------------------------------------------------
+# --- the minimal install --------------------------------------------------------------------------------------------
 
 
 def test_text_files_need_nothing_but_python(here, data, monkeypatch):
