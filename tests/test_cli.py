@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowcal.demo as demo
-from lowcal.cli import main
+from lowcal.cli import main, parser
 
 
 @pytest.fixture
@@ -94,23 +94,109 @@ def test_errors_and_interrupts_are_one_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err == "lowcal: p is nan in row 3.\n"
     monkeypatch.setattr(demo, "run", interrupt)
     assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "lowcal: interrupted\n"
+    assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["banana"], ["demo", "--seed", "x"]])
-def test_wrong_usage_exits_with_64_and_points_to_help(arguments, capsys):
+def test_what_was_not_foreseen_is_one_sentence_that_says_so(monkeypatch, capsys):
+    def fail(**_):
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(demo, "run", fail)
+    monkeypatch.delenv("LOWCAL_DEBUG", raising=False)
+    assert main(["demo"]) == 70
+    error = capsys.readouterr().err
+    assert error.startswith("lowcal: this is a bug (ZeroDivisionError: division by zero). Set LOWCAL_DEBUG=1")
+    assert error.count("\n") == 1
+    monkeypatch.setenv("LOWCAL_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
+    def fail(**_):
+        raise MemoryError
+
+    monkeypatch.setattr(demo, "run", fail)
+    assert main(["demo"]) == 65
+    assert "--max-rows" in capsys.readouterr().err
+
+
+def test_warnings_are_sentences(monkeypatch, capsys):
+    import warnings
+
+    monkeypatch.setattr(demo, "run", lambda **_: warnings.warn("careful", RuntimeWarning, stacklevel=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["demo"]) == 0
+    assert capsys.readouterr().err == "lowcal: careful\n"
+
+
+FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "--out", "m.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: COMMAND"),
+        (["banana"], "invalid choice: 'banana'"),
+        (["demo", "--seed", "x"], "'x' is not a whole number of at least 0"),
+        (["fit", "t.csv"], "required: --label, --probability, --out"),
+        ([*FIT, "--alpha", "-1"], "'-1' is not a positive number"),
+        ([*FIT, "--alpha", "nan"], "'nan' is not a positive number"),
+        ([*FIT, "--alpha", "inf"], "'inf' is not a positive number"),
+        ([*FIT, "--depth", "0"], "'0' is not a whole number of at least 1"),
+        ([*FIT, "--notion", "degre-2"], "Unknown notion 'degre-2'"),
+        ([*FIT, "--solver", "best"], "invalid choice: 'best'"),
+        ([*FIT, "--validation-fraction", "1"], "'1' is not a number from 0 to below 1"),
+        ([*FIT, "--separator", "ab"], "'ab' does not separate fields"),
+        ([*FIT, "--separator", "a"], "'a' does not separate fields"),
+        ([*FIT, "--encoding", "klingon"], "'klingon' is not an encoding"),
+        ([*FIT, "--decimal", ";"], "invalid choice: ';'"),
+        ([*FIT, "--conf", "1"], "unrecognized arguments: --conf 1"),
+        (["audit", *FIT[1:-2], "--confidence", "1"], "'1' is not a number from 0 to below 1"),
+        (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
+        (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),
+        (["reproduce", "figure-9"], "invalid choice: 'figure-9'"),
+    ],
+)
+def test_wrong_usage_exits_with_64_and_points_to_help(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 64
-    assert "lowcal --help" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert re.search(r"[.?] Try 'lowcal( \w+)? --help'\.\n$", error)
+    assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_help_has_an_example(arguments, capsys):
+COMMANDS = ["demo", "audit", "fit", "predict", "plan", "reproduce", "export"]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main(["--help"] if command is None else [command, "--help"])
     assert stop.value.code == 0
-    assert "example:" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert re.search(rf"examples?:\n  lowcal {command or 'demo'}\b", text)
+    if command is None:
+        assert all(f"    {name}" in text for name in COMMANDS)
+
+
+def test_options_say_what_they_are(capsys):
+    options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--max-rows", "1_000"])
+    assert (options.separator, options.encoding, options.max_rows) == ("\t", "utf-8-sig", 1000)
+    assert (options.notion, options.alpha, options.solver, options.progress) == ("degree-2", 0.01, "block", None)
+    assert parser().parse_args([*FIT, "--no-progress"]).progress is False
+    assert parser().parse_args([*FIT, "--notion", "full-0.1"]).notion == "full-0.1"
+
+
+def test_help_needs_no_library():
+    script = "import sys; from lowcal.cli import parser; parser().format_help(); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = done.stdout
+    assert "'lowcal.cli'" in loaded
+    assert not any(f"'{name}'" in loaded for name in ("numpy", "scipy", "pyarrow", "narwhals", "sklearn"))
 
 
 def test_python_m_lowcal_is_the_command():

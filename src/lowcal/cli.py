@@ -80,7 +80,8 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors exit with 64, as `sysexits` has it."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.exit(WRONG_USAGE, f"lowcal: {message.rstrip('.')}. Try '{self.prog} --help'.\n")
+        stop = "" if message.endswith((".", "?")) else "."
+        self.exit(WRONG_USAGE, f"lowcal: {message}{stop} Try '{self.prog} --help'.\n")
 
 
 # --- the grammar --------------------------------------------------------------------------------------------

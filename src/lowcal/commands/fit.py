@@ -10,7 +10,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import lowcal
 from lowcal.commands.bar import is_wanted
 from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import Rows, read_rows, subpopulations_of
@@ -18,6 +17,7 @@ from lowcal.commands.usage import DONE
 from lowcal.files.opening import STREAM
 from lowcal.files.replacing import replacing
 from lowcal.fitting import multicalibrate
+from lowcal.persistence import save as write
 from lowcal.runs import Fit, Record
 from lowcal.updates import Predictor
 
@@ -82,11 +82,11 @@ def save(model: Predictor, metadata: dict[str, Any], path: str) -> None:
     if path == STREAM:
         with tempfile.TemporaryDirectory(prefix="lowcal-") as folder:
             file = Path(folder) / "model.json"
-            lowcal.save(model, file, metadata=metadata)
+            write(model, file, metadata=metadata)
             put(file.read_text(encoding="utf-8"), STREAM)
         return
     with replacing(path) as new:
-        lowcal.save(model, new, metadata=metadata)
+        write(model, new, metadata=metadata)
 
 
 def describe(fit: Fit, before: float, rows: Rows) -> str:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import lowcal
 from lowcal.commands.lean import categories
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import read_numbers
 from lowcal.files.fields import MISSING, Field, Kind, NotANumber
 from lowcal.files.opening import check_readable
 from lowcal.frames import Column
+from lowcal.persistence import read
+from lowcal.runs import Fit
 from lowcal.updates import Predictor
 
 
 def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
     """Return the predictor of a saved model, and what was noted beside it."""
     check_readable(path)
-    model: Any = lowcal.load(Path(path))
-    metadata = getattr(model, "metadata", None) or {}
-    predictor = getattr(model, "predictor", model)
+    saved = read(path)
+    predictor = saved.model.predictor if isinstance(saved.model, Fit) else saved.model
     if not isinstance(predictor, Predictor):
-        raise InvalidInput(f"{path} holds a {type(model).__name__}, which can't mend the rows of a file.")
-    return predictor, metadata
+        raise InvalidInput(f"{path} holds a {type(saved.model).__name__}, which can't mend the rows of a file.")
+    return predictor, saved.metadata
 
 
 def categories_of(predictor: Predictor) -> dict[str, tuple[Any, ...] | None]:

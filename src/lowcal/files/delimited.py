@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -27,6 +28,8 @@ BATCH_BYTES = 1 << 20
 SAMPLE_LINES = 50
 #: How a file begins that tells its encoding.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+#: What reading a damaged packed file raises.
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 _SHOWN = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
 
 
@@ -51,6 +54,8 @@ class Delimited:
     encoding: str
     is_packed: bool
     engine: str
+    #: Empty lines above the header.
+    n_empty: int = 0
 
     @property
     def size(self) -> int:
@@ -69,7 +74,7 @@ class Delimited:
             for batch in self._arrow_batches(columns):
                 done += batch.n_rows
                 yield batch
-        except (ArrowInvalid, UnicodeError):
+        except (ArrowInvalid, UnicodeError, *_BROKEN):
             # whatever it is, the plain reader reads it or says where it is
             yield from self._plain_batches(columns, done)
 
@@ -85,6 +90,7 @@ class Delimited:
                     use_threads=False,
                     block_size=BATCH_BYTES,
                     column_names=names,
+                    skip_rows=self.n_empty,
                     skip_rows_after_names=1,
                     encoding="utf8" if self.encoding == "utf-8-sig" else self.encoding,
                 ),
@@ -150,7 +156,7 @@ def read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterat
             raise wrong_encoding(shown, encoding) from error
         except csv.Error as error:
             raise InvalidInput(f"Row {n} of {shown} can't be read ({error}); is a quote left open?") from error
-        except (EOFError, gzip.BadGzipFile) as error:
+        except _BROKEN as error:
             raise InvalidInput(f"{shown} is damaged or cut short ({error}); write it again.") from error
         if row is None:
             return
@@ -179,10 +185,12 @@ def open_delimited(
     separator = separator or _sniff(path, shown, encoding, is_packed)
     with open_text(path, encoding, is_packed) as (text, _):
         names = next(read_rows(text, separator, shown, encoding), None)
+        text.seek(0)
+        n_empty = sum(1 for _ in takewhile(lambda row: not row, csv.reader(text, delimiter=separator)))
     if names is None:
         raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
     check_names(names, shown)
-    return Delimited(path, shown, tuple(names), separator, decimal, encoding, is_packed, engine)
+    return Delimited(path, shown, tuple(names), separator, decimal, encoding, is_packed, engine, n_empty)
 
 
 def check_names(names: Sequence[str], shown: str) -> None:
@@ -197,7 +205,7 @@ def _encoding(path: Path, is_packed: bool) -> str:
     with path.open("rb") as raw, unpacked(raw, is_packed) as stream:
         try:
             start = stream.read(3)
-        except (EOFError, gzip.BadGzipFile):
+        except _BROKEN:
             start = b""
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 

@@ -300,7 +300,7 @@ class Typed:
         if own is Kind.TEXT and kind is Kind.BOOLEAN:
             distinct = [None if value is None else read_category(value, kind) for value in distinct]
         elif kind is Kind.TEXT and own is not Kind.TEXT:
-            distinct = [None if value is None or value != value else str(value) for value in distinct]
+            distinct = [None if value is None or value != value else _name(value) for value in distinct]
         elif own in (Kind.WHOLE, Kind.NUMBER) and kind is Kind.BOOLEAN:
             distinct = [bool(value) if value in (0, 1) else None if value is None else str(value) for value in distinct]
         codes = np.asarray(values.indices.fill_null(len(distinct)), dtype=np.intp)
@@ -386,6 +386,11 @@ def arrow_type(kind: Kind) -> Any:
     import pyarrow as pa
 
     return {Kind.WHOLE: pa.int64(), Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}[kind]
+
+
+def _name(value: Any) -> str:
+    """Return a number as the name of a group: 2.0 is called 2."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _text(value: Any, decimal: str) -> str:

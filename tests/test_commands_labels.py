@@ -1,0 +1,163 @@
+"""Labels of a file: which class a row has, and which class each probability speaks of."""
+
+import numpy as np
+import pytest
+
+from lowcal.commands.labels import match_classes, read_labels
+from lowcal.commands.lean import categories, occurring, table_of
+from lowcal.commands.usage import WrongUsage
+from lowcal.errors import InvalidInput
+from lowcal.files.columns import Narrow
+from lowcal.files.fields import Kind
+from lowcal.frames import Table
+
+
+def numbers(*values):
+    return Narrow("y", Kind.NUMBER, np.array(values, dtype=np.float64))
+
+
+def texts(*values):
+    distinct = tuple(dict.fromkeys(values))
+    return Narrow("y", Kind.TEXT, np.array([distinct.index(v) for v in values], dtype=np.int8), distinct)
+
+
+def truth(*values):
+    return Narrow("y", Kind.BOOLEAN, np.array(values, dtype=np.int8), (False, True))
+
+
+def classes_of(labels):
+    return [labels.classes[k] for k in labels.y.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("column", "positive", "expected"),
+    [
+        (numbers(0, 1, 1), None, [0, 1, 1]),
+        (truth(0, 1, 1), None, [False, True, True]),
+        (texts("no", "yes", "no"), "yes", ["no", "yes", "no"]),
+        (texts("no", "yes", "no"), "no", ["no", "yes", "no"]),
+        (numbers(1, 2, 2), "2", [1, 2, 2]),
+        (numbers(1, 2, 2), "1.0", [1, 2, 2]),
+        (numbers(0, 1, 1), "0", [0, 1, 1]),
+        (truth(0, 1, 1), "TRUE", [False, True, True]),
+        (texts("a", "b", "c"), "b", ["not b", "b", "not b"]),
+        (numbers(3, 1, 2), "3", [3, "not 3", "not 3"]),
+    ],
+)
+def test_one_probability_speaks_of_the_positive_label(column, positive, expected):
+    labels = read_labels(column, ["p"], None, positive)
+    assert classes_of(labels) == expected
+    assert len(labels.classes) == 2
+    if positive is not None:
+        assert str(labels.classes[1]).lower().removesuffix(".0") == positive.lower().removesuffix(".0")
+    assert labels.y.dtype == np.uint8
+
+
+def test_outcomes_between_zero_and_one_stay_numbers():
+    labels = read_labels(numbers(0.25, 1, 0), ["p"], None, None)
+    assert labels.classes is None
+    assert labels.y.tolist() == [0.25, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("column", "positive", "message"),
+    [
+        (texts("no", "yes"), None, r"holds 'no', 'yes'; say which .* --positive yes\.$"),
+        (texts("<=50K", ">50K"), None, r"--positive '>50K'\.$"),
+        (numbers(1, 2), None, r"holds '1', '2'; say which"),
+        (numbers(-1, 1), None, r"holds '-1', '1'; say which"),
+        (texts("a", "b", "c"), None, r"3 different labels \('a', 'b', 'c'\), but there is one probability column"),
+        (numbers(1, 2, 3, 4, 5, 6), None, r"6 different labels \('1', '2', '3', '4', '5', \.\.\.\)"),
+        (texts("no", "yes"), "yess", r"No row .* has the label 'yess' .* Did you mean 'yes'\?"),
+        (numbers(1, 1), None, "holds the label '1' only"),
+        (truth(1, 1), None, "holds the label 'True' only"),
+        (texts("a", "a"), None, "holds the label 'a' only"),
+        (texts("a", "a"), "a", "holds the label 'a' only"),
+    ],
+)
+def test_unclear_labels_are_told_with_what_to_do(column, positive, message):
+    with pytest.raises(InvalidInput, match=message):
+        read_labels(column, ["p"], None, positive)
+
+
+@pytest.mark.parametrize(
+    ("column", "probability", "given", "expected"),
+    [
+        (texts("b", "a", "c"), ["a", "b", "c"], None, ["b", "a", "c"]),
+        (texts("b", "a", "c"), ["p_a", "p_b", "p_c"], None, ["b", "a", "c"]),
+        (texts("b", "a"), ["p_a.x", "p_b.x", "p_c.x"], None, ["b", "a"]),
+        (numbers(11, 10, 12), ["p_10", "p_11", "p_12"], None, [11, 10, 12]),
+        (numbers(1, 0, 2), ["p_10", "p_11", "p_12"], None, [1, 0, 2]),
+        (texts("b", "a", "c"), ["q1", "q2", "q3"], ["c", "b", "a"], ["b", "a", "c"]),
+        (numbers(1, 0, 2), ["q1", "q2", "q3"], ["0", "1", "2"], [1, 0, 2]),
+        (truth(0, 1), ["p_False", "p_True"], None, [False, True]),
+        (texts("no", "yes"), ["p_no", "p_yes"], None, ["no", "yes"]),
+    ],
+)
+def test_each_probability_is_named_by_its_class(column, probability, given, expected):
+    labels = read_labels(column, probability, given, None)
+    assert classes_of(labels) == expected
+    assert len(labels.classes) == len(probability)
+
+
+def test_absent_classes_keep_their_place():
+    labels = read_labels(texts("c", "a"), ["p_a", "p_b", "p_c"], None, None)
+    assert labels.classes == ("a", "b", "c")
+    assert labels.y.tolist() == [2, 0]
+
+
+def test_classes_that_do_not_fit_are_told():
+    with pytest.raises(InvalidInput, match="holds the label 'd', but no probability column is named by it"):
+        read_labels(texts("a", "d"), ["p_a", "p_b", "p_c"], ["a", "b", "c"], None)
+    with pytest.raises(InvalidInput, match="name them in their order with --classes"):
+        read_labels(texts("x", "y"), ["p_a", "p_b", "p_c"], None, None)
+    with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3 probability columns"):
+        match_classes({"a": "a"}, "y", ["p", "q", "r"], ["a", "b"])
+    with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3"):
+        match_classes({"a": "a"}, "y", ["p", "q", "r"], ["a", "b", "a"])
+    with pytest.raises(WrongUsage, match="--positive goes with one probability column"):
+        read_labels(texts("a", "b"), ["p_a", "p_b"], None, "a")
+    with pytest.raises(WrongUsage, match="for a single one, use --positive"):
+        read_labels(texts("a", "b"), ["p"], ["a", "b"], None)
+
+
+# --- tables without copies ---------------------------------------------------------------------------------------
+
+
+def test_a_lean_table_reads_as_the_same_values_do_in_a_dict():
+    column = texts("b", "a", "c", "a")
+    column.values[2] = -1  # now missing: 'c' no longer occurs
+    age = Narrow("age", Kind.NUMBER, np.array([1, np.nan, 3, 4], dtype=np.float32))
+    member = Narrow("member", Kind.BOOLEAN, np.array([1, 1, -1, 1], dtype=np.int8), (False, True))
+    lean = table_of([column, age, member], 4)
+    usual = Table.of({"y": ["b", "a", None, "a"], "age": [1, None, 3, 4], "member": [True, True, None, True]})
+    rows = np.array([3, 0, 0])
+    for one, other in ((lean, usual), (lean.take(rows), usual.take(rows))):
+        assert one.names == other.names
+        for name in one.names:
+            first, second = one.column(name), other.column(name)
+            assert first.categories == second.categories
+            if second.codes is None:
+                np.testing.assert_array_equal(first.values, second.values)
+                assert first.values.dtype == np.float64
+            else:
+                assert first.codes.tolist() == second.codes.tolist()
+
+
+def test_a_lean_table_keeps_nothing():
+    lean = table_of([Narrow("age", Kind.NUMBER, np.zeros(3, dtype=np.float32))], 3)
+    assert lean.column("age").values is not lean.column("age").values
+    kept = Table.of({"age": np.zeros(3)})
+    assert kept.column("age") is kept.column("age")
+
+
+def test_occurring_counts_over_pieces(monkeypatch):
+    codes = np.full((1 << 20) + 5, -1, dtype=np.int8)
+    codes[-1] = 1
+    assert occurring(Narrow("y", Kind.TEXT, codes, ("a", "b"))) == ["b"]
+
+
+def test_categories_join_equal_values():
+    column = categories("x", ["a", None, "b", "a"], np.array([0, 1, 2, 3]))
+    assert column.categories == ("a", "b")
+    assert column.codes.tolist() == [0, -1, 1, 0]

@@ -1,0 +1,183 @@
+"""The command as a process: killed, interrupted or cut off, it leaves whole files; it is silent in a pipe."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lowcal
+from lowcal.cli import main
+from lowcal.commands.bar import Bar, is_wanted
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import save
+
+N = 4000
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A table, a model, and an old file in the place of each output."""
+    data = make_miscalibrated(N, random_state=0)
+    frame = pd.DataFrame({"y": data.y, "p": data.p, "g": data.X["g0"], "text": "some more text to fill a pipe with"})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = lowcal.multicalibrate(data.y, data.p, frame[["g"]], subpopulations=lowcal.Groups(["g"]), alpha=0.005)
+    save(fit.predictor, tmp_path / "m.json", metadata={"probability": ["p"]})
+    for name in ("out.csv", "new.json"):
+        (tmp_path / name).write_text("old")
+    return tmp_path
+
+
+PREDICT = ["predict", "m.json", "t.csv", "--out", "out.csv"]
+FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "--seed", "0", "--out", "new.json"]
+
+
+def start(folder, arguments, before="", **options):
+    """Start the command, with a few lines of Python run before it."""
+    script = f"import sys\n{textwrap.dedent(before)}\nfrom lowcal.cli import main\nsys.exit(main({arguments!r}))"
+    return subprocess.Popen(
+        [sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+#: Kills the process at the k-th call of a function.
+KILL = """
+    import os, signal, {module}
+    import lowcal.files.delimited as delimited
+    delimited.BATCH_BYTES = 20_000
+    real, calls = {module}.{name}, []
+    def stop(*a, **k):
+        calls.append(1)
+        if len(calls) == {k}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*a, **k)
+    {module}.{name} = stop
+"""
+MOMENTS = [
+    (PREDICT, "lowcal.files.writing", "join_fields", 3, "old"),
+    (PREDICT, "os", "fsync", 1, "old"),
+    (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
+    (FIT, "lowcal.commands.fit", "write", 1, "old"),
+    (FIT, "os", "replace", 2, "old"),  # the first is inside of saving
+]
+
+
+@pytest.mark.parametrize(("arguments", "module", "name", "k", "left"), MOMENTS)
+def test_kill_leaves_the_old_file_or_the_new_one(folder, arguments, module, name, k, left, monkeypatch):
+    process = start(folder, arguments, KILL.format(module=module, name=name, k=k))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    out = folder / arguments[-1]
+    found = out.read_bytes()
+    monkeypatch.chdir(folder)
+    assert main([*arguments, "--quiet"]) == 0
+    assert found == (b"old" if left == "old" else out.read_bytes())
+
+
+#: Says when it is in the middle of writing, and waits.
+WAIT = """
+    import time, lowcal.files.writing as writing
+    def wait(*_):
+        print("ready", file=sys.stderr, flush=True)
+        time.sleep(60)
+    writing.join_fields = wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_signals_leave_nothing_half_written(folder, number, code, word):
+    process = start(folder, PREDICT, WAIT)
+    assert process.stderr.readline() == b"ready\n"
+    assert len(list(folder.iterdir())) == 5  # the new file is in the making
+    process.send_signal(number)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert error.decode() == f"lowcal: {word}; nothing was written\n"
+    assert (folder / "out.csv").read_text() == "old"
+    assert sorted(one.name for one in folder.iterdir()) == ["m.json", "new.json", "out.csv", "t.csv"]
+
+
+def test_an_interrupted_fit_keeps_nothing(folder, monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise lowcal.FitInterrupted("Interrupted after 3 updates; they are kept in .fit.", None)
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("lowcal.commands.fit.multicalibrate", interrupt)
+    assert main(FIT) == 130
+    assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
+    assert (folder / "new.json").read_text() == "old"
+
+
+def test_a_reader_that_leaves_is_no_error(folder):
+    process = start(folder, [*PREDICT[:-1], "-"])
+    assert process.stdout.readline() == b"y,p,g,text,p_calibrated\n"
+    process.stdout.close()
+    assert process.wait(timeout=60) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_nothing_but_the_table_in_a_pipe(folder):
+    process = start(folder, [*PREDICT[:-1], "-"])
+    out, error = process.communicate()
+    assert process.returncode == 0
+    assert error == b""
+    assert out.count(b"\n") == N + 1
+
+
+def test_progress_is_for_terminals(monkeypatch):
+    def options(**given):
+        return argparse.Namespace(**{"quiet": False, "progress": None, **given})
+
+    assert not is_wanted(options())
+    assert is_wanted(options(progress=True))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert is_wanted(options())
+    assert not is_wanted(options(progress=False))
+    assert not is_wanted(options(quiet=True))
+
+
+def test_a_bar_shows_the_share_and_goes(capsys):
+    with Bar("reading t.csv", 200, True) as bar:
+        bar.tell(50)
+        bar.tell(51)  # too soon to be shown
+    assert capsys.readouterr().err == f"\rreading t.csv [{'#' * 7:<30}]  25%\r\x1b[K"
+    with Bar("reading t.csv", 200, False) as bar:
+        bar.tell(50)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main([*PREDICT, "--progress"]) == 0
+    out, error = capsys.readouterr()
+    assert "mending t.csv [" in error
+    assert out == f"Wrote {N:,} rows to out.csv, with p_calibrated.\n"
+
+
+@pytest.mark.slow
+def test_memory_stays_small(tmp_path):
+    """A CSV of 400 MB is fitted and mended in less than its size."""
+    rng = np.random.default_rng(0)
+    filling = "x" * 300
+    with (tmp_path / "t.csv").open("w") as file:
+        file.write("y,p,g,filling\n")
+        for _ in range(13):
+            p = rng.random(100_000)
+            y = (rng.random(len(p)) < p**1.3).astype(int)
+            g = rng.integers(0, 4, len(p))
+            file.writelines(f"{a},{b:.5f},g{c},{filling}\n" for a, b, c in zip(y, p, g, strict=True))
+    (tmp_path / "m.json").write_text("old")
+    for arguments, most in [([*FIT[:-1], "m.json"], 380), (PREDICT, 300)]:
+        script = f"import resource, sys\nfrom lowcal.cli import main\nassert main({arguments!r}) == 0\n"
+        script += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert int(done.stdout.splitlines()[-1]) < most
+    assert os.path.getsize(tmp_path / "out.csv") > 400_000_000

@@ -1,0 +1,638 @@
+"""audit, fit and predict on files: the same figures as the library on the same rows, in every format."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import lowcal
+import lowcal.commands.audit as audit_command
+import lowcal.files.delimited as delimited
+import lowcal.files.parquet as parquet
+from lowcal.cli import main
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import read, save
+from lowcal.reports import AuditReport
+
+N = 3000
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = make_miscalibrated(N, random_state=0)
+    rng = np.random.default_rng(1)
+    sex = np.array(["F", "M", None], dtype=object)[rng.integers(0, 3, N)]
+    age = rng.integers(18, 80, N).astype(float)
+    age[::50] = np.nan
+    city = np.array(["Zürich", 'the "old", town', "01", "02"], dtype=object)[rng.integers(0, 4, N)]
+    member = rng.random(N) < 0.4
+    return pd.DataFrame({"y": made.y, "p": made.p, "sex": sex, "age": age, "city": city, "member": member})
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def table(path, separator=","):
+    """A written CSV: the probabilities exactly, everything else as text."""
+    content = Path(path).read_bytes()
+    text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
+    frame = pd.DataFrame(list(csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)))
+    mended = {name: [float(v.replace(",", ".")) for v in frame[name]] for name in frame if name.startswith("p")}
+    return frame.assign(**mended)
+
+
+GROUPS = ["sex", "age", "city", "member"]
+OPTIONS = ["--label", "y", "--probability", "p", "--groups", ",".join(GROUPS)]
+
+
+def fitted(frame, **options):
+    """What the library makes of the same rows."""
+    kind = lowcal.Intersections(GROUPS, depth=options.pop("depth", 1))
+    kind = lowcal.Groups(GROUPS) if kind.depth == 1 else kind
+    return lowcal.multicalibrate(frame["y"], frame["p"], frame[GROUPS], subpopulations=kind, random_state=0, **options)
+
+
+def as_csv(frame, path="t.csv", **options):
+    frame.to_csv(path, index=False, **options)
+    return str(path)
+
+
+def as_sheet(frame, path="t.csv"):
+    """As a spreadsheet in much of Europe saves it."""
+    return as_csv(frame, path, sep=";", decimal=",", encoding="utf-8-sig", lineterminator="\r\n")
+
+
+def as_parquet(frame, path="t.parquet"):
+    pl.from_pandas(frame).write_parquet(path)
+    return str(path)
+
+
+FORMATS = {"csv": (as_csv, []), "sheet": (as_sheet, ["--decimal", ","]), "parquet": (as_parquet, [])}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
+    make, more = FORMATS[form]
+    path = make(data)
+    assert (
+        main(["fit", path, *OPTIONS, *more, "--depth", "2", "--alpha", "0.005", "--seed", "0", "--out", "m.json"]) == 0
+    )
+    expected = fitted(data, depth=2, alpha=0.005)
+    assert expected.n_updates > 0
+    saved = read("m.json")
+    assert saved.model.to_dict() == expected.predictor.to_dict()
+    assert saved.metadata == {
+        "label": "y",
+        "probability": ["p"],
+        "columns": GROUPS,
+        "classes": [0, 1],
+        "notion": "degree-2",
+        "alpha": 0.005,
+        "status": "reached",
+        "violation": expected.violation,
+        "n_rows": N,
+    }
+
+
+@pytest.mark.parametrize("out", ["out.csv", "out.parquet", "out.json", "out.csv.gz"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_predict_mends_as_the_library_does_whatever_the_format(here, data, form, out, monkeypatch, capsys):
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
+    fit = fitted(data, depth=2, alpha=0.005)
+    save(fit.predictor, "m.json", metadata={"probability": ["p"]})
+    make, more = FORMATS[form]
+    path = make(data)
+    assert main(["predict", "m.json", path, *more, "--out", out]) == 0
+    assert f"Wrote 3,000 rows to {out}, with p_calibrated." in capsys.readouterr().out
+    expected = fit.predictor(data["p"], data[GROUPS])
+    if out.endswith(".parquet"):
+        got = pd.read_parquet(out)
+    elif out.endswith(".json"):
+        got = pd.DataFrame(json.loads((here / out).read_text(encoding="utf-8")))
+    else:
+        got = table(out, ";" if form == "sheet" else ",")
+    assert list(got.columns) == [*data.columns, "p_calibrated"]
+    np.testing.assert_array_equal(got["p_calibrated"], expected)
+    np.testing.assert_array_equal(got["p"], data["p"])
+    assert got["city"].tolist() == data["city"].tolist()
+
+
+def test_a_batch_is_read_as_the_model_was_fitted_not_as_it_looks(here, data, monkeypatch):
+    """Text that looks like numbers, numbers that are categories, truth values, values never seen before."""
+    frame = data.assign(zip=np.array(["1", "2", "x"])[np.arange(N) % 3], floor=np.arange(N) % 4)
+    groups = ["zip", "floor", "member", "age"]
+    expected = lowcal.multicalibrate(
+        frame["y"], frame["p"], frame[groups], subpopulations=lowcal.Groups(groups), alpha=0.002
+    ).predictor
+    save(expected, "m.json")
+    new = frame.iloc[:6].assign(zip=["1", "2", "1", "3", None, "2"], floor=[0, 1, 9, None, 3, 2])
+    columns = ["p", *groups]
+    as_csv(new[columns], "new.csv")
+    text = (here / "new.csv").read_text().replace("9.0", "nine")
+    (here / "new.csv").write_text(text)
+    monkeypatch.setattr(delimited, "BATCH_ROWS", 2)
+    assert main(["predict", "m.json", "new.csv", "--probability", "p", "--out", "o.csv"]) == 0
+    floors = [0, 1, "nine", None, 3, 2]
+    wanted = expected(new["p"], {**{name: new[name].tolist() for name in groups}, "floor": floors})
+    np.testing.assert_array_equal(table("o.csv")["p_calibrated"], wanted)
+
+
+@pytest.mark.parametrize("learner", ["trees", "linear"])
+def test_learned_subpopulations(here, data, learner, capsys):
+    path = as_csv(data)
+    options = ["--label", "y", "--probability", "p", "--subpopulations", learner, "--features", "age,sex,member"]
+    assert main(["fit", path, *options, "--alpha", "0.005", "--seed", "0", "--out", "m.json"]) == 0
+    assert "others may exist" in capsys.readouterr().out
+    columns = ["age", "sex", "member"]
+    kind = lowcal.Trees(3, columns) if learner == "trees" else lowcal.Linear(columns)
+    expected = lowcal.multicalibrate(
+        data["y"], data["p"], data[columns], subpopulations=kind, alpha=0.005, random_state=0
+    ).predictor
+    assert main(["predict", "m.json", path, "--out", "o.csv"]) == 0
+    got = table("o.csv")["p_calibrated"]
+    np.testing.assert_array_equal(got, expected(data["p"], data[columns]))
+
+
+def test_features_are_all_other_columns_by_default(here, data):
+    path = as_csv(data.drop(columns="city"))
+    options = ["--label", "y", "--probability", "p", "--subpopulations", "trees", "--depth", "2", "--quiet"]
+    assert main(["fit", path, *options, "--out", "m.json"]) == 0
+    assert read("m.json").metadata["columns"] == ["sex", "age", "member"]
+
+
+def test_options_reach_the_fit(here, data, capsys):
+    path = as_csv(data.assign(w=np.arange(N) % 3))
+    options = ["--solver", "worst", "--geometry", "mirror", "--validation-fraction", "0.25", "--max-updates", "4"]
+    options += ["--notion", "multiaccuracy", "--alpha", "0.001", "--seed", "7", "--weight", "w", "--bins", "3"]
+    assert main(["fit", path, *OPTIONS, *options, "--min-mass", "100", "--out", "m.json"]) == 0
+    expected = lowcal.multicalibrate(
+        data["y"],
+        data["p"],
+        data[GROUPS],
+        subpopulations=lowcal.Groups(GROUPS, n_bins=3, min_mass=100),
+        notion="multiaccuracy",
+        alpha=0.001,
+        solver="worst",
+        geometry="mirror",
+        validation_fraction=0.25,
+        max_updates=4,
+        sample_weight=np.arange(N) % 3,
+        random_state=7,
+    )
+    assert read("m.json").model.to_dict() == expected.predictor.to_dict()
+    text = capsys.readouterr().out
+    assert f"multiaccuracy at alpha=0.001: {expected.status.value}" in text
+    assert "updates                   4" in text
+    assert f"after   {expected.violation:.4g}" in text
+
+
+def test_what_is_printed_of_a_fit_is_what_was_measured(here, data, capsys):
+    assert main(["fit", as_csv(data), *OPTIONS, "--alpha", "0.005", "--seed", "0", "--out", "m.json"]) == 0
+    text = capsys.readouterr().out
+    before = lowcal.measure(data["y"], data["p"], data[GROUPS], subpopulations=lowcal.Groups(GROUPS)).largest
+    after = fitted(data, alpha=0.005)
+    assert f"largest violation before  {before:.4g}\n" in text
+    assert f"after   {after.violation:.4g}, on the 3,000 rows of the fit\n" in text
+    assert "lowcal predict m.json FILE" in text
+    assert main(["fit", as_csv(data), *OPTIONS, "--alpha", "0.9", "--out", "m.json"]) == 0
+    text = capsys.readouterr().out
+    assert f"before  {before:.4g}\n" in text
+    assert f"after   {before:.4g}," in text
+
+
+def test_numbers_that_are_names(here, data):
+    frame = data.assign(zip=8000 + np.arange(N) % 8)
+    options = ["--label", "y", "--probability", "p", "--groups", "zip", "--quiet", "--out", "m.json"]
+    for path in (as_csv(frame), as_parquet(frame)):
+        assert main(["fit", path, *options, "--categorical", "zip"]) == 0
+        levels = read("m.json").model.encoder.levels
+        assert levels[0].categories == tuple(str(8000 + j) for j in range(8))
+        assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+        kind = lowcal.Groups(["zip"])
+        expected = lowcal.multicalibrate(frame["y"], frame["p"], frame[["zip"]].astype(str), subpopulations=kind)
+        got = table("o.csv")["p_calibrated"]
+        np.testing.assert_array_equal(got, expected.predictor(frame["p"], frame[["zip"]].astype(str)))
+
+
+def test_column_names_with_commas_are_given_one_by_one(here, data):
+    path = as_csv(data.rename(columns={"sex": "sex, as told", "p": "p,1"}))
+    options = ["--label", "y", "--probability", "p,1", "--groups", "sex, as told", "--groups", "age,city", "--quiet"]
+    assert main(["fit", path, *options, "--out", "m.json"]) == 0
+    assert read("m.json").metadata["columns"] == ["sex, as told", "age", "city"]
+    assert read("m.json").metadata["probability"] == ["p,1"]
+    assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+    assert "p,1_calibrated" in pd.read_csv("o.csv").columns
+
+
+def test_a_sample_of_a_large_file(here, data, capsys):
+    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
+    assert "using a random sample of 500 of 3,000 rows" in capsys.readouterr().err
+    assert read("m.json").metadata["n_rows"] == 500
+    first = (here / "m.json").read_bytes()
+    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
+    assert (here / "m.json").read_bytes() == first
+    capsys.readouterr()
+    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "0", "--out", "m.json"]) == 0
+    assert "sample" not in capsys.readouterr().err
+
+
+def test_the_default_sample_is_smaller_for_many_numbers_a_row(monkeypatch):
+    import argparse
+
+    from lowcal.commands.rows import _budget
+
+    kind = argparse.Namespace(max_rows=None, subpopulations="groups")
+    assert _budget(kind, 1, 9) == _budget(kind, 2, 9) == 6_000_000
+    assert _budget(kind, 5, 9) == 1_200_000
+    assert _budget(argparse.Namespace(max_rows=None, subpopulations="linear"), 1, 9) == 600_000
+    assert _budget(argparse.Namespace(max_rows=0, subpopulations="groups"), 1, 9) is None
+
+
+# --- several classes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flowers():
+    made = make_miscalibrated(N, n_classes=3, random_state=0)
+    names = np.array(["rose", "lily", "iris"])
+    frame = pd.DataFrame(made.p, columns=[f"p_{name}" for name in names])
+    return frame.assign(kind=names[made.y], number=made.y, g=made.X["g0"])
+
+
+def test_classes_are_named_by_their_columns(here, flowers, capsys):
+    path = as_csv(flowers)
+    options = ["--label", "kind", "--probability", "p_rose,p_lily,p_iris", "--groups", "g", "--seed", "0"]
+    assert main(["fit", path, *options, "--alpha", "0.005", "--out", "m.json"]) == 0
+    p = flowers[["p_rose", "p_lily", "p_iris"]].to_numpy()
+    kind = {"subpopulations": lowcal.Groups(["g"]), "random_state": 0}
+    expected = lowcal.multicalibrate(
+        flowers["kind"], p, flowers[["g"]], classes=["rose", "lily", "iris"], alpha=0.005, **kind
+    )
+    assert read("m.json").model.to_dict() == expected.predictor.to_dict()
+    assert main(["predict", "m.json", path, "--out", "o.csv"]) == 0
+    got = table("o.csv")
+    names = ["p_rose_calibrated", "p_lily_calibrated", "p_iris_calibrated"]
+    np.testing.assert_array_equal(got[names].to_numpy(), expected.predictor(p, flowers[["g"]]))
+    capsys.readouterr()
+    main(["audit", path, *options, "--json", "-"])
+    report = lowcal.audit(flowers["kind"], p, flowers[["g"]], classes=["rose", "lily", "iris"], **kind)
+    assert json.loads(capsys.readouterr().out) == report.to_dict()
+
+
+def test_classes_can_be_given(here, flowers):
+    path = as_csv(flowers)
+    options = ["--label", "number", "--probability", "p_rose,p_lily", "--probability", "p_iris", "--groups", "g"]
+    assert main(["fit", path, *options, "--classes", "0,1,2", "--quiet", "--out", "m.json"]) == 0
+    assert read("m.json").model.layout.classes == (0, 1, 2)
+
+
+def test_sums_and_missing_classes_are_told(here, flowers, capsys):
+    options = ["--label", "kind", "--groups", "g", "--out", "m.json", "--probability"]
+    assert main(["fit", as_csv(flowers), *options, "p_rose,p_lily"]) == 65
+    assert "Row 1: the probabilities p_rose, p_lily sum to" in capsys.readouterr().err
+    save(lowcal.multicalibrate([0, 1] * 50, [0.5] * 100).predictor, "m.json")
+    assert main(["predict", "m.json", as_csv(flowers), "--probability", "p_rose,p_lily,p_iris", "--out", "o.csv"]) == 64
+    assert "The model mends 2 classes, but 3 probability columns were given" in capsys.readouterr().err
+
+
+def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
+    frame = data.assign(q=1 - data["p"], label=np.where(data["y"] == 1, "yes", "no"))
+    path = as_csv(frame.rename(columns={"p": "p_yes", "q": "p_no"}))
+    options = ["--label", "label", "--probability", "p_no,p_yes", "--groups", "sex", "--quiet", "--out", "m.json"]
+    assert main(["fit", path, *options]) == 0
+    assert read("m.json").model.layout.classes == ("no", "yes")
+    assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+    got = pd.read_csv("o.csv")
+    np.testing.assert_allclose(got["p_no_calibrated"] + got["p_yes_calibrated"], 1.0, atol=1e-15)
+    assert (got["p_yes_calibrated"] != got["p_yes"]).any()
+
+
+# --- audits ------------------------------------------------------------------------------------------------------
+
+
+def audited(data, **options):
+    return lowcal.audit(
+        data["y"], data["p"], data[GROUPS], subpopulations=lowcal.Groups(GROUPS), random_state=0, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "code", "verdict"), [(0.9, 0, "satisfied"), (0.001, 1, "violated"), (None, 2, "undecided")]
+)
+def test_the_exit_code_of_an_audit_is_its_verdict(here, data, capsys, alpha, code, verdict):
+    first = audited(data)
+    alpha = alpha or (first.certified_lower + first.certified_alpha) / 2
+    assert main(["audit", as_csv(data), *OPTIONS, "--alpha", repr(alpha), "--seed", "0"]) == code
+    report = audited(data, alpha=alpha)
+    assert report.verdict == verdict
+    assert capsys.readouterr().out == f"{report}\n"
+
+
+def test_an_audit_in_all_formats(here, data, capsys, monkeypatch):
+    made = {}
+
+    def to_html(self, path=None, *, before=None):
+        made["before"] = before
+        return "<p>page</p>"
+
+    monkeypatch.setattr(AuditReport, "to_html", to_html, raising=False)
+    monkeypatch.setattr(AuditReport, "to_markdown", lambda self: "# report\n", raising=False)
+    outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
+    assert main(["audit", as_csv(data), *OPTIONS, "--seed", "0", *outputs, "--confidence", "0.9"]) == 1
+    assert (here / "a.html").read_text() == "<p>page</p>"
+    assert (here / "a.md").read_text() == "# report\n"
+    report = audited(data, confidence=0.9)
+    assert json.loads((here / "a.json").read_text()) == report.to_dict()
+    assert capsys.readouterr().out == f"{report}\n"
+    assert made["before"] is None
+    assert main(["audit", as_csv(data), *OPTIONS, "--seed", "0", "--markdown", "-"]) == 1
+    assert capsys.readouterr().out == "# report\n"
+
+
+def test_an_audit_against_an_earlier_probability(here, data, capsys, monkeypatch):
+    made = {}
+    monkeypatch.setattr(
+        AuditReport, "to_html", lambda self, path=None, *, before=None: str(made.update(before=before)), raising=False
+    )
+    mended = fitted(data, alpha=0.001).predictor(data["p"], data[GROUPS])
+    path = as_csv(data.assign(old=data["p"], p=mended))
+    code = main(["audit", path, *OPTIONS, "--against", "old", "--seed", "0", "--html", "a.html"])
+    text = capsys.readouterr().out
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lowcal.AuditWarning)
+        old, new = audited(data), audited(data.assign(p=mended))
+    assert text == f"With old:\n{old}\n\nWith p:\n{new}\n"
+    assert made["before"].violation == old.violation
+    assert code == audit_command._CODES[new.verdict]
+
+
+def test_text_labels_are_named_in_an_audit(here, data, capsys):
+    path = as_csv(data.assign(label=np.where(data["y"] == 1, "> 50K", "<= 50K")))
+    options = ["--label", "label", "--positive", "> 50K", "--probability", "p", "--groups", "sex", "--json", "-"]
+    main(["audit", path, *options])
+    report = json.loads(capsys.readouterr().out)
+    assert report["layout"]["classes"] == ["<= 50K", "> 50K"]
+    assert {one["label"] for one in report["findings"]} == {"> 50K"}
+
+
+def test_outcomes_in_the_unit_interval(here, data, capsys):
+    share = (data["y"] * 0.8 + 0.1).round(2)
+    main(["audit", as_csv(data.assign(y=share)), *OPTIONS, "--json", "-", "--seed", "0"])
+    report = json.loads(capsys.readouterr().out)
+    expected = audited(data.assign(y=share))
+    assert report["violation"] == expected.violation
+    assert report["layout"]["classes"] is None
+    assert main(["fit", as_csv(data.assign(y=share)), *OPTIONS, "--quiet", "--out", "m.json"]) == 0
+    assert read("m.json").model.layout.classes is None
+
+
+def test_rows_used_before_are_noted_in_the_report_not_warned_of(here, data, capsys):
+    mended = fitted(data, alpha=0.0005).predictor(data["p"], data[GROUPS])
+    main(["audit", as_csv(data.assign(p=mended)), *OPTIONS, "--seed", "0"])
+    out, err = capsys.readouterr()
+    assert "the rows the model was fitted on" in " ".join(out.split())
+    assert err == ""
+
+
+# --- standard streams ----------------------------------------------------------------------------------------------
+
+
+class Stream:
+    def __init__(self, content=b""):
+        self.buffer = io.BytesIO(content)
+
+
+def test_standard_streams(here, data, capsysbinary, monkeypatch):
+    path = as_csv(data)
+    content = (here / path).read_bytes()
+    monkeypatch.setattr(sys, "stdin", Stream(content))
+    assert main(["fit", "-", *OPTIONS, "--seed", "0", "--out", "-"]) == 0
+    out, err = capsysbinary.readouterr()
+    assert b"reached" in err
+    (here / "m.json").write_bytes(out)
+    assert read("m.json").model.to_dict() == fitted(data).predictor.to_dict()
+    expected = fitted(data).predictor(data["p"], data[GROUPS])
+    for form in ("csv", "jsonl", "parquet"):
+        monkeypatch.setattr(sys, "stdin", Stream(content))
+        assert main(["predict", "m.json", "-", "--out", "-", "--format", form]) == 0
+        out, err = capsysbinary.readouterr()
+        assert err == b""
+        if form == "csv":
+            got = [float(row["p_calibrated"]) for row in csv.DictReader(io.StringIO(out.decode()))]
+        elif form == "jsonl":
+            got = [json.loads(line)["p_calibrated"] for line in out.splitlines()]
+        else:
+            got = pd.read_parquet(io.BytesIO(out))["p_calibrated"]
+        np.testing.assert_array_equal(got, expected)
+    monkeypatch.setattr(sys, "stdin", Stream(parquet_bytes(data)))
+    assert main(["predict", "m.json", "-", "--out", "o.csv", "--quiet"]) == 0
+    np.testing.assert_array_equal(table("o.csv")["p_calibrated"], expected)
+
+
+def parquet_bytes(frame):
+    stream = io.BytesIO()
+    frame.to_parquet(stream)
+    return stream.getvalue()
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(here, data):
+    save(fitted(data).predictor, "m.json", metadata={"probability": ["p"]})
+    return here
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"p": "abc"}, "Row 4, column 'p': 'abc' is not a number"),
+        ({"p": ""}, "Row 4, column 'p': the value is missing"),
+        ({"p": "1.5"}, "Row 4, column 'p': 1.5 is not a probability"),
+        ({"p": "-0.1"}, "Row 4, column 'p': -0.1 is not a probability"),
+        ({"p": "inf"}, "Row 4, column 'p': inf is not a probability"),
+        ({"y": ""}, "Row 4, column 'y': the value is missing"),
+        ({"w": "-1"}, "Row 4, column 'w': the weight -1 is negative or infinite"),
+        ({"w": "inf"}, "Row 4, column 'w': the weight inf is negative or infinite"),
+        ({"w": ""}, "Row 4, column 'w': the value is missing"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["arrow", "python"])
+def test_bad_values_are_told_with_row_and_column(here, data, change, message, capsys, monkeypatch, engine):
+    monkeypatch.setattr(delimited, "BATCH_ROWS", 3)
+    if engine == "python":
+        monkeypatch.setattr("lowcal.files.opening.find_spec", lambda _: None)
+    frame = data.iloc[:10].assign(w="1").astype(object)
+    for name, value in change.items():
+        frame.loc[frame.index[3], name] = value
+    assert main(["fit", as_csv(frame), *OPTIONS, "--weight", "w", "--out", "m.json"]) == 65
+    assert message in capsys.readouterr().err
+    assert not (here / "m.json").exists()
+    if "p" in change:
+        save(fitted(data).predictor, "m.json")
+        assert main(["predict", "m.json", as_csv(frame), "--probability", "p", "--out", "o.csv"]) == 65
+        assert message in capsys.readouterr().err
+        assert not (here / "o.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--label", "why", "--probability", "p", "--groups", "sex"], 65, "no column 'why'"),
+        (["--label", "y", "--probability", "pp", "--groups", "sex"], 65, "no column 'pp'; it has .* Did you mean 'p'"),
+        (["--label", "y", "--probability", "p", "--groups", "sexx"], 65, "no column 'sexx'.*Did you mean 'sex'"),
+        (["--label", "y", "--probability", "p", "--groups", "sex", "--weight", "w"], 65, "no column 'w'"),
+        (["--label", "y", "--probability", "p", "--groups", "sex", "--categorical", "zip"], 65, "no column 'zip'"),
+        (
+            ["--label", "y", "--probability", "p"],
+            64,
+            "Say which columns make the groups: --groups .*sex,age,city,member",
+        ),
+        (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' was given two parts"),
+        (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' was given two parts"),
+        (["--label", "y", "--probability", "p", "--features", "sex"], 64, "--features goes with"),
+        (
+            ["--label", "y", "--probability", "p", "--groups", "a", "--subpopulations", "trees"],
+            64,
+            "--groups goes with",
+        ),
+        (["--label", "y", "--probability", "p", "--groups", "sex", "--classes", "a,b"], 64, "use --positive"),
+    ],
+)
+def test_columns_that_do_not_fit(here, data, arguments, code, message, capsys):
+    assert main(["fit", as_csv(data), *arguments, "--out", "m.json"]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("lowcal: ")
+    assert __import__("re").search(message, error)
+    assert error.count("\n") == 1
+    assert not (here / "m.json").exists()
+
+
+def test_outputs_are_checked_before_any_work(here, data, capsys):
+    for arguments in (
+        ["fit", "no.csv", *OPTIONS, "--out", "no/m.json"],
+        ["predict", "no.json", "no.csv", "--out", "no/o.csv"],
+        ["audit", "no.csv", *OPTIONS, "--html", "no/a.html"],
+        ["export", "no.json", "no/m.onnx"],
+    ):
+        assert main(arguments) == 65
+        assert "there is no folder" in capsys.readouterr().err
+    assert main(["audit", "no.csv", *OPTIONS, "--html", "a", "--json", "a"]) == 64
+    assert "Two outputs go to the same place" in capsys.readouterr().err
+    assert main(["predict", "no.json", "no.csv", "--out", "o.xyz"]) == 65
+    assert "does not tell a format" in capsys.readouterr().err
+
+
+def test_models_that_can_not_be_used(model, data, capsys):
+    path = as_csv(data)
+    (model / "bad.json").write_text("{}")
+    for arguments, code, message in [
+        (["predict", "no.json", path], 65, "There is no file no.json"),
+        (["predict", "bad.json", path], 65, "bad.json can't be loaded"),
+        (["predict", "m.json", as_csv(data.drop(columns="sex"), "s.csv")], 65, "s.csv has no column 'sex'"),
+        (["predict", "m.json", as_csv(data.rename(columns={"p": "q"}), "q.csv")], 65, "q.csv has no column 'p'"),
+        (["predict", "m.json", as_csv(data.assign(p_calibrated=1), "c.csv")], 65, "column 'p_calibrated' already"),
+        (
+            ["predict", "m.json", as_csv(data.assign(age="old"), "a.csv")],
+            65,
+            "Row 1, column 'age': 'old' is not a number",
+        ),
+    ]:
+        assert main([*arguments, "--out", "o.csv"]) == code
+        assert message in capsys.readouterr().err
+        assert not (model / "o.csv").exists()
+    save(fitted(data).predictor, "bare.json")
+    assert main(["predict", "bare.json", path, "--out", "o.csv"]) == 64
+    assert "give --probability" in capsys.readouterr().err
+    assert main(["predict", "m.json", as_csv(data.assign(p_calibrated=1)), "--out", "o.csv", "--suffix", "_2"]) == 0
+    assert "p_2" in pd.read_csv("o.csv").columns
+
+
+def test_a_saved_fit_mends_and_an_estimator_does_not(model, data, capsys):
+    save(fitted(data), "fit.json")
+    path = as_csv(data)
+    assert main(["predict", "fit.json", path, "--probability", "p", "--out", "o.csv", "--quiet"]) == 0
+    got = table("o.csv")["p_calibrated"]
+    np.testing.assert_array_equal(got, fitted(data).predictor(data["p"], data[GROUPS]))
+    estimator = lowcal.MulticalibratedClassifier(None, random_state=0).fit(data[["p"]].to_numpy(), data["y"])
+    save(estimator, "estimator.json")
+    assert main(["predict", "estimator.json", path, "--probability", "p", "--out", "o2.csv"]) == 65
+    assert "holds a MulticalibratedClassifier, which can't mend the rows of a file" in capsys.readouterr().err
+
+
+def test_a_file_without_rows_is_mended_into_one_without_rows(model, capsys):
+    (model / "h.csv").write_text("p,sex,age,city,member\n")
+    assert main(["predict", "m.json", "h.csv", "--out", "o.csv"]) == 0
+    assert (model / "o.csv").read_text() == "p,sex,age,city,member,p_calibrated\n"
+    assert "has a header but no rows" in capsys.readouterr().err
+
+
+def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
+    import errno
+
+    (model / "o.csv").write_text("old")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lowcal.files.writing.TextWriter.write", full)
+    assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
+    assert capsys.readouterr().err == (
+        "lowcal: could not write: the disk is full. Files that were there before are unchanged.\n"
+    )
+    assert (model / "o.csv").read_text() == "old"
+    before = (model / "m.json").read_bytes()
+    monkeypatch.setattr("lowcal.commands.fit.write", full)
+    assert main(["fit", "t.csv", *OPTIONS, "--out", "m.json"]) == 65
+    assert "the disk is full" in capsys.readouterr().err
+    assert (model / "m.json").read_bytes() == before
+    assert sorted(one.name for one in model.iterdir()) == ["m.json", "o.csv", "t.csv"]
+
+
+# --- export ---------------------------------------------------------------------------------------------------------
+
+
+def test_export_writes_the_graph_of_the_model(model, data, capsys, monkeypatch):
+    def to_onnx(predictor, path):
+        assert predictor.to_dict() == fitted(data).predictor.to_dict()
+        path.write_bytes(b"graph")
+
+    monkeypatch.setattr(lowcal, "to_onnx", to_onnx, raising=False)
+    assert main(["export", "m.json", "m.onnx"]) == 0
+    assert (model / "m.onnx").read_bytes() == b"graph"
+    assert capsys.readouterr().out == "Wrote m.onnx.\n"
+    for name in ("m.pb", "-"):
+        assert main(["export", "m.json", name]) == 64
+        assert "a name that ends in .onnx" in capsys.readouterr().err
+
+
+# --- the minimal install --------------------------------------------------------------------------------------------
+
+
+def test_text_files_need_nothing_but_python(here, data, monkeypatch):
+    path = as_csv(data)
+    assert main(["fit", path, *OPTIONS, "--seed", "0", "--quiet", "--out", "m.json"]) == 0
+    assert main(["predict", "m.json", path, "--quiet", "--out", "o.csv"]) == 0
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("lowcal.files.opening.find_spec", lambda _: None)
+    assert main(["fit", path, *OPTIONS, "--seed", "0", "--quiet", "--out", "m2.json"]) == 0
+    assert main(["predict", "m2.json", path, "--quiet", "--out", "o2.csv"]) == 0
+    assert (here / "m.json").read_bytes() == (here / "m2.json").read_bytes()
+    assert (here / "o.csv").read_bytes() == (here / "o2.csv").read_bytes()
