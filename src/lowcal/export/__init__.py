@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -228,12 +227,14 @@ def _metadata(
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file beside its place, then move it there in one step."""
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
+    if not path.parent.is_dir():
+        raise InvalidInput(f"There is no folder {str(path.parent)!r} to write {path.name!r} to. Make it first.")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ def update(graph: Graph, families: Families, step: Update, p: Value, d: int) -> 
         return move(graph, p, graph.constant(np.zeros((1, d))), d, step.geometry)
     by_weights: dict[tuple[Weight, ...], list[Term]] = {}
     for term in step.terms:
+        _check_weights(term.weights)
         by_weights.setdefault(term.weights, []).append(term)
     parts = [_displacement(graph, families, terms, weights, p) for weights, terms in by_weights.items()]
     return move(graph, p, graph.sum(parts), d, step.geometry)
@@ -87,12 +88,18 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
         return graph.cast(graph.add("Not", other), "double")
     if isinstance(u, Knots):
         return _knots(graph, u, p)
-    if isinstance(u, Points):
-        return _points(graph, u, p)
-    raise InvalidInput(
-        f"The weight {u!r} can't be written as ONNX. Exported are the weights of the notions multiaccuracy, degree-k, "
-        "smooth and full."
-    )
+    assert isinstance(u, Points)
+    return _points(graph, u, p)
+
+
+def _check_weights(weights: Sequence[Weight]) -> None:
+    """Refuse weights of a notion that is not lowcal's."""
+    for u in weights:
+        if not isinstance(u, Monomial | Cell | Knots | Points):
+            raise InvalidInput(
+                f"The weight {u} ({type(u).__name__}) can't be written as ONNX. Exported are the weights of the "
+                "notions multiaccuracy, degree-k, smooth and full."
+            )
 
 
 def _monomials(graph: Graph, powers: Sequence[tuple[int, ...]], p: Value, d: int) -> Value:
