@@ -82,7 +82,7 @@ def passes(n: int) -> None:
     y, p, X = people(n, [10] * 10)
     learner = lowcal.Groups(n_bins=20).prepare(X)
     design, weights = learner.design(), monomials(1, 1)
-    P, rho = p[:, None], (y - p)[:, None] / n
+    P, Y, rho, weight = p[:, None], y[:, None], (y - p)[:, None] / n, np.full(n, 1 / n)
     update = Update((Term(learner.families[0], weights, 1e-3 * np.ones((design.shape[1], 2, 1))),))
     columns = len(design.codes)
 
@@ -90,8 +90,7 @@ def passes(n: int) -> None:
         return moments_at(design, weights, P, rho)
 
     def both() -> object:
-        moved = update(P, learner.rows)
-        return moments_at(design, weights, moved, (y[:, None] - moved) / n)
+        return update.with_moments(P, learner.rows, Y, weight, design, weights)
 
     def bare() -> object:
         sums = design.sums(2)

@@ -45,20 +45,34 @@ def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Fl
     >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
     array([3. , 2.5])
     """
-    (n, m), d = design.shape, rho.shape[1]
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
-    sums = design.sums(len(weights) * d)
-    are_powers = list(weights) == [Monomial((0,) * j) for j in range(len(weights))] and d == 1
-    for part in rows_in_cache(n, len(weights) * d):
-        if are_powers:
-            R = _powers(p[part, 0], rho[part, 0], len(weights))
-        else:
-            U = evaluate(weights, p[part])
-            assert isinstance(U, np.ndarray)
-            R = _products(U, rho[part])
-        sums.add(part, R)
-    return sums.total().reshape(m, len(weights), d)
+    sums = MomentSums(design, weights, rho.shape[1])
+    for part in rows_in_cache(design.shape[0], len(weights) * rho.shape[1]):
+        sums.add(part, p[part], rho[part])
+    return sums.total()
+
+
+class MomentSums:
+    """`moments` of weights under construction, where predictions and residuals come in pieces."""
+
+    def __init__(self, design: Design, weights: Sequence[Weight], d: int) -> None:
+        self.weights, self.shape = weights, (design.shape[1], len(weights), d)
+        self.sums = design.sums(len(weights) * d)
+        self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+
+    def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
+        """Add the rows of a slice, with their predictions and weighted residuals."""
+        if self.are_powers:
+            self.sums.add(part, _powers(p[:, 0], rho[:, 0], len(self.weights)))
+            return
+        U = evaluate(self.weights, p)
+        assert isinstance(U, np.ndarray)
+        self.sums.add(part, _products(U, rho))
+
+    def total(self) -> FloatArray:
+        """Return the sum of all that was added, shape (m, S, d)."""
+        return self.sums.total().reshape(self.shape)
 
 
 def _powers(p: FloatArray, rho: FloatArray, count: int) -> FloatArray:

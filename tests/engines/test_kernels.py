@@ -15,7 +15,7 @@ from scipy import sparse
 from lowcal import weights
 from lowcal.engines import clipped, compiled_codes, kernels, reference
 from lowcal.engines.clipped import best_step
-from lowcal.engines.kernels import PURE, kernels_for
+from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
 from lowcal.moments import displacement, moments, moments_at
 from lowcal.weights import Cell, CellIds, monomials
@@ -47,18 +47,31 @@ def test_numba_is_installed_where_this_is_tested() -> None:
 
 @BOTH
 @settings(deadline=None, max_examples=60)
-@given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
-def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 9), st.integers(1, 4))
+def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int, columns: int) -> None:
     rng = np.random.default_rng(seed)
-    codes, R = codes_of(rng, n, levels), rng.normal(size=(q, n))
-    start, tables, total = rng.normal(size=(levels, q)), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
-    table, read = start.copy(), total.copy()
-    engine.add_histogram(codes, R, table)
+    sizes = rng.integers(1, levels + 1, columns)
+    codes = np.stack([rng.integers(0, size, n) for size in sizes]).astype(rng.choice(KINDS))
+    starts, R = np.cumsum([0, *sizes]), rng.normal(size=(q, n))
+    start = rng.normal(size=(starts[-1], padded(q)))
+    table = start.copy()
+    engine.add_histograms(codes, starts, R, table)
+    expected = start.copy()
+    for k in range(columns):
+        for i in range(n):
+            expected[starts[k] + codes[k, i], :q] += R[:, i]
+    np.testing.assert_allclose(table, expected, atol=1e-13)
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
+def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes, tables, total = codes_of(rng, n, levels), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
+    read = total.copy()
     engine.add_look_up(codes, tables, read)
     for a in range(q):
-        for v in range(levels):
-            expected = start[v, a] + sum(R[a, i] for i in range(n) if codes[i] == v)
-            assert table[v, a] == pytest.approx(expected, abs=1e-13)
         for i in range(n):
             assert read[a, i] == pytest.approx(total[a, i] + tables[a, codes[i]], abs=1e-13)
 
@@ -69,14 +82,32 @@ def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, lev
 def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rng.normal(size=(q, n))
-    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, q)), np.zeros((q, n))
+    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, padded(q))), np.zeros((q, n))
     engine.add_pairs(a, b, n_b, R, table)
     engine.add_pair_look_up(a, b, n_b, tables, read)
     expected = np.zeros((n_a, n_b, q))
     for i in range(n):
         expected[a[i], b[i]] += R[:, i]
         np.testing.assert_allclose(read[:, i], tables.reshape(q, n_a, n_b)[:, a[i], b[i]], atol=1e-13)
-    np.testing.assert_allclose(table.reshape(n_a, n_b, q), expected, atol=1e-13)
+    np.testing.assert_allclose(table[:, :q].reshape(n_a, n_b, q), expected, atol=1e-13)
+    assert not table[:, q:].any()
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("n", [compiled_codes.ROWS - 1, 2 * compiled_codes.ROWS, 3 * compiled_codes.ROWS + 5])
+def test_compiled_sums_are_those_of_a_plain_loop_bit_by_bit(n: int, q: int) -> None:
+    rng = np.random.default_rng(n + q)
+    codes, R = rng.integers(0, 7, (2, n)).astype(np.uint8), rng.normal(size=(q, n))
+    expected, table, pairs = np.zeros((14, q)), np.zeros((14, padded(q))), np.zeros((49, padded(q)))
+    both = np.zeros((49, q))
+    for i in range(n):
+        expected[codes[0, i]] += R[:, i]
+        expected[7 + codes[1, i]] += R[:, i]
+        both[7 * int(codes[0, i]) + codes[1, i]] += R[:, i]
+    COMPILED.add_histograms(codes, np.array([0, 7, 14]), R, table)
+    COMPILED.add_pairs(codes[0], codes[1], 7, R, pairs)
+    assert table[:, :q].tobytes() == expected.tobytes()
+    assert pairs[:, :q].tobytes() == both.tobytes()
 
 
 @BOTH
@@ -254,7 +285,7 @@ def test_small_fits_do_not_import_numba() -> None:
 
 def test_kernels_let_go_of_the_lock() -> None:
     for name in (
-        "add_histogram",
+        "add_histograms",
         "add_pairs",
         "add_look_up",
         "add_pair_look_up",

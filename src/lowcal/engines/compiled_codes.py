@@ -11,39 +11,72 @@ from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.kernels import Sparse
+from lowcal.engines.lanes import adder
 from lowcal.simplex import FloatArray, IntArray
 
+#: So many rows are in work at a time: their numbers stay in the first cache, beside the table.
+ROWS = 1024
 
-@compile_kernel
-def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_i = v] R[a, i] to out[v, a], two moments at a time: they lie side by side in the table."""
-    q = len(R)
-    for a in range(0, q - 1, 2):
-        first, second = R[a], R[a + 1]
-        for i in range(len(codes)):
-            table = out[codes[i]]
-            x, y = table[a] + first[i], table[a + 1] + second[i]
-            table[a], table[a + 1] = x, y
-    if q % 2:
-        last = R[q - 1]
-        for i in range(len(codes)):
-            out[codes[i], q - 1] += last[i]
+add_two, add_four = adder(2), adder(4)
 
 
 @compile_kernel
-def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * width + b."""
-    q = len(R)
-    for j in range(0, q - 1, 2):
-        first, second = R[j], R[j + 1]
+def add_histograms(codes: IntArray, starts: IntArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [codes_ki = v] R[a, i] to out[starts_k + v, a]: one, two or four moments with one instruction."""
+    n, width = codes.shape[1], out.shape[1]
+    lanes = np.empty(ROWS * min(width, 4))
+    for s in range(0, n, ROWS):
+        for a in range(0, width, 4):
+            _lay(R, a, s, min(s + ROWS, n), lanes, min(width, 4))
+            for k in range(len(codes)):
+                table = out[starts[k] : starts[k + 1]].reshape(-1)
+                _add_codes(codes[k, s : s + ROWS], lanes, table[a:], width)
+
+
+@compile_kernel
+def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
+    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
+    width = out.shape[1]
+    lanes, pair = np.empty(ROWS * min(width, 4)), np.empty(ROWS, np.intp)
+    for s in range(0, len(a), ROWS):
+        stop = min(s + ROWS, len(a))
+        for i in range(s, stop):
+            pair[i - s] = np.intp(a[i]) * n_b + np.intp(b[i])
+        for j in range(0, width, 4):
+            _lay(R, j, s, stop, lanes, min(width, 4))
+            _add_codes(pair[: stop - s], lanes, out.reshape(-1)[j:], width)
+
+
+@compile_kernel
+def _lay(R: FloatArray, first: int, start: int, stop: int, lanes: FloatArray, width: int) -> None:
+    """Lay some moments of a row side by side, from the first on; lanes without a moment hold 0."""
+    a, b = R[first, start:stop], R[min(first + 1, len(R) - 1), start:stop]
+    if width == 1:
+        lanes[: len(a)] = a
+    elif width == 2:
         for i in range(len(a)):
-            table = out[a[i] * width + b[i]]
-            x, y = table[j] + first[i], table[j + 1] + second[i]
-            table[j], table[j + 1] = x, y
-    if q % 2:
-        last = R[q - 1]
+            lanes[2 * i], lanes[2 * i + 1] = a[i], b[i]
+    else:
+        c, d = R[min(first + 2, len(R) - 1), start:stop], R[min(first + 3, len(R) - 1), start:stop]
         for i in range(len(a)):
-            out[a[i] * width + b[i], q - 1] += last[i]
+            lanes[4 * i], lanes[4 * i + 1], lanes[4 * i + 2], lanes[4 * i + 3] = a[i], b[i], c[i], d[i]
+        for j in range(len(R) - first, 4):
+            for i in range(len(a)):
+                lanes[4 * i + j] = 0.0
+
+
+@compile_kernel
+def _add_codes(codes: IntArray, lanes: FloatArray, table: FloatArray, width: int) -> None:
+    """Add the lanes of every row to the entry of its code; entries are `width` numbers apart."""
+    if width == 1:
+        for i in range(len(codes)):
+            table[codes[i]] += lanes[i]
+    elif width == 2:
+        for i in range(len(codes)):
+            add_two(table, 2 * np.intp(codes[i]), lanes, 2 * i)
+    else:
+        for i in range(len(codes)):
+            add_four(table, width * np.intp(codes[i]), lanes, 4 * i)
 
 
 @compile_kernel
@@ -117,39 +150,65 @@ def replay(
     codes: IntArray,
     starts: IntArray,
     column: IntArray,
-    power: IntArray,
     offset: IntArray,
+    width: IntArray,
     tables: FloatArray,
     group: IntArray,
     step: FloatArray,
-    mask_power: IntArray,
+    power: IntArray,
     mask_column: IntArray,
     mask_offset: IntArray,
     masks: NDArray[np.uint8],
 ) -> None:
     """Run updates in place; a group that several of them move is looked up once, and then read as bytes."""
-    inside = np.empty((len(mask_column), len(f)), np.uint8)
-    for g in range(len(mask_column)):
-        code, mask, own = codes[mask_column[g]], masks[mask_offset[g] :], inside[g]
+    inside = np.empty((len(mask_column), ROWS), np.uint8)
+    lanes = np.empty(ROWS * max(1, width.max()))
+    for s in range(0, len(f), ROWS):
+        run = f[s : s + ROWS]
+        for g in range(len(mask_column)):
+            code, mask = codes[mask_column[g], s : s + ROWS], masks[mask_offset[g] :]
+            for i in range(len(run)):
+                inside[g, i] = mask[code[i]]
+        for t in range(len(starts) - 1):
+            if group[t] >= 0:
+                _move_group(run, inside[group[t]], step[t], power[t])
+                continue
+            lanes[: len(run) * width[t]] = 0.0
+            for r in range(starts[t], starts[t + 1]):
+                _read_codes(codes[column[r], s : s + ROWS], tables[offset[r] :], lanes, width[t])
+            _move(run, lanes, width[t])
+
+
+@compile_kernel
+def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: int) -> None:
+    """Add the table's entry for every row's code to the row's lanes."""
+    if width == 1:
+        for i in range(len(codes)):
+            lanes[i] += table[codes[i]]
+    elif width == 2:
+        for i in range(len(codes)):
+            add_two(lanes, 2 * i, table, 2 * np.intp(codes[i]))
+    else:
+        for a in range(0, width, 4):
+            for i in range(len(codes)):
+                add_four(lanes, width * i + a, table, width * np.intp(codes[i]) + a)
+
+
+@compile_kernel
+def _move(f: FloatArray, lanes: FloatArray, width: int) -> None:
+    """Move every row by the polynomial whose coefficients are its lanes (Horner)."""
+    if width == 1:
         for i in range(len(f)):
-            own[i] = mask[code[i]]
-    delta = np.zeros(len(f))
-    for t in range(len(starts) - 1):
-        if group[t] >= 0:
-            _move_group(f, inside[group[t]], step[t], mask_power[t])
-            continue
-        r = starts[t]
-        while r < starts[t + 1]:
-            here, next_ = tables[offset[r] :], tables[offset[min(r + 1, starts[t + 1] - 1)] :]
-            if r + 1 < starts[t + 1] and column[r] == column[r + 1] and power[r] == 0 and power[r + 1] == 1:
-                _add_line(delta, f, codes[column[r]], here, next_)
-                r += 2
-            else:
-                _add_read(delta, f, codes[column[r]], here, power[r])
-                r += 1
+            f[i] = min(max(f[i] + lanes[i], 0.0), 1.0)
+    elif width == 2:
         for i in range(len(f)):
-            f[i] = min(max(f[i] + delta[i], 0.0), 1.0)
-            delta[i] = 0.0
+            f[i] = min(max(f[i] + (lanes[2 * i] + lanes[2 * i + 1] * f[i]), 0.0), 1.0)
+    else:
+        for i in range(len(f)):
+            delta = lanes[width * i + width - 1]
+            for a in range(width - 2, -1, -1):
+                delta = delta * f[i] + lanes[width * i + a]
+            f[i] = min(max(f[i] + delta, 0.0), 1.0)
 
 
 @compile_kernel
@@ -164,23 +223,3 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
-
-
-@compile_kernel
-def _add_line(delta: FloatArray, f: FloatArray, code: IntArray, constant: FloatArray, slope: FloatArray) -> None:
-    """Add two look-ups with the same code, f^0 and f^1."""
-    for i in range(len(f)):
-        delta[i] += constant[code[i]] + slope[code[i]] * f[i]
-
-
-@compile_kernel
-def _add_read(delta: FloatArray, f: FloatArray, code: IntArray, table: FloatArray, power: int) -> None:
-    if power == 0:
-        for i in range(len(f)):
-            delta[i] += table[code[i]]
-    elif power == 1:
-        for i in range(len(f)):
-            delta[i] += table[code[i]] * f[i]
-    else:
-        for i in range(len(f)):
-            delta[i] += table[code[i]] * f[i] ** power

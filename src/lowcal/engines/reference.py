@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.kernels import FEW, Sparse, kernels_for
+from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
-CACHE = 1 << 15
+CACHE = 1 << 16
 
 #: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
 PAIRS = 1 << 22
@@ -336,25 +336,44 @@ class Codes:
 
 
 class CodeSums:
-    """Histograms of code columns under construction; a column that occurs twice is counted once."""
+    """Histograms of code columns under construction, one below the other; the same column is counted once."""
 
     def __init__(self, design: Codes, q: int) -> None:
-        self.design = design
+        self.design, self.q = design, q
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.tables = {key: np.zeros((size, q)) for key, size in levels.items()}
-        self.columns = {id(c): c for c in design.codes}
-        self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
+        self.columns = list({id(c): c for c in design.codes}.values())
+        self.starts = np.cumsum([0, *levels.values()])
+        self.place = dict(zip(levels, pairwise(self.starts.tolist()), strict=True))
+        self.table = np.zeros((self.starts[-1], padded(q)))
+        self.add_histograms = kernels_for(design.shape[0] * q * len(levels)).add_histograms
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        runs = np.ascontiguousarray(R.T)
-        for key, table in self.tables.items():
-            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), runs, table)
+        self.add_histograms(code_rows(self.columns, part), self.starts, _runs(R), self.table)
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
         pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(self.tables[id(c)]) for c, t in pairs])
+        return np.concatenate([t.gather(self.table[slice(*self.place[id(c)]), : self.q]) for c, t in pairs])
+
+
+def _runs(R: FloatArray) -> FloatArray:
+    """Return R' in one of two layouts, for each of which kernels are compiled once."""
+    return R.T if R.flags.c_contiguous else np.ascontiguousarray(R.T)
+
+
+def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
+    """Return the codes of some rows, one run for each column, in the smallest type that holds them.
+
+    >>> code_rows([np.array([1, 2], dtype=np.uint8), np.array([3, 400], dtype=np.uint16)], slice(1, 2))
+    array([[  2],
+           [400]], dtype=uint16)
+    """
+    n = len(columns[0][part]) if columns else 0
+    together = np.empty((len(columns), n), dtype=np.result_type(np.uint8, *(c.dtype for c in columns)))
+    for k, column in enumerate(columns):
+        together[k] = column[part]
+    return together
 
 
 @dataclass(frozen=True, eq=False)
@@ -667,23 +686,23 @@ def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     n, q = R.shape
-    table = np.zeros((levels, q))
-    add_histogram = kernels_for(n * q).add_histogram
+    table, starts = np.zeros((levels, padded(q))), np.array([0, levels])
+    add_histograms = kernels_for(n * q).add_histograms
     for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), np.ascontiguousarray(R[part].T), table)
-    return table
+        add_histograms(code_rows([codes], part), starts, _runs(R[part]), table)
+    return table[:, :q]
 
 
 def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
     """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
     n, q = R.shape
-    table = np.zeros((n_a * n_b, q))
+    table = np.zeros((n_a * n_b, padded(q)))
     add_pairs = kernels_for(n * q).add_pairs
     # a piece is as long as the table, if that is more: NumPy adds whole tables
     for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, np.ascontiguousarray(R[part].T), table)
-    return table.reshape(n_a, n_b, q)
+        add_pairs(first, second, n_b, _runs(R[part]), table)
+    return table[:, :q].reshape(n_a, n_b, q)
 
 
 def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:
