@@ -227,6 +227,13 @@ def test_moments_at_are_moments_of_the_evaluated_weights(d: int, cells: bool, mo
     np.testing.assert_allclose(moments_at(design, chosen, p, rho), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("d", [3, 12])
+def test_linear_weights_of_many_classes_are_evaluated_alike(d: int) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(d), 5)
+    for chosen in (monomials(d, 1), monomials(d, 1)[::-1], monomials(d, 1)[1:]):
+        np.testing.assert_array_equal(weights.evaluate(chosen, p), np.array([u(p) for u in chosen]).T)
+
+
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize("width", [0.1, 0.3])
