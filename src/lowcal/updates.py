@@ -106,7 +106,9 @@ class Update:
         moved, sums = np.empty(p.shape), MomentSums(design, weights, p.shape[1])
         for part, here in self.pieces(p, rows):
             moved[part] = here
-            sums.add(part, here, weight[part, None] * (y[part] - here))
+            rho = y[part] - here
+            rho *= weight[part, None]
+            sums.add(part, here, rho)
         return moved, sums.total()
 
     def __str__(self) -> str:

@@ -14,69 +14,50 @@ from lowcal.engines.kernels import Sparse
 from lowcal.engines.lanes import adder
 from lowcal.simplex import FloatArray, IntArray
 
-#: So many rows are in work at a time: their numbers stay in the first cache, beside the table.
+#: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
 
 add_two, add_four = adder(2), adder(4)
 
 
 @compile_kernel
-def add_histograms(codes: IntArray, starts: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_ki = v] R[a, i] to out[starts_k + v, a]: one, two or four moments with one instruction."""
-    n, width = codes.shape[1], out.shape[1]
-    lanes = np.empty(ROWS * min(width, 4))
-    for s in range(0, n, ROWS):
-        for a in range(0, width, 4):
-            _lay(R, a, s, min(s + ROWS, n), lanes, min(width, 4))
-            for k in range(len(codes)):
-                table = out[starts[k] : starts[k + 1]].reshape(-1)
-                _add_codes(codes[k, s : s + ROWS], lanes, table[a:], width)
-
-
-@compile_kernel
-def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
-    width = out.shape[1]
-    lanes, pair = np.empty(ROWS * min(width, 4)), np.empty(ROWS, np.intp)
-    for s in range(0, len(a), ROWS):
-        stop = min(s + ROWS, len(a))
-        for i in range(s, stop):
-            pair[i - s] = np.intp(a[i]) * n_b + np.intp(b[i])
-        for j in range(0, width, 4):
-            _lay(R, j, s, stop, lanes, min(width, 4))
-            _add_codes(pair[: stop - s], lanes, out.reshape(-1)[j:], width)
-
-
-@compile_kernel
-def _lay(R: FloatArray, first: int, start: int, stop: int, lanes: FloatArray, width: int) -> None:
-    """Lay some moments of a row side by side, from the first on; lanes without a moment hold 0."""
-    a, b = R[first, start:stop], R[min(first + 1, len(R) - 1), start:stop]
-    if width == 1:
-        lanes[: len(a)] = a
-    elif width == 2:
-        for i in range(len(a)):
-            lanes[2 * i], lanes[2 * i + 1] = a[i], b[i]
-    else:
-        c, d = R[min(first + 2, len(R) - 1), start:stop], R[min(first + 3, len(R) - 1), start:stop]
-        for i in range(len(a)):
-            lanes[4 * i], lanes[4 * i + 1], lanes[4 * i + 2], lanes[4 * i + 3] = a[i], b[i], c[i], d[i]
-        for j in range(len(R) - first, 4):
-            for i in range(len(a)):
-                lanes[4 * i + j] = 0.0
-
-
-@compile_kernel
-def _add_codes(codes: IntArray, lanes: FloatArray, table: FloatArray, width: int) -> None:
-    """Add the lanes of every row to the entry of its code; entries are `width` numbers apart."""
+def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] R[i, :] to out[v, :]: one, two or four numbers with one instruction."""
+    width, lanes, table = R.shape[1], R.reshape(-1), out.reshape(-1)
     if width == 1:
         for i in range(len(codes)):
             table[codes[i]] += lanes[i]
     elif width == 2:
         for i in range(len(codes)):
             add_two(table, 2 * np.intp(codes[i]), lanes, 2 * i)
+    elif width == 4:
+        for i in range(len(codes)):
+            add_four(table, 4 * np.intp(codes[i]), lanes, 4 * i)
     else:
         for i in range(len(codes)):
-            add_four(table, width * np.intp(codes[i]), lanes, 4 * i)
+            for a in range(0, width, 4):
+                add_four(table, width * np.intp(codes[i]) + a, lanes, width * i + a)
+
+
+@compile_kernel
+def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
+    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
+    pair = np.empty(ROWS, np.intp)
+    for s in range(0, len(a), ROWS):
+        first, second = a[s : s + ROWS], b[s : s + ROWS]
+        for i in range(len(first)):
+            pair[i] = np.intp(first[i]) * n_b + np.intp(second[i])
+        add_histogram(pair[: len(first)], R[s : s + ROWS], out)
+
+
+@compile_kernel
+def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with rho_i f_i^j."""
+    for i in range(len(f)):
+        R[i, 0] = rho[i]
+    for j in range(1, R.shape[1]):
+        for i in range(len(f)):
+            R[i, j] = R[i, j - 1] * f[i]
 
 
 @compile_kernel

@@ -1,6 +1,6 @@
 """Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
 
-A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[a, i], and a
+A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[i, a], and a
 look-up reads the table for every row, D[a, i] += T[a, c_i]. Moments, Gram matrices, updates and predictions are these
 two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. This file is the
 definition; `compiled_codes` takes the same steps where a problem is large and numba is installed.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,13 +32,14 @@ Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
 class Kernels(NamedTuple):
     """The loops, each on one piece of rows."""
 
-    add_histograms: Callable[[IntArray, IntArray, FloatArray, FloatArray], None]
+    add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
     add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
     add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_clipped: Callable[..., None]
     add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
     replay: Callable[..., None]
+    lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     compiled: bool = False
 
 
@@ -62,19 +62,20 @@ def _compiled() -> Kernels | None:
     except ImportError:
         return None
     return Kernels(
-        compiled_codes.add_histograms,
+        compiled_codes.add_histogram,
         compiled_codes.add_pairs,
         compiled_codes.add_look_up,
         compiled_codes.add_pair_look_up,
         compiled_codes.add_clipped,
         compiled_codes.add_groups,
         compiled_codes.replay,
+        compiled_codes.lay_powers,
         compiled=True,
     )
 
 
 def padded(q: int) -> int:
-    """Return how many numbers an entry of a table holds for q moments: what is added together lies together.
+    """Return how many numbers a row and a table's entry hold for q moments, which are added 1, 2 or 4 at a time.
 
     >>> [padded(q) for q in (1, 2, 3, 4, 5)]
     [1, 2, 4, 4, 8]
@@ -82,44 +83,27 @@ def padded(q: int) -> int:
     return q if q <= 2 else -(-q // 4) * 4
 
 
-def add_histograms(codes: IntArray, starts: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_ki = v] R[a, i] to out[starts_k + v, a], for the code columns k; `out` is `padded`.
+def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] R[i, :] to out[v, :]; both are `padded`, rows of R lie one after the other.
 
-    Few moments are taken two at a time, as the two parts of a complex number.
+    Two neighbours are one complex number, which SciPy adds up in half the time of NumPy's `bincount`: as a sparse row
+    whose entries stand in the places of their codes.
     """
-    tables = [out[start:stop, : len(R)] for start, stop in pairwise(starts)]
-    if len(R) > FEW:
-        n, rows = len(R.T), np.arange(len(R.T) + 1, dtype=np.int32)
-        for column, table in zip(codes.astype(np.int32), tables, strict=True):
-            one_hot = sparse.csr_array((np.ones(n), column, rows), shape=(n, len(table)))
-            table += np.asarray(one_hot.T @ R.T)
+    n, width = R.shape
+    codes = codes.astype(np.int32, copy=False)
+    if width > FEW:
+        one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1, dtype=np.int32)), shape=(n, len(out)))
+        out += np.asarray(one_hot.T @ R)
         return
-    runs = [_complex(R[a : a + 2]) for a in range(0, len(R), 2)]
-    for column, table in zip(codes.astype(np.int32), tables, strict=True):
-        for a, run in enumerate(runs):
-            table[:, 2 * a : 2 * a + 2] += _sums(column, run, len(table)).view(np.float64).reshape(len(table), -1)
-
-
-def _complex(R: FloatArray) -> NDArray[np.inexact]:
-    """Return two runs of numbers as one of complex numbers; one run stays itself."""
-    if len(R) == 1:
-        return np.asarray(R[0])
-    both = np.empty(R.shape[1], dtype=np.complex128)
-    both.real, both.imag = R
-    return both
-
-
-def _sums(codes: IntArray, run: NDArray[np.inexact], levels: int) -> NDArray[np.inexact]:
-    """Return sum_i [codes_i = v] run_i: as a sparse row whose entries of one place SciPy adds up, in half the time of
-    NumPy's `bincount`, which takes no complex numbers.
-    """
-    row = sparse.csr_array((run, codes, np.array([0, len(run)], dtype=np.int32)), shape=(1, levels))
-    return np.asarray(row.toarray()[0])
+    numbers = R if width == 1 else R.view(np.complex128)
+    for a, run in enumerate(numbers.T):
+        row = sparse.csr_array((np.ascontiguousarray(run), codes, np.array([0, n], dtype=np.int32)), (1, len(out)))
+        out[:, 2 * a : 2 * a + 2] += row.toarray()[0].view(np.float64).reshape(len(out), -1)
 
 
 def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * n_b + b; `out` is `padded`."""
-    add_histograms((a.astype(np.intp) * n_b + b)[None], np.array([0, len(out)]), R, out)
+    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
+    add_histogram(a.astype(np.intp) * n_b + b, R, out)
 
 
 def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
@@ -215,4 +199,12 @@ def replay(
         np.clip(f + delta, 0.0, 1.0, out=f)
 
 
-PURE = Kernels(add_histograms, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay)
+def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with rho_i f_i^j."""
+    power = rho
+    for j in range(R.shape[1]):
+        R[:, j] = power
+        power = power * f
+
+
+PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay, lay_powers)

@@ -69,8 +69,8 @@ class Parts:
         return total
 
     def _count(self, A: FloatArray, B: FloatArray, rows: slice) -> FloatArray:
-        """Return the sums by histograms; one contiguous run for each product, which is what they read."""
-        products = (A.T[:, None, :] * B.T[None, :, :]).reshape(-1, len(A)).T
+        """Return the sums by histograms."""
+        products = np.multiply(A[:, :, None], B[:, None, :], order="C").reshape(len(A), A.shape[1] * B.shape[1])
         sums = histogram(self.ids[rows], products, self.count + 1)[: self.count]
         return sums.reshape(self.count, A.shape[1], B.shape[1])
 

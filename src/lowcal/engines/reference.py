@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -24,12 +24,12 @@ from lowcal.simplex import FloatArray, IntArray
 CHUNK = 1 << 21
 
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
-CACHE = 1 << 16
+CACHE = 1 << 17
 
 #: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
 PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
-PAIRS_IN_CACHE = 1 << 16
+PAIRS_IN_CACHE = 1 << 17
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
@@ -41,7 +41,7 @@ class Sums(Protocol):
     """C'R under construction, where R comes in pieces."""
 
     def add(self, part: slice, R: FloatArray) -> None:
-        """Add C[part]'R for the rows of a slice; R has shape (rows, q)."""
+        """Add C[part]'R for the rows of a slice; R has shape (rows, q), or more columns that do not count."""
         ...
 
     def total(self) -> FloatArray:
@@ -336,30 +336,35 @@ class Codes:
 
 
 class CodeSums:
-    """Histograms of code columns under construction, one below the other; the same column is counted once."""
+    """Histograms of code columns under construction; a column that occurs twice is counted once."""
 
     def __init__(self, design: Codes, q: int) -> None:
         self.design, self.q = design, q
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.columns = list({id(c): c for c in design.codes}.values())
-        self.starts = np.cumsum([0, *levels.values()])
-        self.place = dict(zip(levels, pairwise(self.starts.tolist()), strict=True))
-        self.table = np.zeros((self.starts[-1], padded(q)))
-        self.add_histograms = kernels_for(design.shape[0] * q * len(levels)).add_histograms
+        self.tables = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
+        self.columns = {id(c): c for c in design.codes}
+        self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        self.add_histograms(code_rows(self.columns, part), self.starts, _runs(R), self.table)
+        R = _pad(R)
+        for key, table in self.tables.items():
+            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
         pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(self.table[slice(*self.place[id(c)]), : self.q]) for c, t in pairs])
+        return np.concatenate([t.gather(self.tables[id(c)][:, : self.q]) for c, t in pairs])
 
 
-def _runs(R: FloatArray) -> FloatArray:
-    """Return R' in one of two layouts, for each of which kernels are compiled once."""
-    return R.T if R.flags.c_contiguous else np.ascontiguousarray(R.T)
+def _pad(R: FloatArray) -> FloatArray:
+    """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
+    n, q = R.shape
+    if padded(q) == q:
+        return np.ascontiguousarray(R)
+    wide = np.zeros((n, padded(q)))
+    wide[:, :q] = R
+    return wide
 
 
 def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
@@ -445,7 +450,7 @@ class MatrixSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the product of a slice."""
-        self.sum[...] += self.matrix[part].T @ R
+        self.sum[...] += self.matrix[part].T @ R[:, : self.sum.shape[1]]
 
     def total(self) -> FloatArray:
         """Return the sum."""
@@ -686,10 +691,10 @@ def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     n, q = R.shape
-    table, starts = np.zeros((levels, padded(q))), np.array([0, levels])
-    add_histograms = kernels_for(n * q).add_histograms
+    table = np.zeros((levels, padded(q)))
+    add_histogram = kernels_for(n * q).add_histogram
     for part in rows_in_cache(n, q):
-        add_histograms(code_rows([codes], part), starts, _runs(R[part]), table)
+        add_histogram(np.ascontiguousarray(codes[part]), _pad(R[part]), table)
     return table[:, :q]
 
 
@@ -701,7 +706,7 @@ def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) 
     # a piece is as long as the table, if that is more: NumPy adds whole tables
     for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, _runs(R[part]), table)
+        add_pairs(first, second, n_b, _pad(R[part]), table)
     return table[:, :q].reshape(n_a, n_b, q)
 
 

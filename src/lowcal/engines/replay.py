@@ -23,8 +23,8 @@ from lowcal.engines.kernels import kernels_for, padded
 from lowcal.engines.reference import code_rows
 from lowcal.simplex import FloatArray, IntArray
 
-#: So many rows are in work at a time: their predictions and the codes of a few columns stay in the second cache.
-ROWS = 1 << 15
+#: So many rows are in work at a time: their predictions and the codes of a few columns stay in cache.
+ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
