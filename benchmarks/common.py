@@ -288,3 +288,23 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     written = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows]
     rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
     return "\n".join([written[0], rule, *written[1:]])
+
+
+def verdict(measured: float, limit: str) -> str:
+    """Say whether a figure is within a limit such as "<= 2", ">= 15" or "< 1".
+
+    >>> verdict(1.9, "<= 2"), verdict(14.0, ">= 15"), verdict(0.4, "< .5 s")
+    ('met', 'NOT MET', 'met')
+    """
+    sign, bound = limit.split()[:2]
+    within = {"<=": measured <= float(bound), ">=": measured >= float(bound), "<": measured < float(bound)}[sign]
+    return "met" if within else "NOT MET"
+
+
+def show(what: str, measured: Array | float, limit: str = "") -> None:
+    """Print one line: what, the median of what was measured and its range, the limit, and whether it is met."""
+    numbers = np.atleast_1d(np.asarray(measured, dtype=float))
+    middle = float(np.median(numbers))
+    spread = f"[{numbers.min():.3g} .. {numbers.max():.3g}]" if len(numbers) > 1 else ""
+    judged = f"{limit:>10}   {verdict(middle, limit)}" if limit else ""
+    print(f"{what:<92}{middle:>9.3g}  {spread:<20}{judged}".rstrip(), flush=True)

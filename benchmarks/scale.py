@@ -13,6 +13,7 @@ from statistics import median
 from time import process_time
 
 import numpy as np
+from common import show
 
 import lowcal
 from lowcal.frames import Table
@@ -85,11 +86,7 @@ def rows(scale: float) -> None:
         for n in sizes:
             y, p, X = categorical(n, 10)
             seconds.append(line(f"{n:,} rows", lowcal.Groups().prepare(Table.of(X)), y, p, notion, 0.001))
-        print(f"   exponent in rows, {notion}: {exponent(sizes, seconds):.2f}; last two {_last(sizes, seconds):.2f}")
-
-
-def _last(sizes: list[int], seconds: list[float]) -> float:
-    return exponent(sizes[-2:], seconds[-2:])
+        show(f"growth of the fit in rows, {notion}: exponent", exponent(sizes, seconds), "<= 1.1")
 
 
 def groups(scale: float) -> None:
@@ -102,7 +99,7 @@ def groups(scale: float) -> None:
         learner = kind.prepare(Table.of(X))
         counts.append(learner.design().shape[1])
         seconds.append(line(f"{n:,} rows, {width} columns, depth {depth}", learner, y, p, "degree-2", 0.002))
-    print(f"   exponent in groups: {exponent(counts, seconds):.2f}")
+    show("growth of the fit in groups, with intersections: exponent", exponent(counts, seconds), "<= 1.1")
 
 
 def columns(scale: float) -> None:
@@ -114,7 +111,7 @@ def columns(scale: float) -> None:
         learner = lowcal.Groups().prepare(Table.of(X))
         counts.append(learner.design().shape[1])
         seconds.append(line(f"{n:,} rows, {width} columns", learner, y, p, "degree-2", 0.003))
-    print(f"   exponent in groups, many columns: {exponent(counts, seconds):.2f}")
+    show("growth of the fit in groups, many columns: exponent", exponent(counts, seconds), "<= 1.1")
 
 
 def overlapping(scale: float) -> None:
@@ -129,7 +126,7 @@ def overlapping(scale: float) -> None:
         C = (Z @ rng.normal(size=(12, m)) / np.sqrt(12) > 0.5 * rng.normal(size=m)).astype(float)
         learner = lowcal.Memberships().prepare(C)
         seconds.append(line(f"{n:,} rows, overlapping", learner, y, p, "degree-2", 0.002))
-    print(f"   exponent in overlapping groups: {exponent(counts, seconds):.2f}")
+    show("growth of the fit in overlapping groups: exponent", exponent(counts, seconds))
 
 
 def classes(scale: float) -> None:
@@ -147,7 +144,7 @@ def classes(scale: float) -> None:
         y = np.eye(d)[odds.argmax(axis=1)]
         learner = lowcal.Groups().prepare(Table.of(X))
         seconds.append(line(f"{n:,} rows, {d} classes", learner, y, p, "degree-2", 0.01))
-    print(f"   exponent in classes: {exponent(counts, seconds):.2f}")
+    show("growth of the fit in classes, 3 to 30: exponent", exponent(counts, seconds))
 
 
 def cifar(_: float) -> None:
@@ -166,7 +163,8 @@ def cifar(_: float) -> None:
             ("memberships", lowcal.Memberships().prepare(np.eye(20)[data["coarse_label"]])),
         ):
             for alpha in (0.02, 0.01):
-                line(f"{network}, {what}", learner, y, p, "degree-2", alpha)
+                seconds = line(f"{network}, {what}", learner, y, p, "degree-2", alpha)
+                show(f"{network}, {what}, alpha {alpha}: CPU seconds of the fit", seconds, "< 10")
 
 
 def main() -> None:

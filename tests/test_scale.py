@@ -58,17 +58,23 @@ def test_outer_moments_are_sums_over_rows(kind: str, seed: int, n: int, few: int
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.integers(1, 5), st.sampled_from([0, 10**6]))
-def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: int) -> None:
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 30),
+    st.integers(1, 5),
+    st.sampled_from([0, 10**6]),
+    st.sampled_from([1, 20, 10**6]),
+)
+def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: int, numbers: int) -> None:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, count + 1, n).astype(np.uint8)
     A, B, theta = rng.normal(size=(n, 2)), rng.normal(size=(n, 3)), rng.normal(size=(count, 2, 3))
-    before = parts.FEW_PRODUCTS
-    parts.FEW_PRODUCTS = few
+    before = parts.FEW_PRODUCTS, parts.NUMBERS
+    parts.FEW_PRODUCTS, parts.NUMBERS = few, numbers
     try:
         sums, looked_up = Parts(ids, count).products(A, B), Parts(ids, count).combine(A, theta)
     finally:
-        parts.FEW_PRODUCTS = before
+        parts.FEW_PRODUCTS, parts.NUMBERS = before
     assert sums.shape == (count, 2, 3)
     assert looked_up.shape == (n, 3)
     for k in range(count):

@@ -11,9 +11,10 @@ from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
 from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees, multicalibrate, updates
-from lowcal.engines import kernels, reference
+from lowcal.engines import kernels, reference, replay
 from lowcal.errors import InvalidInput, MissingColumn
-from lowcal.updates import MANY, Compiled, table_size
+from lowcal.notions import parse_notion
+from lowcal.updates import MANY, Compiled, Term, Update, table_size
 
 N = 400
 
@@ -180,6 +181,32 @@ def test_pieces_of_rows_move_like_all_rows(notion: str, classes: int, monkeypatc
     monkeypatch.setattr(reference, "CHUNK", 256)
     monkeypatch.setattr(reference, "CACHE", 64)
     np.testing.assert_allclose(predictor(p, X), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["groups", "union", "trees"])
+@pytest.mark.parametrize("notion", ["degree-1", "degree-2", "degree-4"])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_update_measures_what_it_moves(
+    name: str, notion: str, classes: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, p, X = people(classes=classes)
+    learner = CLASSES[name].prepare(X)
+    learner.learn(np.linspace(-1, 1, N)[:, None])
+    rng = np.random.default_rng(0)
+    Y = (y[:, None] == (np.arange(classes) if classes > 2 else [1])).astype(float)
+    P, weight, d = p.reshape(N, -1), rng.random(N), Y.shape[1]
+    chosen = tuple(parse_notion(notion).features(P))
+    terms = [Term(f, chosen, 0.1 * rng.normal(size=(len(f.names), len(chosen), d))) for f in learner.families]
+    monkeypatch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+    monkeypatch.setattr(reference, "CACHE", 256)
+    monkeypatch.setattr(replay, "ROWS", 150)
+    update = Update(tuple(terms))
+    moved, g = update.with_moments(P, learner.rows, Y, weight, learner.design(), chosen)
+    assert moved.tobytes() == update(P, learner.rows).tobytes()
+    assert not np.array_equal(moved, P)
+    U, C = np.array([u(moved) for u in chosen]), learner.design().dense()
+    np.testing.assert_allclose(g, np.einsum("nc,sn,na->csa", C, U, weight[:, None] * (Y - moved)), atol=1e-10)
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])

@@ -20,12 +20,12 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from lowcal.engines.parts import Parts
 from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
-from lowcal.moments import displacement, moments
+from lowcal.moments import displacement, moments, moments_at
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
-from lowcal.weights import CellIds, Evaluated, Weight, evaluate
+from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
 
 #: Up to this many features are solved for at once.
 FEW_FEATURES = 100
@@ -82,23 +82,22 @@ def block_terms(
     alpha: float = 0.0,
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
-    h = weight[:, None] * _row_curvature(p, geometry)
     weights = tuple(notion.features(p))
     if not weights:
-        return _witness_terms(learner, p, rho, h, found, seed)
-    U = evaluate(weights, p)
-    families, chosen = _active(learner, found.value, _per_member(U), alpha)
+        return _witness_terms(learner, p, rho, weight[:, None] * _row_curvature(p, geometry), found, seed)
+    families, chosen = _active(learner, found.value, _per_member(weights), alpha)
     design = stack([family.design(learner.rows) for family in families])
-    g = moments(design, U, rho) if found.moments is None else found.moments[chosen]
-    rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(U))
+    g = moments_at(design, weights, p, rho) if found.moments is None else found.moments[chosen]
+    rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(weights))
     if rows is not None:
-        design, U, h = design.rows(rows), _rows_of(U, rows), h[rows] * (len(h) / len(rows))
-    return _split(families, weights, _solve_all(design, U, h, g, rows is not None))
+        design, weight, p = design.rows(rows), weight[rows] * (len(p) / len(rows)), p[rows]
+    h = weight[:, None] * _row_curvature(p, geometry)
+    return _split(families, weights, _solve_all(design, evaluate(weights, p), h, g, rows is not None))
 
 
-def _per_member(U: Evaluated) -> int:
+def _per_member(weights: Sequence[Weight]) -> int:
     """Return how many features one subpopulation brings to one system; cells are solved for one by one."""
-    return 1 if isinstance(U, CellIds) else int(U.shape[1])
+    return 1 if isinstance(weights[0], Cell) else len(weights)
 
 
 def _active(learner: WeakLearner, value: FloatArray, per_member: int, alpha: float) -> tuple[list[Family], IntArray]:
@@ -150,12 +149,6 @@ def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray 
     if n <= size:
         return None
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
-
-
-def _rows_of(U: Evaluated, rows: IntArray) -> Evaluated:
-    if isinstance(U, CellIds):
-        return CellIds(U.ids[rows], U.n_cells)
-    return np.asfortranarray(U[rows])  # histograms read one weight after the other
 
 
 def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:

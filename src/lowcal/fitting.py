@@ -103,7 +103,7 @@ def multicalibrate(
         check_private(solver, geometry, step, validation_fraction, monitor, patience, bool(stop_at_noise))
         return fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
-    fitted = _subset(outcomes, ~held_out)
+    fitted = _subset(outcomes, ~held_out) if held_out.any() else outcomes
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight)
     problem = Problem(

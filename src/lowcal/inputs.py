@@ -243,13 +243,13 @@ def _read_y(
         return y.astype(np.float64)[:, None], Layout(2, None)
     known = _classes(y, n_classes, classes)
     codes = _encode(y, known)
-    if len(np.unique(codes[weight > 0])) < 2:
+    if np.count_nonzero(np.bincount(codes[weight > 0])) < 2:
         raise InvalidInput(
             f"y holds one class only ({known[codes[weight > 0][0]]!r}) in the rows with weight; "
             "calibration needs at least two classes."
         )
-    coded = np.eye(n_classes)[codes]
-    return (coded[:, [1]] if n_classes == 2 else coded), Layout(n_classes, tuple(known))
+    coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
+    return coded, Layout(n_classes, tuple(known))
 
 
 def _check_range_of_y(y: FloatArray) -> None:
@@ -263,7 +263,7 @@ def _check_labels(y: NDArray[Any]) -> None:
     """Refuse labels that are missing, infinite or containers."""
     if y.dtype.kind in "biu":
         return
-    values = y.tolist()
+    values = [] if y.dtype.kind == "f" else y.tolist()  # a list takes several times the memory of an array
     for row, value in enumerate(values) if y.dtype.kind == "O" else ():
         if not isinstance(value, Hashable):
             raise InvalidInput(f"y is {value!r} in row {row}; give text or a number for each row.")
@@ -284,7 +284,7 @@ def _is_fraction(y: NDArray[Any]) -> bool:
     """Whether y holds outcomes in [0, 1] that are not just the two labels 0 and 1."""
     if y.dtype.kind != "f":
         return False
-    return bool(((y >= 0) & (y <= 1)).all()) and not bool(np.isin(y, (0.0, 1.0)).all())
+    return bool(((y >= 0) & (y <= 1)).all()) and not bool(((y == 0) | (y == 1)).all())
 
 
 def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
@@ -334,8 +334,9 @@ def _encode(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
     if y.dtype.kind == "O":
         codes = np.array([position.get(_plain(v), -1) for v in y.tolist()], dtype=np.intp)
     else:
-        values, which = np.unique(y, return_inverse=True)
-        codes = np.array([position.get(_plain(v), -1) for v in values.tolist()], dtype=np.intp)[which]
+        values = np.unique(y)
+        known = np.array([position.get(_plain(v), -1) for v in values.tolist()], dtype=np.intp)
+        codes = known[np.searchsorted(values, y)]
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         raise InvalidInput(

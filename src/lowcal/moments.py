@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lowcal.engines.kernels import kernels_for, padded
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray
 from lowcal.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
@@ -45,34 +46,44 @@ def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Fl
     >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
     array([3. , 2.5])
     """
-    (n, m), d = design.shape, rho.shape[1]
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
-    sums = design.sums(len(weights) * d)
-    are_powers = list(weights) == [Monomial((0,) * j) for j in range(len(weights))] and d == 1
-    for part in rows_in_cache(n, len(weights) * d):
-        if are_powers:
-            R = _powers(p[part, 0], rho[part, 0], len(weights))
-        else:
-            U = evaluate(weights, p[part])
-            assert isinstance(U, np.ndarray)
-            R = _products(U, rho[part])
-        sums.add(part, R)
-    return sums.total().reshape(m, len(weights), d)
+    sums = MomentSums(design, weights, rho.shape[1])
+    for part in rows_in_cache(design.shape[0], len(weights) * rho.shape[1]):
+        sums.add(part, p[part], rho[part])
+    return sums.total()
 
 
-def _powers(p: FloatArray, rho: FloatArray, count: int) -> FloatArray:
-    """Return rho_i f_i^j for j below `count`, each power from the one before."""
-    runs = np.empty((count, len(p)))
-    runs[0] = rho
-    for j in range(1, count):
-        np.multiply(runs[j - 1], p, out=runs[j])
-    return runs.T
+class MomentSums:
+    """`moments` of weights under construction, where predictions and residuals come in pieces."""
+
+    def __init__(self, design: Design, weights: Sequence[Weight], d: int) -> None:
+        self.weights, self.shape = weights, (design.shape[1], len(weights), d)
+        self.sums = design.sums(len(weights) * d)
+        self.lay_powers = kernels_for(design.shape[0] * len(weights)).lay_powers
+        self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+
+    def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
+        """Add the rows of a slice, with their predictions and weighted residuals."""
+        if self.are_powers:
+            R = np.empty((len(p), padded(len(self.weights))))
+            self.lay_powers(p[:, 0], rho[:, 0], R)
+            self.sums.add(part, R)
+            return
+        U = evaluate(self.weights, p)
+        assert isinstance(U, np.ndarray)
+        self.sums.add(part, _products(U, rho))
+
+    def total(self) -> FloatArray:
+        """Return the sum of all that was added, shape (m, S, d)."""
+        return self.sums.total().reshape(self.shape)
 
 
 def _products(U: FloatArray, rho: FloatArray) -> FloatArray:
-    """Return u_s(f_i) rho_ia as (rows, S d): one contiguous run for each moment, which is what histograms read."""
-    return (U.T[:, None, :] * rho.T[None, :, :]).reshape(U.shape[1] * rho.shape[1], -1).T
+    """Return u_s(f_i) rho_ia as (rows, S d); those of a row lie together, which is what histograms read."""
+    R = np.empty((len(U), U.shape[1], rho.shape[1]))
+    np.multiply(U[:, :, None], rho[:, None, :], out=R)
+    return R.reshape(len(U), -1)
 
 
 #: A slice of the rows and their evaluated weights -> the displacement of these rows.

@@ -103,11 +103,12 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An update, the predictions after it, and the violation that was seen before it."""
+    """An update, the predictions after it, the violation seen before it, and the drop of the potential if known."""
 
     update: Update
     p: FloatArray
     violation: float
+    progress: float = np.nan
 
 
 Solver = Callable[[Problem, FloatArray], Iterator[Step]]
@@ -279,7 +280,7 @@ def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supr
     enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
     if problem.is_wary:
         enough = max(enough, gain_of_noise(problem, p, sum(len(term.weights) * len(term.theta) for term in terms)))
-    return step if problem.loss(step.p) <= problem.loss(p) - enough + ROUNDING else None
+    return step if step.progress >= enough - ROUNDING else None
 
 
 def _take(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Suprema) -> Step | None:
@@ -290,9 +291,10 @@ def _take(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supre
         return None
     update = Update(tuple(term.scaled(eta) for term in terms), problem.geometry)
     moved = update(p, problem.learner.rows)
-    if np.array_equal(moved, p) or problem.loss(moved) > problem.loss(p) + ROUNDING:
+    if np.array_equal(moved, p):
         return None
-    return Step(update, moved, float(found.value.max()))
+    progress = problem.loss(p) - problem.loss(moved)
+    return Step(update, moved, float(found.value.max()), progress) if progress >= -ROUNDING else None
 
 
 def _step_size(problem: Problem, p: FloatArray, delta: FloatArray) -> float:

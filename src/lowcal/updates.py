@@ -19,7 +19,7 @@ from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.engines.replay import Program, Read
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, read_probabilities
-from lowcal.moments import displacement, displacer
+from lowcal.moments import MomentSums, displacement, displacer
 from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
@@ -82,13 +82,34 @@ class Update:
 
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the moved predictions on encoded rows."""
+        moved = np.empty(p.shape)
+        for part, here in self.pieces(p, rows):
+            moved[part] = here
+        return moved
+
+    def pieces(self, p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the moved predictions, a piece of the rows at a time."""
         compiled = compile_updates([self])
         if compiled is not None:
-            return compiled(p, rows)
-        moved = np.empty(p.shape)
+            yield from compiled.pieces(p, rows)
+            return
         for part, delta in _displacements(self.terms, p, rows):
-            moved[part] = move(p[part], delta, self.geometry)
-        return moved
+            yield part, move(p[part], delta, self.geometry)
+
+    def with_moments(
+        self, p: FloatArray, rows: Rows, y: FloatArray, weight: FloatArray, design: Design, weights: Sequence[Weight]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the moved predictions and their moments, the next round's, in one pass over the rows.
+
+        A piece of rows is moved and measured while it is in cache. No weight is a cell.
+        """
+        moved, sums = np.empty(p.shape), MomentSums(design, weights, p.shape[1])
+        for part, here in self.pieces(p, rows):
+            moved[part] = here
+            rho = y[part] - here
+            rho *= weight[part, None]
+            sums.add(part, here, rho)
+        return moved, sums.total()
 
     def __str__(self) -> str:
         named = [
@@ -135,6 +156,11 @@ class Compiled:
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the predictions after all updates."""
         return self.program(p[:, 0], [_at(rows, key) for key in self.keys])[:, None]
+
+    def pieces(self, p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the predictions after all updates, a piece of the rows at a time."""
+        for part, moved in self.program.pieces(p[:, 0], [_at(rows, key) for key in self.keys]):
+            yield part, moved[:, None]
 
     def one(self, p: float, codes: Sequence[int]) -> float:
         """Return the prediction of one row with these codes."""

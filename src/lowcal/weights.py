@@ -18,6 +18,8 @@ from lowcal.engines import transport
 from lowcal.errors import InvalidInput
 from lowcal.simplex import FloatArray, IntArray
 
+#: More weights than this are laid out row by row: what is made of them is a product of matrices.
+MANY_WEIGHTS = 8
 #: Cells of a grid are counted, not sorted, up to this many or one for each row.
 FEW_CELLS = 4096
 
@@ -145,6 +147,8 @@ def evaluate(weights: Sequence[Weight], p: FloatArray) -> Evaluated:
     cells = [u for u in weights if isinstance(u, Cell)]
     if cells and len(cells) == len(weights) and len({u.width for u in cells}) == 1:
         return _cell_ids(cells, p)
+    if len(weights) > MANY_WEIGHTS and tuple(weights) == monomials(p.shape[1], 1):
+        return np.column_stack([np.ones(len(p)), p])
     return np.array([u(p) for u in weights]).T
 
 

@@ -15,7 +15,7 @@ from scipy import sparse
 from lowcal import weights
 from lowcal.engines import clipped, compiled_codes, kernels, reference
 from lowcal.engines.clipped import best_step
-from lowcal.engines.kernels import PURE, kernels_for
+from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
 from lowcal.moments import displacement, moments, moments_at
 from lowcal.weights import Cell, CellIds, monomials
@@ -47,18 +47,44 @@ def test_numba_is_installed_where_this_is_tested() -> None:
 
 @BOTH
 @settings(deadline=None, max_examples=60)
-@given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
-def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+@given(seeds, rows, st.integers(1, 6))
+def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
     rng = np.random.default_rng(seed)
-    codes, R = codes_of(rng, n, levels), rng.normal(size=(q, n))
-    start, tables, total = rng.normal(size=(levels, q)), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
-    table, read = start.copy(), total.copy()
+    f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
+    engine.lay_powers(f, rho, R)
+    np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
+
+
+def rows_of(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
+    """Rows of q random numbers, padded with zeros."""
+    R = np.zeros((n, padded(q)))
+    R[:, :q] = rng.normal(size=(n, q))
+    return R
+
+
+@BOTH
+@settings(deadline=None, max_examples=80)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 9))
+def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes, R = codes_of(rng, n, levels), rows_of(rng, n, q)
+    table = rng.normal(size=(levels, padded(q)))
+    expected = table.copy()
+    for i in range(n):
+        expected[codes[i]] += R[i]
     engine.add_histogram(codes, R, table)
+    np.testing.assert_allclose(table, expected, atol=1e-13)
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
+def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes, tables, total = codes_of(rng, n, levels), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
+    read = total.copy()
     engine.add_look_up(codes, tables, read)
     for a in range(q):
-        for v in range(levels):
-            expected = start[v, a] + sum(R[a, i] for i in range(n) if codes[i] == v)
-            assert table[v, a] == pytest.approx(expected, abs=1e-13)
         for i in range(n):
             assert read[a, i] == pytest.approx(total[a, i] + tables[a, codes[i]], abs=1e-13)
 
@@ -68,15 +94,31 @@ def test_histograms_and_look_ups(engine: kernels.Kernels, seed: int, n: int, lev
 @given(seeds, rows, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
 def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
     rng = np.random.default_rng(seed)
-    a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rng.normal(size=(q, n))
-    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, q)), np.zeros((q, n))
+    a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rows_of(rng, n, q)
+    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, padded(q))), np.zeros((q, n))
     engine.add_pairs(a, b, n_b, R, table)
     engine.add_pair_look_up(a, b, n_b, tables, read)
-    expected = np.zeros((n_a, n_b, q))
+    expected = np.zeros((n_a, n_b, padded(q)))
     for i in range(n):
-        expected[a[i], b[i]] += R[:, i]
+        expected[a[i], b[i]] += R[i]
         np.testing.assert_allclose(read[:, i], tables.reshape(q, n_a, n_b)[:, a[i], b[i]], atol=1e-13)
-    np.testing.assert_allclose(table.reshape(n_a, n_b, q), expected, atol=1e-13)
+    np.testing.assert_allclose(table.reshape(expected.shape), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("n", [compiled_codes.ROWS - 1, 2 * compiled_codes.ROWS, 3 * compiled_codes.ROWS + 5])
+def test_compiled_sums_are_those_of_a_plain_loop_bit_by_bit(n: int, q: int) -> None:
+    rng = np.random.default_rng(n + q)
+    a, b, R = *rng.integers(0, 7, (2, n)).astype(np.uint8), rows_of(rng, n, q)
+    expected, both = np.zeros((7, padded(q))), np.zeros((49, padded(q)))
+    table, pairs = np.zeros_like(expected), np.zeros_like(both)
+    for i in range(n):
+        expected[a[i]] += R[i]
+        both[7 * int(a[i]) + b[i]] += R[i]
+    COMPILED.add_histogram(a, R, table)
+    COMPILED.add_pairs(a, b, 7, R, pairs)
+    assert table.tobytes() == expected.tobytes()
+    assert pairs.tobytes() == both.tobytes()
 
 
 @BOTH
@@ -196,6 +238,13 @@ def test_moments_at_are_moments_of_the_evaluated_weights(d: int, cells: bool, mo
     np.testing.assert_allclose(moments_at(design, chosen, p, rho), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("d", [3, 12])
+def test_linear_weights_of_many_classes_are_evaluated_alike(d: int) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(d), 5)
+    for chosen in (monomials(d, 1), monomials(d, 1)[::-1], monomials(d, 1)[1:]):
+        np.testing.assert_array_equal(weights.evaluate(chosen, p), np.array([u(p) for u in chosen]).T)
+
+
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize("width", [0.1, 0.3])
@@ -261,5 +310,6 @@ def test_kernels_let_go_of_the_lock() -> None:
         "add_groups",
         "add_clipped",
         "replay",
+        "lay_powers",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]

@@ -11,39 +11,53 @@ from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.kernels import Sparse
+from lowcal.engines.lanes import adder
 from lowcal.simplex import FloatArray, IntArray
+
+#: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
+ROWS = 1024
+
+add_two, add_four = adder(2), adder(4)
 
 
 @compile_kernel
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [codes_i = v] R[a, i] to out[v, a], two moments at a time: they lie side by side in the table."""
-    q = len(R)
-    for a in range(0, q - 1, 2):
-        first, second = R[a], R[a + 1]
+    """Add sum_i [codes_i = v] R[i, :] to out[v, :]: one, two or four numbers with one instruction."""
+    width, lanes, table = R.shape[1], R.reshape(-1), out.reshape(-1)
+    if width == 1:
         for i in range(len(codes)):
-            table = out[codes[i]]
-            x, y = table[a] + first[i], table[a + 1] + second[i]
-            table[a], table[a + 1] = x, y
-    if q % 2:
-        last = R[q - 1]
+            table[codes[i]] += lanes[i]
+    elif width == 2:
         for i in range(len(codes)):
-            out[codes[i], q - 1] += last[i]
+            add_two(table, 2 * np.intp(codes[i]), lanes, 2 * i)
+    elif width == 4:
+        for i in range(len(codes)):
+            add_four(table, 4 * np.intp(codes[i]), lanes, 4 * i)
+    else:
+        for i in range(len(codes)):
+            for a in range(0, width, 4):
+                add_four(table, width * np.intp(codes[i]) + a, lanes, width * i + a)
 
 
 @compile_kernel
-def add_pairs(a: IntArray, b: IntArray, width: int, R: FloatArray, out: FloatArray) -> None:
-    """Add the histogram of R over pairs of codes, numbered a * width + b."""
-    q = len(R)
-    for j in range(0, q - 1, 2):
-        first, second = R[j], R[j + 1]
-        for i in range(len(a)):
-            table = out[a[i] * width + b[i]]
-            x, y = table[j] + first[i], table[j + 1] + second[i]
-            table[j], table[j + 1] = x, y
-    if q % 2:
-        last = R[q - 1]
-        for i in range(len(a)):
-            out[a[i] * width + b[i], q - 1] += last[i]
+def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
+    """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
+    pair = np.empty(ROWS, np.intp)
+    for s in range(0, len(a), ROWS):
+        first, second = a[s : s + ROWS], b[s : s + ROWS]
+        for i in range(len(first)):
+            pair[i] = np.intp(first[i]) * n_b + np.intp(second[i])
+        add_histogram(pair[: len(first)], R[s : s + ROWS], out)
+
+
+@compile_kernel
+def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with rho_i f_i^j."""
+    for i in range(len(f)):
+        R[i, 0] = rho[i]
+    for j in range(1, R.shape[1]):
+        for i in range(len(f)):
+            R[i, j] = R[i, j - 1] * f[i]
 
 
 @compile_kernel
@@ -117,39 +131,65 @@ def replay(
     codes: IntArray,
     starts: IntArray,
     column: IntArray,
-    power: IntArray,
     offset: IntArray,
+    width: IntArray,
     tables: FloatArray,
     group: IntArray,
     step: FloatArray,
-    mask_power: IntArray,
+    power: IntArray,
     mask_column: IntArray,
     mask_offset: IntArray,
     masks: NDArray[np.uint8],
 ) -> None:
     """Run updates in place; a group that several of them move is looked up once, and then read as bytes."""
-    inside = np.empty((len(mask_column), len(f)), np.uint8)
-    for g in range(len(mask_column)):
-        code, mask, own = codes[mask_column[g]], masks[mask_offset[g] :], inside[g]
+    inside = np.empty((len(mask_column), ROWS), np.uint8)
+    lanes = np.empty(ROWS * max(1, width.max()))
+    for s in range(0, len(f), ROWS):
+        run = f[s : s + ROWS]
+        for g in range(len(mask_column)):
+            code, mask = codes[mask_column[g], s : s + ROWS], masks[mask_offset[g] :]
+            for i in range(len(run)):
+                inside[g, i] = mask[code[i]]
+        for t in range(len(starts) - 1):
+            if group[t] >= 0:
+                _move_group(run, inside[group[t]], step[t], power[t])
+                continue
+            lanes[: len(run) * width[t]] = 0.0
+            for r in range(starts[t], starts[t + 1]):
+                _read_codes(codes[column[r], s : s + ROWS], tables[offset[r] :], lanes, width[t])
+            _move(run, lanes, width[t])
+
+
+@compile_kernel
+def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: int) -> None:
+    """Add the table's entry for every row's code to the row's lanes."""
+    if width == 1:
+        for i in range(len(codes)):
+            lanes[i] += table[codes[i]]
+    elif width == 2:
+        for i in range(len(codes)):
+            add_two(lanes, 2 * i, table, 2 * np.intp(codes[i]))
+    else:
+        for a in range(0, width, 4):
+            for i in range(len(codes)):
+                add_four(lanes, width * i + a, table, width * np.intp(codes[i]) + a)
+
+
+@compile_kernel
+def _move(f: FloatArray, lanes: FloatArray, width: int) -> None:
+    """Move every row by the polynomial whose coefficients are its lanes (Horner)."""
+    if width == 1:
         for i in range(len(f)):
-            own[i] = mask[code[i]]
-    delta = np.zeros(len(f))
-    for t in range(len(starts) - 1):
-        if group[t] >= 0:
-            _move_group(f, inside[group[t]], step[t], mask_power[t])
-            continue
-        r = starts[t]
-        while r < starts[t + 1]:
-            here, next_ = tables[offset[r] :], tables[offset[min(r + 1, starts[t + 1] - 1)] :]
-            if r + 1 < starts[t + 1] and column[r] == column[r + 1] and power[r] == 0 and power[r + 1] == 1:
-                _add_line(delta, f, codes[column[r]], here, next_)
-                r += 2
-            else:
-                _add_read(delta, f, codes[column[r]], here, power[r])
-                r += 1
+            f[i] = min(max(f[i] + lanes[i], 0.0), 1.0)
+    elif width == 2:
         for i in range(len(f)):
-            f[i] = min(max(f[i] + delta[i], 0.0), 1.0)
-            delta[i] = 0.0
+            f[i] = min(max(f[i] + (lanes[2 * i] + lanes[2 * i + 1] * f[i]), 0.0), 1.0)
+    else:
+        for i in range(len(f)):
+            delta = lanes[width * i + width - 1]
+            for a in range(width - 2, -1, -1):
+                delta = delta * f[i] + lanes[width * i + a]
+            f[i] = min(max(f[i] + delta, 0.0), 1.0)
 
 
 @compile_kernel
@@ -164,23 +204,3 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
-
-
-@compile_kernel
-def _add_line(delta: FloatArray, f: FloatArray, code: IntArray, constant: FloatArray, slope: FloatArray) -> None:
-    """Add two look-ups with the same code, f^0 and f^1."""
-    for i in range(len(f)):
-        delta[i] += constant[code[i]] + slope[code[i]] * f[i]
-
-
-@compile_kernel
-def _add_read(delta: FloatArray, f: FloatArray, code: IntArray, table: FloatArray, power: int) -> None:
-    if power == 0:
-        for i in range(len(f)):
-            delta[i] += table[code[i]]
-    elif power == 1:
-        for i in range(len(f)):
-            delta[i] += table[code[i]] * f[i]
-    else:
-        for i in range(len(f)):
-            delta[i] += table[code[i]] * f[i] ** power

@@ -18,6 +18,8 @@ from lowcal.simplex import FloatArray, IntArray
 
 #: Up to so many products a row are written out and counted in histograms, which is faster than sorting the rows.
 FEW_PRODUCTS = 64
+#: Rows are sorted by part in blocks of about so many numbers, which stay in the second cache.
+NUMBERS = 1 << 16
 #: At most this many sums are held while the parts of one code column are added up to its subpopulations.
 MOST_SUMS = 1 << 23
 
@@ -33,11 +35,19 @@ class Parts:
     def _order(self) -> IntArray:
         return np.argsort(self.ids, kind="stable")
 
-    def _pieces(self) -> Iterator[tuple[int, IntArray]]:
-        """Yield every part that holds rows, and these."""
+    def _blocks(self, numbers_per_row: int) -> Iterator[tuple[IntArray, list[tuple[int, slice]]]]:
+        """Yield rows sorted by part, as many whole parts as stay in cache, and where each part stands among them."""
         stops = np.cumsum(np.bincount(self.ids, minlength=self.count)[: self.count])
-        for k in np.flatnonzero(np.diff(stops, prepend=0)):
-            yield int(k), self._order[(stops[k - 1] if k else 0) : stops[k]]
+        starts = np.concatenate([[0], stops[:-1]])
+        full = np.flatnonzero(stops > starts)
+        block = (stops[full] - 1) * numbers_per_row // NUMBERS
+        for some in np.split(full, np.flatnonzero(np.diff(block)) + 1):
+            if len(some):
+                first = starts[some[0]]
+                places = zip(
+                    some.tolist(), (starts[some] - first).tolist(), (stops[some] - first).tolist(), strict=True
+                )
+                yield self._order[first : stops[some[-1]]], [(k, slice(a, b)) for k, a, b in places]
 
     def products(self, A: FloatArray, B: FloatArray) -> FloatArray:
         """Return sum_{i in part} A_is B_it for every part, shape (count, S, T).
@@ -51,13 +61,16 @@ class Parts:
             for part in pieces(len(A), S * T):
                 total += self._count(A[part], B[part], part)
             return total
-        for k, rows in self._pieces():
-            total[k] = A[rows].T @ B[rows]
+        A, B = np.ascontiguousarray(A), np.ascontiguousarray(B)  # rows are taken whole
+        for rows, parts in self._blocks(S + T):
+            a, b = np.take(A, rows, axis=0), np.take(B, rows, axis=0)
+            for k, here in parts:
+                np.matmul(a[here].T, b[here], out=total[k])
         return total
 
     def _count(self, A: FloatArray, B: FloatArray, rows: slice) -> FloatArray:
-        """Return the sums by histograms; one contiguous run for each product, which is what they read."""
-        products = (A.T[:, None, :] * B.T[None, :, :]).reshape(-1, len(A)).T
+        """Return the sums by histograms."""
+        products = np.multiply(A[:, :, None], B[:, None, :], order="C").reshape(len(A), A.shape[1] * B.shape[1])
         sums = histogram(self.ids[rows], products, self.count + 1)[: self.count]
         return sums.reshape(self.count, A.shape[1], B.shape[1])
 
@@ -68,8 +81,10 @@ class Parts:
             tables = np.concatenate([theta, np.zeros((1, S, d))]).transpose(1, 2, 0).copy()
             return np.stack([sum(A[:, s] * tables[s, a].take(self.ids) for s in range(S)) for a in range(d)], axis=1)
         total = np.zeros((len(self.ids), d))
-        for k, rows in self._pieces():
-            total[rows] = A[rows] @ theta[k]
+        A = np.ascontiguousarray(A)
+        for rows, parts in self._blocks(S + d):
+            a = np.take(A, rows, axis=0)
+            total[rows] = np.concatenate([a[here] @ theta[k] for k, here in parts])
         return total
 
 

@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.kernels import FEW, Sparse, kernels_for
+from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
 
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
-CACHE = 1 << 15
+CACHE = 1 << 17
 
 #: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
 PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
-PAIRS_IN_CACHE = 1 << 16
+PAIRS_IN_CACHE = 1 << 17
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
@@ -41,7 +41,7 @@ class Sums(Protocol):
     """C'R under construction, where R comes in pieces."""
 
     def add(self, part: slice, R: FloatArray) -> None:
-        """Add C[part]'R for the rows of a slice; R has shape (rows, q)."""
+        """Add C[part]'R for the rows of a slice; R has shape (rows, q), or more columns that do not count."""
         ...
 
     def total(self) -> FloatArray:
@@ -339,22 +339,46 @@ class CodeSums:
     """Histograms of code columns under construction; a column that occurs twice is counted once."""
 
     def __init__(self, design: Codes, q: int) -> None:
-        self.design = design
+        self.design, self.q = design, q
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.tables = {key: np.zeros((size, q)) for key, size in levels.items()}
+        self.tables = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
         self.columns = {id(c): c for c in design.codes}
         self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        runs = np.ascontiguousarray(R.T)
+        R = _pad(R)
         for key, table in self.tables.items():
-            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), runs, table)
+            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
         pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(self.tables[id(c)]) for c, t in pairs])
+        return np.concatenate([t.gather(self.tables[id(c)][:, : self.q]) for c, t in pairs])
+
+
+def _pad(R: FloatArray) -> FloatArray:
+    """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
+    n, q = R.shape
+    if padded(q) == q:
+        return np.ascontiguousarray(R)
+    wide = np.zeros((n, padded(q)))
+    wide[:, :q] = R
+    return wide
+
+
+def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
+    """Return the codes of some rows, one run for each column, in the smallest type that holds them.
+
+    >>> code_rows([np.array([1, 2], dtype=np.uint8), np.array([3, 400], dtype=np.uint16)], slice(1, 2))
+    array([[  2],
+           [400]], dtype=uint16)
+    """
+    n = len(columns[0][part]) if columns else 0
+    together = np.empty((len(columns), n), dtype=np.result_type(np.uint8, *(c.dtype for c in columns)))
+    for k, column in enumerate(columns):
+        together[k] = column[part]
+    return together
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,7 +450,7 @@ class MatrixSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the product of a slice."""
-        self.sum[...] += self.matrix[part].T @ R
+        self.sum[...] += self.matrix[part].T @ R[:, : self.sum.shape[1]]
 
     def total(self) -> FloatArray:
         """Return the sum."""
@@ -667,23 +691,23 @@ def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     n, q = R.shape
-    table = np.zeros((levels, q))
+    table = np.zeros((levels, padded(q)))
     add_histogram = kernels_for(n * q).add_histogram
     for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), np.ascontiguousarray(R[part].T), table)
-    return table
+        add_histogram(np.ascontiguousarray(codes[part]), _pad(R[part]), table)
+    return table[:, :q]
 
 
 def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
     """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
     n, q = R.shape
-    table = np.zeros((n_a * n_b, q))
+    table = np.zeros((n_a * n_b, padded(q)))
     add_pairs = kernels_for(n * q).add_pairs
     # a piece is as long as the table, if that is more: NumPy adds whole tables
     for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, np.ascontiguousarray(R[part].T), table)
-    return table.reshape(n_a, n_b, q)
+        add_pairs(first, second, n_b, _pad(R[part]), table)
+    return table[:, :q].reshape(n_a, n_b, q)
 
 
 def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:

@@ -2,15 +2,16 @@
 
 A scalar Euclidean update on code columns with weights f^j is
 
-    f <- clip(f + sum_j f^j sum_k T_jk[code_k], 0, 1)
+    f <- clip(f + sum_j f^j sum_k T_k[code_k, j], 0, 1)
 
-a few table look-ups a row. A list of such updates is a program: tables, and which of them an update reads. The work of
-an update on a piece of rows is too small for a call of its own, so compiled code runs the whole program on each piece.
+one table look-up for each column: what belongs to the powers of f lies side by side. A list of such updates is a
+program: tables, and which of them an update reads. The work of an update on a piece of rows is too small for a call of
+its own, so compiled code runs the whole program on each piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,11 +19,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.kernels import kernels_for
+from lowcal.engines.kernels import kernels_for, padded
+from lowcal.engines.reference import code_rows
 from lowcal.simplex import FloatArray, IntArray
 
 #: So many rows are in work at a time: their predictions and the codes of a few columns stay in cache.
-ROWS = 8192
+ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,27 +70,32 @@ class Masks:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Updates as flat arrays: look-ups of update t are those from starts[t] to starts[t + 1], or its mask."""
+    """Updates as flat arrays: look-ups of update t are those from starts[t] to starts[t + 1], or its mask.
+
+    The table of a look-up holds width[t] numbers for each code, the factors of f^0, f^1, ...
+    """
 
     starts: IntArray
     column: IntArray
-    power: IntArray
     offset: IntArray
+    width: IntArray
     tables: FloatArray
     masks: Masks
 
     @classmethod
     def of(cls, updates: Sequence[Sequence[Read]]) -> Program:
-        """Lay the tables of all updates one after the other."""
+        """Lay the tables of all updates one after the other, those of one column side by side."""
         masks = Masks.of(updates)
         rest = [update if g < 0 else [] for update, g in zip(updates, masks.group, strict=True)]
-        reads = [read for update in rest for read in update]
+        width = [padded(1 + max((read.power for read in update), default=0)) for update in rest]
+        every = [_by_column(update, w) for update, w in zip(rest, width, strict=True)]
+        tables = [table for update in every for table in update.values()]
         return cls(
-            np.cumsum([0, *(len(update) for update in rest)]),
-            np.array([read.column for read in reads], dtype=np.intp),
-            np.array([read.power for read in reads], dtype=np.intp),
-            _offsets([read.table for read in reads]),
-            np.concatenate([*(read.table for read in reads), np.zeros(1)]),
+            np.cumsum([0, *(len(update) for update in every)]),
+            np.array([column for update in every for column in update], dtype=np.intp),
+            _offsets(tables),
+            np.array([*width, 1], dtype=np.intp),
+            np.concatenate([*tables, np.zeros(1)]),
             masks,
         )
 
@@ -99,18 +106,21 @@ class Program:
         >>> twice(np.array([0.25, 0.5, 0.75]), [np.array([0, 1, 0])])
         array([0.5 , 0.75, 1.  ])
         """
-        m = self.masks
-        replay = kernels_for(len(f) * (len(self.column) + len(m.group))).replay
-        kind = np.result_type(np.uint8, *(c.dtype for c in codes))
-        moved = np.array(f)
-        for start in range(0, len(f), ROWS):
-            rows = slice(start, start + ROWS)
-            here = np.empty((len(codes), len(moved[rows])), dtype=kind)
-            for k, c in enumerate(codes):
-                here[k] = c[rows]
-            reads = self.starts, self.column, self.power, self.offset, self.tables
-            replay(moved[rows], here, *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
+        moved = np.empty(len(f))
+        for part, here in self.pieces(f, codes):
+            moved[part] = here
         return moved
+
+    def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the predictions after all updates, a piece of the rows at a time."""
+        m = self.masks
+        reads = self.starts, self.column, self.offset, self.width, self.tables
+        replay = kernels_for(len(f) * (len(self.column) + len(m.group))).replay
+        for start in range(0, len(f), ROWS):
+            part = slice(start, start + ROWS)
+            here = np.array(f[part])
+            replay(here, code_rows(codes, part), *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
+            yield part, here
 
     def one(self, f: float, codes: Sequence[int]) -> float:
         """Return the prediction of one row after all updates: the same look-ups, without arrays.
@@ -118,27 +128,38 @@ class Program:
         >>> Program.of([[Read(0, 1, np.array([1.0, 0.0]))]]).one(0.25, [0])
         0.5
         """
-        for reads in self._listed:
+        for width, reads in self._listed:
             delta = 0.0
             for column, power, step, table in reads:
-                delta += step * table[codes[column]] * f**power
+                at = width * codes[column]
+                factor: float = table[at + width - 1]
+                for j in range(at + width - 2, at - 1, -1):
+                    factor = factor * f + table[j]
+                delta += step * factor * f**power
             f = min(max(f + delta, 0.0), 1.0)
         return f
 
     @cached_property
-    def _listed(self) -> list[list[tuple[int, int, float, memoryview]]]:
+    def _listed(self) -> list[tuple[int, list[tuple[int, int, float, memoryview]]]]:
         """The look-ups of every update as plain numbers and views of the tables, which Python reads faster."""
         m = self.masks
         tables, groups = memoryview(self.tables.data), memoryview(m.tables.data)
-        reads = [
-            (k, j, 1.0, tables[at:]) for k, j, at in np.column_stack([self.column, self.power, self.offset]).tolist()
-        ]
+        reads = [(k, 0, 1.0, tables[at:]) for k, at in np.column_stack([self.column, self.offset]).tolist()]
         masks = [(k, groups[at:]) for k, at in np.column_stack([m.column, m.offset]).tolist()]
-        moves = zip(m.group.tolist(), m.step.tolist(), m.power.tolist(), pairwise(self.starts.tolist()), strict=True)
+        moves = zip(m.group.tolist(), m.step.tolist(), m.power.tolist(), self.width[:-1].tolist(), strict=True)
         return [
-            reads[start:stop] if g < 0 else [(masks[g][0], power, step, masks[g][1])]
-            for g, step, power, (start, stop) in moves
+            (width, reads[start:stop]) if g < 0 else (1, [(masks[g][0], power, step, masks[g][1])])
+            for (g, step, power, width), (start, stop) in zip(moves, pairwise(self.starts.tolist()), strict=True)
         ]
+
+
+def _by_column(update: Sequence[Read], width: int) -> dict[int, FloatArray]:
+    """Return one flat table for each column that an update reads, `width` numbers for each code."""
+    tables: dict[int, FloatArray] = {}
+    for read in update:
+        table = tables.setdefault(read.column, np.zeros(width * len(read.table)))
+        table[read.power :: width] += read.table
+    return tables
 
 
 def _offsets(tables: Sequence[NDArray[np.generic]]) -> IntArray:

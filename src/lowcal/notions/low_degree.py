@@ -16,7 +16,7 @@ import numpy as np
 from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
-from lowcal.moments import moments
+from lowcal.moments import moments_at
 from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
 from lowcal.notions.bracket import bracket
 from lowcal.simplex import TIE, FloatArray, above_noise, leading
@@ -162,10 +162,11 @@ class LowDegree:
 
 def _moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:
     """Return the moments of all weights; many products a row (many classes) are never written out."""
+    if len(weights) * rho.shape[1] <= FEW_PRODUCTS:
+        return moments_at(design, weights, p, rho)
     U = evaluate(weights, p)
-    if isinstance(U, np.ndarray) and U.shape[1] * rho.shape[1] > FEW_PRODUCTS:
-        return outer_moments(design, U, rho)
-    return moments(design, U, rho)
+    assert isinstance(U, np.ndarray)
+    return outer_moments(design, U, rho)
 
 
 def _largest_monomial(weights: Sequence[Weight], v: FloatArray) -> Suprema:
