@@ -24,7 +24,7 @@ from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
-from lowcal.weights import Cell, Knots, Monomial, Points, Weight, evaluate
+from lowcal.weights import Cell, Knots, LogOdds, Monomial, Points, Weight, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -349,6 +349,8 @@ def read_probability(p: Any, layout: Layout) -> float:
 def _weight_to_dict(u: Weight) -> dict[str, Any]:
     if isinstance(u, Monomial):
         return {"kind": "monomial", "factors": list(u.factors)}
+    if isinstance(u, LogOdds):
+        return {"kind": "log_odds", "coordinate": u.coordinate}
     if isinstance(u, Cell):
         return {"kind": "cell", "width": u.width, "index": list(u.index)}
     if isinstance(u, Knots):

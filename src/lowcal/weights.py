@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from lowcal.engines import transport
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, log_odds
 
 #: Cells of a grid are counted, not sorted, up to this many or one for each row.
 FEW_CELLS = 4096
@@ -105,6 +105,24 @@ class Points:
 
     def __str__(self) -> str:
         return f"a Lipschitz function through {len(self.centres)} points"
+
+
+@dataclass(frozen=True)
+class LogOdds:
+    """u(z) = log(z / (1 - z)) of one coordinate: in no weight class, but a direction in which log odds change slope.
+
+    >>> print(LogOdds(), LogOdds()(np.array([[0.75], [0.5]])).round(4))
+    logit(p0) [1.0986 0.    ]
+    """
+
+    coordinate: int = 0
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
+        return log_odds(p[:, self.coordinate])
+
+    def __str__(self) -> str:
+        return f"logit(p{self.coordinate})"
 
 
 @dataclass(frozen=True)
