@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, logit, softmax
+from scipy.special import expit, log_softmax, softmax
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -73,7 +73,8 @@ def log_odds(p: FloatArray) -> FloatArray:
     >>> log_odds(np.array([0.5, 0.75, 1.0])).round(3)
     array([ 0.   ,  1.099, 20.723])
     """
-    return np.asarray(logit(np.clip(p, FLOOR, 1.0 - FLOOR)))
+    inside = np.clip(p, FLOOR, 1.0 - FLOOR)
+    return np.asarray(np.log(inside / (1.0 - inside)))
 
 
 def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:

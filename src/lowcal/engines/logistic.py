@@ -14,15 +14,19 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from lowcal.engines.reference import Design, Matrix, rows_in_cache
+from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray
 
-#: Steps end when the next one would lower the loss by less than this many rows' worth: a parameter of noise is 1/2.
-ENOUGH = 0.05
+#: Steps end with one that lowers the loss by less than this many rows' worth, as much as a parameter of noise.
+ENOUGH = 0.5
 #: No more steps than this on the sample, and on all rows.
 MOST_STEPS = 12
 #: The best line for everyone is found on so many rows.
 LINE_ROWS = 4000
+#: The line is found when a step gains less than this many rows' worth.
+LITTLE = 1e-3
+#: Added to the Hessian of the line: the log odds of one sure prediction may be all there is.
+LEAST_BEND = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +63,12 @@ class Regression:
         m = len(one)
         H = np.empty((m, 2, m, 2))
         H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
-        H = H.reshape(2 * m, 2 * m)
-        return H + np.diag(self.penalty.ravel() + 1e-9 * np.diag(H))
+        flat = H.reshape(2 * m, 2 * m)
+        return flat + np.diag(self.penalty.ravel() + 1e-9 * np.diag(flat))
 
 
 @dataclass
-class _Path:
+class Path:
     """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
 
     hessian: FloatArray
@@ -83,7 +87,7 @@ class _Path:
         q = cho_solve(self.factor, q)
         for (s, change, product), share in zip(self.pairs, reversed(shares), strict=True):
             q += (share - (change @ q) / product) * s
-        return q.reshape(g.shape)
+        return np.asarray(q.reshape(g.shape))
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
         """Remember by how much the gradient fell along a step."""
@@ -92,21 +96,19 @@ class _Path:
             self.pairs.append((step.ravel(), change.ravel(), product))
 
 
-def ascend(regression: Regression, theta: FloatArray, hessian: FloatArray, enough: float) -> FloatArray:
-    """Return theta after steps, until one would gain less than `enough`; a step that goes too far is cut short."""
-    path, g = _Path(hessian), regression.gradient(theta)
+def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
+    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
+    g = regression.gradient(theta)
     for _ in range(MOST_STEPS):
         step = path.direction(g)
         ahead = float((g * step).sum())
         if ahead <= 2.0 * enough:
-            break
+            return theta + step
         there = regression.gradient(theta + step)
-        behind = float((there * step).sum())
-        while behind < -0.5 * ahead:  # the loss is convex: its slope along the step has one root
-            step *= max(0.1, ahead / (ahead - behind))
-            ahead = float((g * step).sum())
+        while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
+            share = max(0.1, ahead / (ahead - behind))
+            step, ahead = share * step, share * ahead
             there = regression.gradient(theta + step)
-            behind = float((there * step).sum())
         path.see(step, g - there)
         theta, g = theta + step, there
     return theta
@@ -115,29 +117,44 @@ def ascend(regression: Regression, theta: FloatArray, hessian: FloatArray, enoug
 def fit_line(z: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
     """Return (shift, slope) with E log loss of z + shift + slope z least, roughly, for all rows together.
 
+    Newton's steps, halved while the loss does not fall: where predictions are extreme, the first go too far.
+
     >>> z = np.array([-2.0, -2.0, -2.0, -2.0, 2.0, 2.0, 2.0, 2.0])
     >>> y = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     >>> fit_line(z, y, np.full(8, 1 / 8)).round(3)  # 2 + 2 slope is the log odds of 3/4
     array([ 0.   , -0.451])
     """
-    small = 1e-3 / len(z)
-    line = Regression(Matrix(np.ones((len(z), 1))), z, y, weight, np.full((1, 2), small))
-    theta = np.zeros((1, 2))
-    for _ in range(3):  # where predictions are extreme the first Hessians say little
-        theta = ascend(line, theta, line.hessian(theta), small)
-    return theta[0]
+    A, theta = np.column_stack([np.ones(len(z)), z]), np.zeros(2)
+
+    def loss(score: FloatArray) -> float:
+        return float(weight @ (np.logaddexp(0.0, score) - y * score))
+
+    score, least = z, loss(z)
+    for _ in range(MOST_STEPS):
+        f = expit(score)
+        g, h = A.T @ (weight * (y - f)), weight * f * (1.0 - f)
+        step = np.linalg.solve((A * h[:, None]).T @ A + LEAST_BEND * np.eye(2), g)
+        while (found := loss(score + A @ step)) > least and np.abs(step).max() > LEAST_BEND:
+            step /= 2.0
+        gain = least - found
+        if gain > 0.0:
+            theta, score, least = theta + step, score + A @ step, found
+        if gain < LITTLE / len(z):
+            break
+    return theta
 
 
 def regress(regression: Regression, sample: IntArray | None, everyone: int | None, n: float) -> FloatArray:
     """Return theta of shape (m, 2) near the minimum, for rows worth n; `everyone` is the member that holds all rows.
 
-    `sample`: the rows for the Hessian; None: all.
+    `sample`: the rows for the Hessian, on which the steps begin; None: all.
     """
     some = regression if sample is None else regression.rows(sample)
-    theta, step = np.zeros(regression.penalty.shape), -(-len(some.z) // LINE_ROWS)
+    theta = np.zeros(regression.penalty.shape)
     if everyone is not None:
-        few = some.rows(np.arange(0, len(some.z), step))
-        theta[everyone] = fit_line(few.z, few.y, few.weight)
+        few = slice(None, None, -(-len(some.z) // LINE_ROWS))
+        theta[everyone] = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
+    path = Path(some.hessian(theta))
     if sample is not None:
-        theta = ascend(some, theta, some.hessian(theta), 0.5 / n * len(regression.z) / len(some.z))
-    return ascend(regression, theta, some.hessian(theta), ENOUGH / n)
+        theta = ascend(some, theta, path, ENOUGH / n * len(regression.z) / len(some.z))
+    return ascend(regression, theta, path, ENOUGH / n)

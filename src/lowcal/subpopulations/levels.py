@@ -46,9 +46,7 @@ class Levels:
         if self.categories is not None and column.values is not None:
             return _levels_of_numbers(column.values, self.categories).astype(kind, copy=False)
         if self.categories is not None:
-            # the codes -1 (missing) and -2 (unseen) count from the end
-            table = np.array([*range(FIRST, self.count), UNSEEN, MISSING], dtype=kind)
-            return np.asarray(table[column.encode(self.categories)])
+            return column.look_up(self._numbers, MISSING, UNSEEN, kind)
         values = X.numeric([self.column])[:, 0]
         bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
         return np.where(np.isnan(values), MISSING, bins).astype(kind)
@@ -65,6 +63,11 @@ class Levels:
         left = "" if lower is None else f"{lower}<"
         right = "" if upper is None else f"<={upper}"
         return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
+
+    @cached_property
+    def _numbers(self) -> dict[Hashable, int]:
+        """The level of each category."""
+        return {category: FIRST + k for k, category in enumerate(self.categories or ())}
 
     @cached_property
     def shown(self) -> tuple[str, ...]:
@@ -134,14 +137,30 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
 
 
-def drop_rare(levels: Levels, X: Frame, sample_weight: FloatArray, min_mass: float) -> Levels:
-    """Return the levels without categories worth fewer than min_mass rows: no group could ever hold them."""
+def drop_rare(levels: Levels, X: Frame, sample_weight: FloatArray, min_mass: float) -> tuple[Levels, IntArray]:
+    """Return the levels without categories worth fewer than min_mass rows, which no group could hold, and the codes."""
+    codes = levels.codes(X)
     if levels.categories is None:
-        return levels
-    both = np.column_stack([sample_weight, np.square(sample_weight)])
-    sums = histogram(levels.codes(X), both, levels.count)[FIRST:]
+        return levels, codes
+    sums = masses(codes, levels.count, sample_weight)[FIRST:]
     enough = is_enough(effective_rows(sums[:, 0], sums[:, 1]), min_mass)
-    return replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
+    if enough.all():
+        return levels, codes
+    kept = replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
+    return kept, kept.codes(X)
+
+
+def masses(codes: IntArray, count: int, sample_weight: FloatArray) -> FloatArray:
+    """Return the sums of w and of w^2 over the rows of each level; of equal weights, rows are only counted.
+
+    >>> masses(np.array([0, 1, 1]), 2, np.full(3, 0.5))
+    array([[0.5 , 0.25],
+           [1.  , 0.5 ]])
+    """
+    if len(sample_weight) and (sample_weight == sample_weight[0]).all():
+        one = sample_weight[0] * np.array([1.0, sample_weight[0]])
+        return np.asarray(np.bincount(codes.astype(np.intp, copy=False), minlength=count)[:, None] * one)
+    return histogram(codes, np.column_stack([sample_weight, np.square(sample_weight)]), count)
 
 
 def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
