@@ -447,6 +447,8 @@ def bent_terms(
     n, design = 1.0 / float(weight @ weight), learner.design()
     penalty = np.tile(np.array(PRECISION) / n, (design.shape[1], 1))
     regression = Regression(design, log_odds(p[:, 0]), y[:, 0], weight, penalty)
+    if not weight.all():  # not even the choice of the sample depends on rows without weight
+        regression = regression.rows(np.flatnonzero(weight))
     everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
-    theta = regress(regression, _sample_rows(len(p), seed, 20 * design.shape[1]), everyone, n)
+    theta = regress(regression, _sample_rows(len(regression.z), seed, 20 * design.shape[1]), everyone, n)
     return _split(learner.families, (Monomial(), LogOdds()), theta[:, :, None])
