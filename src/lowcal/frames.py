@@ -139,13 +139,18 @@ class _Unsorted(Column):
     @cached_property
     def _in_order(self) -> Categories:
         scalars, codes = self._distinct()
+        if _are_booleans(value for value in scalars if value is not None):
+            return _BOOLEANS
         present = zip(scalars, _occur(codes, len(scalars)), strict=True)
-        used = [value for value, occurs in present if occurs and value is not None]
-        return _BOOLEANS if _are_booleans(used) else _sorted(set(used))
+        return _sorted({value for value, occurs in present if occurs and value is not None})
 
     @cached_property
     def _sorted_codes(self) -> NDArray[np.int32]:
         return self.encode(self._in_order)
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows; what does not occur in them is found out when asked for."""
+        return _categorise(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
 
     def _distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
         """Give the distinct values, not sorted, and the position of each row's."""
