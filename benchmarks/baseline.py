@@ -24,6 +24,8 @@ from common import (
     Score,
     Task,
     adult,
+    bent,
+    curved,
     logit,
     made_up,
     ratios,
@@ -186,7 +188,8 @@ seed, and Adult, judged by the labels of its test rows, a new split of the other
 methods in turns, one thread. All read the same frame of categorical columns within their seconds; the features of the
 logistic regression are written into a sparse matrix without a detour. Differences are means over the seeds with their
 standard error; "worse" and "better" mean by more than one. The made-up world has the very form of the logistic
-regression, but for an interaction of two columns that neither can see: it is the baseline's home ground.
+regression, but for an interaction of two columns that neither can see; where log odds are bent by group its form is
+exactly true, and where they are curved it is not.
 """
 
 
@@ -201,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(INTRODUCTION.format(seeds=given.seeds))
     rows = given.rows or ([1_000] if given.quick else [10_000, 100_000])
     draws = [partial(made_up, n, g) for n in rows for g in given.groups]
+    draws += [partial(draw, min(rows), g) for draw in (bent, curved) for g in given.groups]
     draws.append(partial(adult, 1_000 if given.quick else None))
     for draw in draws:
         with threadpool_limits(1):

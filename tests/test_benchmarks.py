@@ -50,7 +50,7 @@ def test_peers_are_timed_and_judged_in_one_line(load, capsys, monkeypatch):
 def test_the_baseline_is_compared_over_seeds(load, capsys):
     load("baseline").main(["--quick", "--rows", "400", "--groups", "20", "--seeds", "2"])
     printed = capsys.readouterr().out
-    assert printed.count("The baseline is logistic") == 2
+    assert printed.count("The baseline is logistic") == 4
     assert all("±" in cell for row in cells(printed, "lowcal degree-3") for cell in row[-2:])
     assert "lowcal defaults (degree-2, alpha 0.01): worse in" in printed
 
