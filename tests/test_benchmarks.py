@@ -220,10 +220,13 @@ def test_a_peer_that_failed_says_so_in_its_cells(load):
 
 def test_larger_tasks_are_spared_after_the_limit(load):
     peers = load("peers")
-    worker, stopped = peers.Worker("HJZ", 1), {("HJZ", 1): (10_000, 100)}
+    worker, stopped = peers.Worker("HKRR", 1), {("HKRR", 1): (10_000, 100)}
     assert "met the limit" in peers.too_large(worker, (100_000, 100), stopped)
     assert not peers.too_large(worker, (100_000, 20), stopped)
     assert peers.too_large(worker, (1_000_000, 20), {}) == "not run"
+    slow = peers.Worker("HKRR, as documented", 1)
+    assert not peers.too_large(slow, (100_000, 100), {})
+    assert peers.too_large(slow, (10_000, 100), {}) == "not run"
 
 
 def test_an_absent_peer_is_left_out_with_a_sentence(load, monkeypatch, capsys):
