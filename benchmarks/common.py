@@ -25,9 +25,8 @@ NOTIONS = {"degree 1": "multiaccuracy", "degree 2": "degree-2", "full 0.1": "ful
 #: Settings of lowcal that are compared with rivals.
 OURS: dict[str, dict[str, Any]] = {
     "lowcal degree-2": {"alpha": 0.001},
-    "lowcal degree-2, mirror": {"alpha": 0.001, "geometry": "mirror"},
+    "lowcal degree-2, euclidean": {"alpha": 0.001, "geometry": "euclidean"},
     "lowcal degree-3": {"alpha": 0.001, "notion": "degree-3"},
-    "lowcal degree-3, mirror": {"alpha": 0.001, "notion": "degree-3", "geometry": "mirror"},
     "lowcal defaults (degree-2, alpha 0.01)": {},
     "lowcal Trees": {"alpha": 0.001, "trees": True, "validation_fraction": 0.2},
 }
@@ -119,6 +118,42 @@ def made_up(n: int, n_groups: int, seed: int = 0) -> Task:
         Rows(codes[train], data.y[train], data.p[train], data.f_star[train]),
         Rows(codes[test], data.y[test], data.p[test], data.f_star[test]),
     )
+
+
+def bent(n: int, n_groups: int, seed: int = 0) -> Task:
+    """Draw a world whose log odds every group shifts and bends: a logistic regression on these is exactly true."""
+    rng = np.random.default_rng([seed, 1])
+    codes, size = _uneven(rng, 2 * n, n_groups), np.sqrt(SHAPES[n_groups][0])
+    shift, slope = (rng.normal(0, s / size, SHAPES[n_groups]) for s in (0.9, 0.4))
+    z = rng.normal(-0.8, 1.5, 2 * n)
+    score = 0.2 + 0.8 * z + sum(a[c] + b[c] * z for a, b, c in zip(shift, slope, codes.T, strict=True))
+    return _drawn(f"log odds bent by group, {n:,} rows, {n_groups} groups", rng, codes, z, score)
+
+
+def curved(n: int, n_groups: int, seed: int = 0) -> Task:
+    """Draw a world in which two groups curve the log odds, and p distorts them along no line."""
+    rng = np.random.default_rng([seed, 2])
+    codes, size = _uneven(rng, 2 * n, n_groups), np.sqrt(SHAPES[n_groups][0])
+    shift, u = rng.normal(0, 0.7 / size, SHAPES[n_groups]), rng.normal(0, 1, 2 * n)
+    score = 1.3 * u - 0.5 + sum(a[c] for a, c in zip(shift, codes.T, strict=True))
+    score += 0.5 * (codes[:, 0] == 0) * np.abs(u) - 0.4 * (codes[:, 1] == 1) * (u**2 - 1)
+    q = 1 / (1 + np.exp(0.5 - 1.3 * u))
+    p = 0.08 + 0.9 * q**2 / (q**2 + (1 - q) ** 1.2)
+    return _drawn(f"log odds curved by group, {n:,} rows, {n_groups} groups", rng, codes, np.log(p / (1 - p)), score)
+
+
+def _uneven(rng: np.random.Generator, n: int, n_groups: int) -> Array:
+    """Draw columns whose values differ in how often they occur."""
+    columns, levels = SHAPES[n_groups]
+    shares = rng.dirichlet(np.full(levels, 3.0), columns)
+    return np.column_stack([rng.choice(levels, n, p=share) for share in shares]).astype(np.uint8)
+
+
+def _drawn(name: str, rng: np.random.Generator, codes: Array, z: Array, score: Array) -> Task:
+    """Draw labels of the true score and cut the rows in two halves; z is what the start predicts."""
+    f_star, p = 1 / (1 + np.exp(-score)), 1 / (1 + np.exp(-z))
+    y, n = (rng.random(len(p)) < f_star).astype(np.int64), len(p) // 2
+    return Task(name, *(Rows(codes[h], y[h], p[h], f_star[h]) for h in (slice(n), slice(n, None))))
 
 
 def adult(limit: int | None = None, seed: int = 0) -> Task:

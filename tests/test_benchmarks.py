@@ -50,7 +50,7 @@ def test_peers_are_timed_and_judged_in_one_line(load, capsys, monkeypatch):
 def test_the_baseline_is_compared_over_seeds(load, capsys):
     load("baseline").main(["--quick", "--rows", "400", "--groups", "20", "--seeds", "2"])
     printed = capsys.readouterr().out
-    assert printed.count("The baseline is logistic") == 2
+    assert printed.count("The baseline is logistic") == 4
     assert all("±" in cell for row in cells(printed, "lowcal degree-3") for cell in row[-2:])
     assert "lowcal defaults (degree-2, alpha 0.01): worse in" in printed
 
@@ -220,10 +220,13 @@ def test_a_peer_that_failed_says_so_in_its_cells(load):
 
 def test_larger_tasks_are_spared_after_the_limit(load):
     peers = load("peers")
-    worker, stopped = peers.Worker("HJZ", 1), {("HJZ", 1): (10_000, 100)}
+    worker, stopped = peers.Worker("HKRR", 1), {("HKRR", 1): (10_000, 100)}
     assert "met the limit" in peers.too_large(worker, (100_000, 100), stopped)
     assert not peers.too_large(worker, (100_000, 20), stopped)
     assert peers.too_large(worker, (1_000_000, 20), {}) == "not run"
+    slow = peers.Worker("HKRR, as documented", 1)
+    assert not peers.too_large(slow, (100_000, 100), {})
+    assert peers.too_large(slow, (10_000, 100), {}) == "not run"
 
 
 def test_an_absent_peer_is_left_out_with_a_sentence(load, monkeypatch, capsys):

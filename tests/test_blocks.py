@@ -81,7 +81,7 @@ def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch)
     assert 0 < len(chosen) < len(value)
     assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
     assert int(value.argmax()) in blocks._active(learner, value, 2, 100.0)[1]
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.02)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.02, geometry="euclidean")
     assert fit.status == "reached"
     assert sum(len(term.family.names) for term in fit.predictor.updates[0].terms) < len(value)
     assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X).largest <= 0.02

@@ -56,7 +56,7 @@ def test_worst_and_block_announce_phi_b_over_alpha_squared(notion: str, solver: 
     gain = 0.5 if classes > 2 and notion == "degree-3" else 1.0  # a witness shows half of the certified bracket
     phi = definition.brier(data.hot, data.p)
     expected = phi * width / (0.01 * gain) ** 2
-    assert bound(data, notion, 0.01, solver) == pytest.approx(expected, abs=1.0)
+    assert bound(data, notion, 0.01, solver, geometry="euclidean") == pytest.approx(expected, abs=1.0)
     # log loss bends by at most 1/4: every update gains 2 g^2
     phi = definition.log_loss(data.hot, data.p)
     assert bound(data, notion, 0.01, solver, geometry="mirror") == pytest.approx(phi / (2 * (0.01 * gain) ** 2), abs=1)

@@ -78,7 +78,7 @@ def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeyp
 
     monkeypatch.setattr(solvers, "block_terms", feeble)
     data = lowcal.datasets.make_miscalibrated(1000, random_state=0)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, solver="block")
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, solver="block", geometry="euclidean")
     assert fit.status == "reached"
     assert fit.n_updates > 1
     assert all(len(update.terms[0].family.names) == 1 for update in fit.predictor.updates)

@@ -618,3 +618,28 @@ def test_arrays_need_no_data_frame_library():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_categories_of_pandas_are_read_as_they_are_held():
+    """Unsorted, unused and missing categories; truth values and numbers equal to them; a part without any."""
+    pd = pytest.importorskip("pandas")
+    values = pd.Series(["b", None, "a", "b"], dtype=pd.CategoricalDtype(["z", "b", "a"]))
+    column = Table.of({"c": values}).column("c")
+    assert (column.categories, column.codes.tolist()) == (("a", "b"), [1, -1, 0, 1])
+    assert column.look_up({"b": 7, "z": 8}, 5, 6, np.uint8).tolist() == [7, 5, 6, 7]
+    taken = column.take(np.array([1, 2]))
+    assert (taken.categories, taken.codes.tolist(), taken.codes.dtype) == (("a",), [-1, 0], np.int32)
+    assert column.take(np.array([1])).categories == ()
+    assert column.take(np.array([3])).take(np.array([0])).encode(("b",)).tolist() == [0]
+    truth = Table.of({"c": pd.Series([True, None, True], dtype=pd.CategoricalDtype([True]))}).column("c")
+    assert (truth.categories, truth.codes.tolist()) == ((False, True), [1, -1, 1])
+    assert truth.take(np.array([1])).categories == (False, True)
+    assert truth.encode((0, 1)).tolist() == [1, -1, 1]
+
+
+def test_columns_of_text_are_sorted_only_when_asked():
+    column = Table.of({"c": np.array(["b", "a", "b"], dtype=object)}).column("c")
+    assert column.encode(("a", "b")).tolist() == [1, 0, 1]
+    assert not {"_in_order", "_sorted_codes"} & set(vars(column))
+    assert column.categories == ("a", "b")
+    assert "_sorted_codes" not in vars(column)

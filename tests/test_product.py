@@ -10,7 +10,7 @@ import pytest
 import definition
 import lowcal
 from lowcal.frames import Table
-from lowcal.weights import Monomial
+from lowcal.weights import LogOdds, Monomial
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
 CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")
@@ -173,9 +173,9 @@ def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> N
         for term in update.terms:
             for name, by_weight in zip(term.family.names, term.theta, strict=True):
                 for u, by_label in zip(term.weights, by_weight, strict=True):
-                    assert isinstance(u, Monomial)
-                    value = np.ones(len(f))
-                    for j in u.factors:
+                    assert isinstance(u, Monomial | LogOdds)
+                    value = np.log(f[:, 0] / (1 - f[:, 0])) if isinstance(u, LogOdds) else np.ones(len(f))
+                    for j in u.factors if isinstance(u, Monomial) else ():
                         value = value * f[:, j]
                     for a, theta in enumerate(by_label):
                         delta[:, a] += theta * who[name] * value

@@ -140,7 +140,8 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LowDegree, "suprema", count("suprema", suprema))
     monkeypatch.setattr(solvers, "brier", count("brier", brier))
     monkeypatch.setattr(solvers, "log_loss", count("log_loss", log_loss))
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.001 if solver == "block" else 0.005, solver=solver)
+    alpha = 0.001 if solver == "block" else 0.005
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=alpha, solver=solver, geometry="euclidean")
     assert fit.status == "reached"
     assert fit.n_updates >= 2
     # every predictor is measured once, the start and the end among them; "first" looks at its start and its end only

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lowcal.blocks import can_bend
 from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
@@ -19,6 +20,7 @@ from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem
 from lowcal.stopping import Monitor, may_interpolate, noise_floor
 from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
+from lowcal.subpopulations.base import WeakLearner
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def multicalibrate(
     notion: str | Notion = "degree-2",
     alpha: float = 0.01,
     solver: SolverName = "block",
-    geometry: Geometry = "euclidean",
+    geometry: Geometry | None = None,
     step: float | Literal["newton"] | None = None,
     sample_weight: ArrayLike | None = None,
     validation_fraction: float = 0.0,
@@ -67,6 +69,8 @@ def multicalibrate(
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
+        None: "mirror" for block steps of degree 2 or more on the listed subpopulations of a binary problem, where it
+        was measured to be better and the first step shifts and bends log odds by group; otherwise "euclidean".
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
@@ -100,12 +104,15 @@ def multicalibrate(
     rng = read_random_state(random_state)
     chosen = choose_subpopulations(subpopulations, X, table)
     if isinstance(chosen, Private):
-        check_private(solver, geometry, step, validation_fraction, monitor, patience, bool(stop_at_noise))
+        check_private(
+            solver, geometry or "euclidean", step, validation_fraction, monitor, patience, bool(stop_at_noise)
+        )
         return fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = _subset(outcomes, ~held_out) if held_out.any() else outcomes
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight)
+    geometry = geometry or _best_geometry(solver, step, notion, learner, fitted.p)
     problem = Problem(
         fitted.y,
         fitted.weight,
@@ -135,6 +142,10 @@ def multicalibrate(
     return fit
 
 
+def _best_geometry(solver: str, step: object, notion: Notion, learner: WeakLearner, p: FloatArray) -> Geometry:
+    return "mirror" if solver == "block" and step is None and can_bend(notion, learner, p) else "euclidean"
+
+
 def _remember(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
     """Leave a sketch of the rows, so that an audit on them can warn."""
     some = sketch_rows(len(outcomes.p))
@@ -145,7 +156,7 @@ def _remember(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
 def _check_options(
     alpha: object,
     solver: str,
-    geometry: str,
+    geometry: str | None,
     step: object,
     validation_fraction: object,
     max_updates: object,
@@ -156,7 +167,7 @@ def _check_options(
     check_alpha(alpha)
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
-        ("geometry", geometry, ("euclidean", "mirror")),
+        ("geometry", geometry, (None, "euclidean", "mirror")),
         ("monitor", monitor, (None, "brier", "log_loss", "violation")),
     ):
         if given not in valid:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,9 +85,18 @@ class Column:
         >>> Table.of({"member": [1.0, 0.0, 0.5]}).column("member").encode((False, True)).tolist()
         [1, 0, -2]
         """
-        code = {category: i for i, category in enumerate(categories)}
+        return self.look_up({category: i for i, category in enumerate(categories)}, MISSING, UNSEEN, np.int32)
+
+    def look_up(
+        self, numbers: Mapping[Any, int], missing: int, unseen: int, kind: type[np.integer[Any]] | np.dtype[Any]
+    ) -> NDArray[Any]:
+        """Give each row the number of its value, in one pass over the rows.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").look_up({"Oslo": 2}, 1, 0, np.uint8)
+        array([2, 0, 1], dtype=uint8)
+        """
         own, codes = self._distinct()
-        return _recode(codes, [code.get(value, UNSEEN) for value in own])
+        return _translate(codes, [missing if v is None else numbers.get(v, unseen) for v in own], missing, kind)
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows, and only the categories that occur in them.
@@ -97,11 +106,12 @@ class Column:
         """
         if self.values is not None:
             return Column(self.name, None, None, self.values[rows])
-        categories, codes = self._distinct()
-        return _categorical(self.name, categories, codes[rows])
+        assert self.categories is not None
+        assert self.codes is not None
+        return _categorical(self.name, self.categories, self.codes[rows])
 
     def _distinct(self) -> tuple[Sequence[Hashable], NDArray[Any]]:
-        """Give the distinct values and the position of each row's; missing is the place after the last."""
+        """Give the distinct values and the position of each row's; missing is None, or the place after the last."""
         if self.categories is not None and self.codes is not None:
             return self.categories, self.codes
         assert self.values is not None
@@ -109,12 +119,50 @@ class Column:
         return distinct[~np.isnan(distinct)].tolist(), codes
 
 
+class _Unsorted(Column):
+    """Categories whose distinct values are sorted when first asked for: a prediction only looks them up."""
+
+    def __init__(self, name: str, scalars: Sequence[Any], codes: NDArray[Any]) -> None:
+        for field, value in (("name", name), ("values", None), ("_scalars", scalars), ("_codes", codes)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def categories(self) -> Categories:
+        """The distinct values that occur, sorted."""
+        return self._in_order
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """The place of each row's category, -1 for missing."""
+        return self._sorted_codes
+
+    @cached_property
+    def _in_order(self) -> Categories:
+        scalars, codes = self._distinct()
+        if _are_booleans(value for value in scalars if value is not None):
+            return _BOOLEANS
+        present = zip(scalars, _occur(codes, len(scalars)), strict=True)
+        return _sorted({value for value, occurs in present if occurs and value is not None})
+
+    @cached_property
+    def _sorted_codes(self) -> NDArray[np.int32]:
+        return self.encode(self._in_order)
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows; what does not occur in them is found out when asked for."""
+        return _categorise(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
+
+    def _distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, not sorted, and the position of each row's."""
+        return self._scalars, self._codes  # type: ignore[attr-defined]
+
+
 class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
 
     With `keep=False` a column is converted each time it is asked for: what `read` reads from may be much smaller than
-    the float64 it becomes. `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
-    `is_named` is False for them; a list or an array with one dimension is one column.
+    the float64 it becomes. `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1",
+    ..., and `is_named` is False for them; a list or an array with one dimension is one column.
 
     >>> table = Table.of({"age": [31, 54, None], "member": [True, False, True]})
     >>> table
@@ -432,6 +480,8 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     import narwhals.stable.v2 as nw
 
     native: Any = series.to_native()
+    if series.implementation.is_pandas() and hasattr(native.array, "codes"):
+        return native.array.categories.tolist(), native.array.codes  # as pandas holds them
     if series.implementation.is_pandas_like():
         codes, distinct = native.factorize()
         return distinct.tolist(), codes
@@ -453,9 +503,7 @@ def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infe
     if not present or (infer and all(type(value) in (int, float) for value in present)):
         numbers = [np.nan if value is None else float(value) for value in scalars]
         return Column(name, None, None, np.array([*numbers, np.nan])[codes])
-    categories = _sorted(set(present))
-    code = {None: MISSING} | {value: i for i, value in enumerate(categories)}
-    return _categorical(name, categories, _recode(codes, [code[value] for value in scalars]))
+    return _Unsorted(name, scalars, codes)
 
 
 def _sorted(values: set[Any]) -> Categories:
@@ -466,13 +514,27 @@ def _sorted(values: set[Any]) -> Categories:
 
 def _categorical(name: str, categories: Sequence[Hashable], codes: NDArray[Any]) -> Column:
     """Make a column of sorted categories, without those that do not occur; booleans keep both."""
-    if any(type(category) is bool for category in categories) and set(categories) <= set(_BOOLEANS):
+    if _are_booleans(categories):
         kept: Categories = _BOOLEANS
     else:
-        occurs = np.bincount(codes[codes >= 0], minlength=len(categories)) > 0
+        occurs = _occur(codes, len(categories))
         kept = tuple(category for category, used in zip(categories, occurs, strict=True) if used)
+    if kept == tuple(categories):
+        return Column(name, kept, codes.astype(np.int32, copy=False), None)
     code = {category: i for i, category in enumerate(kept)}
     return Column(name, kept, _recode(codes, [code.get(c, MISSING) for c in categories]), None)
+
+
+def _are_booleans(values: Iterable[Hashable]) -> bool:
+    """Whether these are truth values; numbers equal to them may be among them."""
+    distinct = list(values)
+    return any(type(value) is bool for value in distinct) and set(distinct) <= set(_BOOLEANS)
+
+
+def _occur(codes: NDArray[Any], count: int) -> NDArray[np.bool_]:
+    """Say which of the codes 0, ..., count - 1 occur; negative ones stand for none."""
+    known = codes if codes.min(initial=0) >= 0 else codes[codes >= 0]
+    return np.asarray(np.bincount(known, minlength=count)[:count] > 0)
 
 
 def _boolean(name: str, values: FloatArray) -> Column:
@@ -485,8 +547,12 @@ def _boolean(name: str, values: FloatArray) -> Column:
 
 def _recode(codes: NDArray[Any], new: Sequence[int]) -> NDArray[np.int32]:
     """Replace each code; -1, and the place after the last, stay missing."""
-    recoded: NDArray[np.int32] = np.array([*new, MISSING], dtype=np.int32)[codes]
-    return recoded
+    return _translate(codes, new, MISSING, np.int32)
+
+
+def _translate(codes: NDArray[Any], new: Sequence[int], missing: int, kind: Any) -> NDArray[Any]:
+    """Replace each code by a number; -1, and the place after the last, by that of missing values."""
+    return np.asarray(np.array([*new, missing], dtype=kind)[codes.astype(np.intp, copy=False)])
 
 
 def _is_missing(value: Any) -> bool:

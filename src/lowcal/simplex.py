@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, logit, softmax
+from scipy.special import expit, log_softmax, softmax
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -63,8 +63,18 @@ def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
     array([[0.75]])
     """
     if p.shape[1] == 1:
-        return np.asarray(expit(logit(np.clip(p, FLOOR, 1.0 - FLOOR)) + delta))
+        return np.asarray(expit(log_odds(p) + delta))
     return np.asarray(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1))
+
+
+def log_odds(p: FloatArray) -> FloatArray:
+    """Return log(p / (1 - p)) of probabilities that are kept FLOOR away from 0 and 1.
+
+    >>> log_odds(np.array([0.5, 0.75, 1.0])).round(3)
+    array([ 0.   ,  1.099, 20.723])
+    """
+    inside = np.clip(p, FLOOR, 1.0 - FLOOR)
+    return np.asarray(np.log(inside / (1.0 - inside)))
 
 
 def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:

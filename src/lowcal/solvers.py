@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.blocks import block_terms
+from lowcal.blocks import bent_terms, block_terms, can_bend
 from lowcal.moments import residual
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
@@ -193,6 +193,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
             return
         step = (
             _offered(problem, p, found)
+            or (_bent(problem, p, found) if attempt == 0 else None)
             or _joint(problem, p, _directions(problem, p, found, attempt), found)
             or _single(problem, p, found)
         )
@@ -268,6 +269,26 @@ def _offered(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
     update = Update(tuple(terms), problem.geometry)
     moved = update(p, problem.learner.rows)
     enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    is_enough = problem.loss(moved) <= problem.loss(p) - enough + ROUNDING
+    return Step(update, moved, float(found.value.max())) if is_enough else None
+
+
+def _bent(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
+    """Return the step that shifts and bends the log odds by group, shrunk, if it makes the guaranteed progress."""
+    is_free = problem.geometry == "mirror" and problem.step is None and not problem.newton_only
+    if not is_free or not can_bend(problem.notion, problem.learner, p):
+        return None
+    terms = bent_terms(problem.learner, p, problem.y, problem.weight, (problem.seed, 0))
+    return _enough(problem, p, Update(terms, problem.geometry), found)
+
+
+def _enough(problem: Problem, p: FloatArray, update: Update, found: Suprema) -> Step | None:
+    """Return the step of an update if it makes the guaranteed progress; a wary problem asks for more than noise."""
+    moved = update(p, problem.learner.rows)
+    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
+    if problem.is_wary:
+        features = sum(len(term.weights) * len(term.theta) for term in update.terms)
+        enough = max(enough, gain_of_noise(problem, p, features))
     is_enough = problem.loss(moved) <= problem.loss(p) - enough + ROUNDING
     return Step(update, moved, float(found.value.max())) if is_enough else None
 

@@ -6,13 +6,15 @@ phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of al
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logit, softmax
+from scipy.special import expit, softmax
 
 from lowcal.engines.clipped import best_step
 from lowcal.engines.reference import rows_in_cache
-from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, move, potential
+from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, log_odds, move, potential
 
 #: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
 MOST_NEWTON = 64.0
@@ -74,14 +76,8 @@ def exact_clipped(f: FloatArray, y: FloatArray, delta: FloatArray, weight: Float
 
 def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float) -> float:
     """Return the minimiser of the log loss along delta: its derivative grows with the step, so its root is found."""
-    direction = np.sign(start) * (delta if p.shape[1] > 1 else np.column_stack([0 * delta, delta]))
-    score, outcome = _log_odds(p), (y if p.shape[1] > 1 else np.column_stack([1.0 - y, y]))
-    seen = (outcome * direction).sum(axis=1)
-
-    def derivative(eta: float) -> float:
-        expected = (softmax(score + eta * direction, axis=1) * direction).sum(axis=1)
-        return float(weight @ (expected - seen))
-
+    along = _scalar_derivative if p.shape[1] == 1 else _derivative
+    derivative = along(p, y, np.sign(start) * delta, weight)
     high = abs(start)
     while derivative(high) < 0.0 and high < MOST_NEWTON * abs(start):
         high *= 2.0
@@ -89,8 +85,19 @@ def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: Floa
     return float(np.sign(start) * root)
 
 
-def _log_odds(p: FloatArray) -> FloatArray:
-    if p.shape[1] > 1:
-        return np.log(np.maximum(p, FLOOR))
-    odds = logit(np.clip(p, FLOOR, 1.0 - FLOOR))
-    return np.column_stack([np.zeros(len(p)), odds[:, 0]])
+def _derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
+    """Return the derivative of the log loss along delta, as a function of the step."""
+    score, seen = np.log(np.maximum(p, FLOOR)), weight @ (y * delta).sum(axis=1)
+
+    def derivative(eta: float) -> float:
+        expected = (softmax(score + eta * delta, axis=1) * delta).sum(axis=1)
+        return float(weight @ expected - seen)
+
+    return derivative
+
+
+def _scalar_derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
+    """Return the same of scalar predictions."""
+    score, along, mass = log_odds(p[:, 0]), delta[:, 0], weight * delta[:, 0]
+    seen = mass @ y[:, 0]
+    return lambda eta: float(mass @ expit(score + eta * along) - seen)

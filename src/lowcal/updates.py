@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
+from math import exp, log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,11 +21,11 @@ from lowcal.engines.replay import Program, Read
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, read_probabilities
 from lowcal.moments import MomentSums, displacement, displacer
-from lowcal.simplex import FloatArray, Geometry, move
+from lowcal.simplex import FLOOR, FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
-from lowcal.weights import Monomial, Weight, evaluate, weight_to_dict
+from lowcal.weights import LogOdds, Monomial, Weight, evaluate, weight_to_dict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -167,31 +168,80 @@ class Compiled:
         return self.program.one(p, codes)
 
 
+#: In place of a power of f: the log odds of f.
+LOG_ODDS = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Mirrored:
+    """Scalar mirror updates on code columns for single rows: look-ups (column, power of f, table) of every update."""
+
+    updates: tuple[tuple[tuple[int, int, memoryview], ...], ...]
+    keys: tuple[Key, ...]
+
+    def one(self, p: float, codes: Sequence[int]) -> float:
+        """Return the prediction of one row with these codes."""
+        for reads in self.updates:
+            inside = min(max(p, FLOOR), 1.0 - FLOOR)
+            z = log(inside / (1.0 - inside))
+            score = z
+            for column, power, table in reads:
+                score += table[codes[column]] * (z if power == LOG_ODDS else p**power)
+            p = 1.0 / (1.0 + exp(-score)) if score > -FAR else exp(score)
+        return p
+
+
+#: Log odds below minus this much have the same exponential and sigmoid.
+FAR = 700.0
+
+
+def mirrored(updates: Sequence[Update]) -> Mirrored | None:
+    """Return mirror updates as look-ups; None if one is of another kind."""
+    if not all(update.geometry == "mirror" and _has_look_ups(update, Monomial | LogOdds) for update in updates):
+        return None
+    every = [[read for term in update.terms for read in _reads(term)] for update in updates]
+    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
+    return Mirrored(
+        tuple(tuple((keys[key], power, memoryview(table.data)) for key, power, table in reads) for reads in every),
+        tuple(keys),
+    )
+
+
+def _has_look_ups(update: Update, weights: Any) -> bool:
+    """Whether an update is scalar, its families live on code columns, and its weights are of these kinds."""
+    return all(
+        isinstance(term.family.family if isinstance(term.family, Part) else term.family, CodeFamily)
+        and term.theta.shape[2] == 1
+        and all(isinstance(u, weights) for u in term.weights)
+        for term in update.terms
+    )
+
+
+def _on_codes(term: Term) -> CodeFamily:
+    family = term.family.family if isinstance(term.family, Part) else term.family
+    assert isinstance(family, CodeFamily)
+    return family
+
+
 def table_size(update: Update) -> int | None:
     """Return how many numbers the tables of an update's look-ups hold; None if it is not made of look-ups.
 
     It is if it is scalar and Euclidean, its families live on code columns, and its weights are powers of f.
     """
-    total = 0
-    for term in update.terms:
-        family = term.family.family if isinstance(term.family, Part) else term.family
-        powers = all(isinstance(u, Monomial) for u in term.weights)
-        if not isinstance(family, CodeFamily) or term.theta.shape[2] != 1 or not powers:
-            return None
-        total += len(term.weights) * sum(t.shape[0] for t in family.decode)
-    return total if update.geometry == "euclidean" else None
+    if update.geometry != "euclidean" or not _has_look_ups(update, Monomial):
+        return None
+    return sum(len(term.weights) * sum(t.shape[0] for t in _on_codes(term).decode) for term in update.terms)
 
 
 def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
     """Yield the look-ups (column, power of f, table) of a term on code columns."""
-    part, family = ((term.family.index,), term.family.family) if isinstance(term.family, Part) else ((), term.family)
-    assert isinstance(family, CodeFamily)
+    part, family = (term.family.index,) if isinstance(term.family, Part) else (), _on_codes(term)
     stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
     tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
     for column, table in zip(family.columns, tables, strict=True):
         for s, u in enumerate(term.weights):
-            assert isinstance(u, Monomial)
-            yield (*part, column), len(u.factors), np.ascontiguousarray(table[:, s])
+            power = len(u.factors) if isinstance(u, Monomial) else LOG_ODDS
+            yield (*part, column), power, np.ascontiguousarray(table[:, s])
 
 
 def compile_updates(updates: Sequence[Update]) -> Compiled | None:
@@ -265,8 +315,8 @@ class Predictor:
         """
         single = np.ndim(p) == 0
         read = row_of(self.columns, row)
-        if single and self._codes is not None and self._whole is not None:
-            return self._whole.one(read_probability(p, self.layout), self._codes(read))
+        if single and self._codes is not None and self._single is not None:
+            return self._single.one(read_probability(p, self.layout), self._codes(read))
         given = read_probabilities([p], self.layout)
         rows = self.encoder(_table_of_one(row)) if self._rows is None else self._rows(read)
         shown = self.layout.show(self.replay(given, rows), np.array([p]))[0]
@@ -285,11 +335,16 @@ class Predictor:
     @cached_property
     def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
         """How a single row becomes the codes that the program of all updates reads."""
-        read, whole = codes_reader(self.encoder), self._whole
+        read, whole = codes_reader(self.encoder), self._single
         if read is None or whole is None:
             return None
         keys = whole.keys
         return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
+
+    @cached_property
+    def _single(self) -> Compiled | Mirrored | None:
+        """All updates as what moves a single row, if they are made of look-ups."""
+        return self._whole or mirrored(self.updates)
 
     @cached_property
     def _whole(self) -> Compiled | None:

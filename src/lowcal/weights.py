@@ -16,7 +16,7 @@ import numpy as np
 
 from lowcal.engines import transport
 from lowcal.errors import InvalidInput
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, log_odds
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -110,6 +110,24 @@ class Points:
         return f"a Lipschitz function through {len(self.centres)} points"
 
 
+@dataclass(frozen=True)
+class LogOdds:
+    """u(z) = log(z / (1 - z)) of one coordinate: in no weight class, but a direction in which log odds change slope.
+
+    >>> print(LogOdds(), LogOdds()(np.array([[0.75], [0.5]])).round(4))
+    logit(p0) [1.0986 0.    ]
+    """
+
+    coordinate: int = 0
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
+        return log_odds(p[:, self.coordinate])
+
+    def __str__(self) -> str:
+        return f"logit(p{self.coordinate})"
+
+
 def weight_to_dict(u: Weight) -> dict[str, Any]:
     """Return one of the weights above as plain data; a weight of a user's own has no such form.
 
@@ -118,6 +136,8 @@ def weight_to_dict(u: Weight) -> dict[str, Any]:
     """
     if type(u) is Monomial:
         return {"kind": "monomial", "factors": list(u.factors)}
+    if type(u) is LogOdds:
+        return {"kind": "log_odds", "coordinate": u.coordinate}
     if type(u) is Cell:
         return {"kind": "cell", "width": float(u.width), "index": list(u.index)}
     if type(u) is Knots:

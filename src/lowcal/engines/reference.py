@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any, Protocol, TypeAlias
 
@@ -154,7 +155,11 @@ class Table:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return np.asarray(self.matrix.T @ histogram)
+        return np.asarray(self._transposed @ histogram)
+
+    @cached_property
+    def _transposed(self) -> sparse.csr_array:
+        return self.matrix.T.tocsr()  # SciPy takes longer to transpose than to multiply
 
     def spread(self, theta: FloatArray) -> FloatArray:
         """Return decode theta."""

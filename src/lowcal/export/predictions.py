@@ -15,7 +15,7 @@ from lowcal.export.families import Families, Piece, combine, combine_in_cells, j
 from lowcal.export.graph import Graph, Value
 from lowcal.simplex import FLOOR, FloatArray, Geometry
 from lowcal.updates import Term, Update
-from lowcal.weights import Cell, Knots, Monomial, Points, Weight, n_intervals
+from lowcal.weights import Cell, Knots, LogOdds, Monomial, Points, Weight, n_intervals
 
 #: Distances to so many centres are held at once.
 CENTRES = 128
@@ -83,6 +83,8 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
     """Return one weight at the predictions, shape (n, 1)."""
     if isinstance(u, Monomial):
         return _monomials(graph, [u.factors], p, d)
+    if isinstance(u, LogOdds):
+        return _log_odds(graph, graph.add("Gather", p, [u.coordinate], axis=1))
     if isinstance(u, Cell):
         other = graph.add("Equal", graph.column(_cell_ids(graph, [u], p)), 1)
         return graph.cast(graph.add("Not", other), "double")
@@ -95,7 +97,7 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
 def _check_weights(weights: Sequence[Weight]) -> None:
     """Refuse weights of a notion that is not lowcal's."""
     for u in weights:
-        if not isinstance(u, Monomial | Cell | Knots | Points):
+        if not isinstance(u, Monomial | LogOdds | Cell | Knots | Points):
             raise InvalidInput(
                 f"The weight {u} ({type(u).__name__}) can't be written as ONNX. Exported are the weights of the "
                 "notions multiaccuracy, degree-k, smooth and full."
@@ -215,9 +217,13 @@ def _mirror(graph: Graph, p: Value, delta: Value, d: int) -> Value:
     if d > 1:
         raised = graph.add("Log", graph.add("Max", p, FLOOR))
         return graph.add("Softmax", graph.add("Add", raised, delta), axis=1)
+    return sigmoid(graph, graph.add("Add", _log_odds(graph, p), delta))
+
+
+def _log_odds(graph: Graph, p: Value) -> Value:
+    """Return log(p / (1 - p)), kept away from infinity as `simplex.log_odds` does."""
     q = graph.add("Clip", p, FLOOR, 1.0 - FLOOR)
-    odds = graph.add("Div", q, graph.add("Sub", 1.0, q))
-    return sigmoid(graph, graph.add("Add", graph.add("Log", odds), delta))
+    return graph.add("Log", graph.add("Div", q, graph.add("Sub", 1.0, q)))
 
 
 # --- in and out -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from lowcal.subpopulations.base import (
     is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import UNSEEN, Levels, drop_rare, learn_levels, resolve
+from lowcal.subpopulations.levels import UNSEEN, Levels, Weigh, drop_rare, learn_levels, masses, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -103,9 +103,12 @@ class GroupEncoder:
 
     def __call__(self, X: Frame) -> tuple[IntArray, ...]:
         """Return the merged code columns."""
+        return self.merge([levels.codes(X) for levels in self.levels], X.n_rows)
+
+    def merge(self, codes: Sequence[IntArray], n: int) -> tuple[IntArray, ...]:
+        """Return the merged code columns of n rows from the codes of each column."""
         if not self.levels:
-            return (np.zeros(X.n_rows, dtype=np.uint8),)
-        codes = [levels.codes(X) for levels in self.levels]
+            return (np.zeros(n, dtype=np.uint8),)
         return tuple(self._merge([codes[k] for k in merged], merged) for merged in self.plan)
 
     def shape(self, merged: Sequence[int]) -> tuple[int, ...]:
@@ -162,16 +165,17 @@ def _prepare(
 ) -> WeakLearner:
     check_min_mass(min_mass)
     check_whole("n_bins", n_bins, 2)
-    levels = tuple(
-        drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, sample_weight, min_mass)
-        for c in resolve(columns, X)
-    )
+    weigh = masses(sample_weight)
+    found = [
+        drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, weigh, min_mass) for c in resolve(columns, X)
+    ]
+    levels = tuple(level for level, _ in found)
     limit = MERGED_LEVELS
     if depth > 1:
         limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
     encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
-    rows = encoder(X)
-    family = _list_groups(encoder, depth, rows, sample_weight, min_mass, everyone)
+    rows = encoder.merge([codes for _, codes in found], X.n_rows)
+    family = _list_groups(encoder, depth, rows, weigh, min_mass, everyone)
     require_members(family.names, "The class of groups", min_mass)
     return WeakLearner(encoder, rows, sample_weight, [family])
 
@@ -217,7 +221,7 @@ def _list_groups(
     encoder: GroupEncoder,
     depth: int,
     rows: Sequence[IntArray],
-    sample_weight: FloatArray,
+    weigh: Weigh,
     min_mass: float,
     everyone: bool,
 ) -> CodeFamily:
@@ -226,8 +230,7 @@ def _list_groups(
     tables = _Tables([[] for _ in sizes], [[] for _ in sizes])
     if everyone:
         tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    both = np.column_stack([sample_weight, np.square(sample_weight)])
-    mass = [histogram(c, both, s) for c, s in zip(rows, sizes, strict=True)]
+    mass = [weigh(c, s) for c, s in zip(rows, sizes, strict=True)]
     for size in range(1, min(depth, len(encoder.levels)) + 1):
         for subset in combinations(range(len(encoder.levels)), size):
             k = next(k for k, merged in enumerate(encoder.plan) if set(subset) <= set(merged))

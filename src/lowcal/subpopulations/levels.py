@@ -7,11 +7,11 @@ levels from 2 on the categories or the bins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
+
+#: The codes of a column and how many levels it has -> sums of w and w^2 for each level.
+Weigh: TypeAlias = Callable[[IntArray, int], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,7 @@ class Levels:
         if self.categories is not None and column.values is not None:
             return _levels_of_numbers(column.values, self.categories).astype(kind, copy=False)
         if self.categories is not None:
-            # the codes -1 (missing) and -2 (unseen) count from the end
-            table = np.array([*range(FIRST, self.count), UNSEEN, MISSING], dtype=kind)
-            return np.asarray(table[column.encode(self.categories)])
+            return column.look_up(self._numbers, MISSING, UNSEEN, kind)
         values = X.numeric([self.column])[:, 0]
         bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
         return np.where(np.isnan(values), MISSING, bins).astype(kind)
@@ -65,6 +66,11 @@ class Levels:
         left = "" if lower is None else f"{lower}<"
         right = "" if upper is None else f"<={upper}"
         return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
+
+    @cached_property
+    def _numbers(self) -> dict[Hashable, int]:
+        """The level of each category."""
+        return {category: FIRST + k for k, category in enumerate(self.categories or ())}
 
     @cached_property
     def shown(self) -> tuple[str, ...]:
@@ -134,14 +140,35 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
 
 
-def drop_rare(levels: Levels, X: Frame, sample_weight: FloatArray, min_mass: float) -> Levels:
-    """Return the levels without categories worth fewer than min_mass rows: no group could ever hold them."""
+def drop_rare(levels: Levels, X: Frame, weigh: Weigh, min_mass: float) -> tuple[Levels, IntArray]:
+    """Return the levels without categories worth fewer than min_mass rows, which no group could hold, and the codes."""
+    codes = levels.codes(X)
     if levels.categories is None:
-        return levels
-    both = np.column_stack([sample_weight, np.square(sample_weight)])
-    sums = histogram(levels.codes(X), both, levels.count)[FIRST:]
+        return levels, codes
+    sums = weigh(codes, levels.count)[FIRST:]
     enough = is_enough(effective_rows(sums[:, 0], sums[:, 1]), min_mass)
-    return replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
+    if enough.all():
+        return levels, codes
+    kept = replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
+    return kept, kept.codes(X)
+
+
+def masses(sample_weight: FloatArray) -> Weigh:
+    """Return what sums w and w^2 over the rows of each level of a code column; of equal weights it only counts rows.
+
+    >>> masses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+    array([[0.5 , 0.25],
+           [1.  , 0.5 ]])
+    """
+    if len(sample_weight) and (sample_weight == sample_weight[0]).all():
+        one = sample_weight[0] * np.array([1.0, sample_weight[0]])
+        return lambda codes, count: np.asarray(_count(codes, count)[:, None] * one)
+    both = np.column_stack([sample_weight, np.square(sample_weight)])
+    return lambda codes, count: histogram(codes, both, count)
+
+
+def _count(codes: IntArray, count: int) -> IntArray:
+    return np.bincount(codes.astype(np.intp, copy=False), minlength=count)
 
 
 def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,0 +1,160 @@
+"""Logistic regression with an offset: every subpopulation shifts the log odds z and changes their slope.
+
+    minimise over theta   E[ log loss of z + sum_c c(x) (theta_c0 + theta_c1 z) ] + 1/2 sum penalty theta^2
+
+A few Newton steps whose Hessian comes from some of the rows: first on those rows alone, from the best line for all of
+them, then on all rows. Pairs of steps and gradients correct the Hessian (L-BFGS). Cost: a few passes over the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import expit
+
+from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.simplex import FloatArray, IntArray
+
+#: Steps end with one that lowers the loss by less than this many rows' worth, as much as a parameter of noise.
+ENOUGH = 0.5
+#: No more steps than this on the sample, and on all rows.
+MOST_STEPS = 12
+#: The best line for everyone is found on so many rows.
+LINE_ROWS = 4000
+#: The line is found when a step gains less than this many rows' worth.
+LITTLE = 1e-3
+#: Added to the Hessian of the line: the log odds of one sure prediction may be all there is.
+LEAST_BEND = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """The regression on some rows: memberships, log odds z, outcomes, weights that sum to one, penalties (m, 2)."""
+
+    design: Design
+    z: FloatArray
+    y: FloatArray
+    weight: FloatArray
+    penalty: FloatArray
+
+    def rows(self, some: IntArray) -> Regression:
+        """Return the same regression on some rows."""
+        weight = self.weight[some] / self.weight[some].sum()
+        return Regression(self.design.rows(some), self.z[some], self.y[some], weight, self.penalty)
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
+        sums, combination = self.design.sums(2), self.design.combination(theta)
+        for part in rows_in_cache(len(self.z), 2):
+            z = self.z[part]
+            shift, slope = combination(part).T
+            r = self.weight[part] * (self.y[part] - expit(z + shift + slope * z))
+            sums.add(part, np.stack([r, r * z]).T)
+        return sums.total() - self.penalty * theta
+
+    def hessian(self, theta: FloatArray) -> FloatArray:
+        """Return the Hessian, features ordered as theta.ravel()."""
+        shift, slope = self.design.combine(theta).T
+        f = expit(self.z + shift + slope * self.z)
+        h = self.weight * f * (1.0 - f)
+        one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
+        m = len(one)
+        H = np.empty((m, 2, m, 2))
+        H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
+        flat = H.reshape(2 * m, 2 * m)
+        return flat + np.diag(self.penalty.ravel() + 1e-9 * np.diag(flat))
+
+
+@dataclass
+class Path:
+    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
+
+    hessian: FloatArray
+    pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.factor = cho_factor(self.hessian)
+
+    def direction(self, g: FloatArray) -> FloatArray:
+        """Return the inverse Hessian times g, corrected by what earlier steps saw."""
+        q, shares = g.ravel().copy(), []
+        for s, change, product in reversed(self.pairs):
+            share = (s @ q) / product
+            q -= share * change
+            shares.append(share)
+        q = cho_solve(self.factor, q)
+        for (s, change, product), share in zip(self.pairs, reversed(shares), strict=True):
+            q += (share - (change @ q) / product) * s
+        return np.asarray(q.reshape(g.shape))
+
+    def see(self, step: FloatArray, change: FloatArray) -> None:
+        """Remember by how much the gradient fell along a step."""
+        product = float(step.ravel() @ change.ravel())
+        if product > 0.0:
+            self.pairs.append((step.ravel(), change.ravel(), product))
+
+
+def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
+    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
+    g = regression.gradient(theta)
+    for _ in range(MOST_STEPS):
+        step = path.direction(g)
+        ahead = float((g * step).sum())
+        if ahead <= 2.0 * enough:
+            return theta + step
+        there = regression.gradient(theta + step)
+        while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
+            share = max(0.1, ahead / (ahead - behind))
+            step, ahead = share * step, share * ahead
+            there = regression.gradient(theta + step)
+        path.see(step, g - there)
+        theta, g = theta + step, there
+    return theta
+
+
+def fit_line(z: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return (shift, slope) with E log loss of z + shift + slope z least, roughly, for all rows together.
+
+    Newton's steps, halved while the loss does not fall: where predictions are extreme, the first go too far.
+
+    >>> z = np.array([-2.0, -2.0, -2.0, -2.0, 2.0, 2.0, 2.0, 2.0])
+    >>> y = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    >>> fit_line(z, y, np.full(8, 1 / 8)).round(3)  # 2 + 2 slope is the log odds of 3/4
+    array([ 0.   , -0.451])
+    """
+    A, theta = np.column_stack([np.ones(len(z)), z]), np.zeros(2)
+
+    def loss(score: FloatArray) -> float:
+        return float(weight @ (np.logaddexp(0.0, score) - y * score))
+
+    score, least = z, loss(z)
+    for _ in range(MOST_STEPS):
+        f = expit(score)
+        g, h = A.T @ (weight * (y - f)), weight * f * (1.0 - f)
+        step = np.linalg.solve((A * h[:, None]).T @ A + LEAST_BEND * np.eye(2), g)
+        while (found := loss(score + A @ step)) > least and np.abs(step).max() > LEAST_BEND:
+            step /= 2.0
+        gain = least - found
+        if gain > 0.0:
+            theta, score, least = theta + step, score + A @ step, found
+        if gain < LITTLE / len(z):
+            break
+    return theta
+
+
+def regress(regression: Regression, sample: IntArray | None, everyone: int | None, n: float) -> FloatArray:
+    """Return theta of shape (m, 2) near the minimum, for rows worth n; `everyone` is the member that holds all rows.
+
+    `sample`: the rows for the Hessian, on which the steps begin; None: all.
+    """
+    some = regression if sample is None else regression.rows(sample)
+    theta = np.zeros(regression.penalty.shape)
+    if everyone is not None:
+        few = slice(None, None, -(-len(some.z) // LINE_ROWS))
+        theta[everyone] = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
+    path = Path(some.hessian(theta))
+    if sample is not None:
+        theta = ascend(some, theta, path, ENOUGH / n * len(regression.z) / len(some.z))
+    return ascend(regression, theta, path, ENOUGH / n)

@@ -1,0 +1,96 @@
+"""The regression of log odds by group, against SciPy's optimiser and numerical derivatives on dense features."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import minimize
+
+from lowcal.engines.logistic import ENOUGH, Path, Regression, ascend, fit_line, regress
+from lowcal.engines.reference import Codes, Matrix, Table
+
+
+def make(n=400, seed=0, spread=1.5, fraction=False):
+    rng = np.random.default_rng(seed)
+    codes = [rng.integers(0, k, n).astype(np.uint8) for k in (3, 4)]
+    tables = [Table(sparse.csr_array(np.column_stack([np.ones(3), np.eye(3)]))), Table(sparse.csr_array(np.eye(4)))]
+    z = rng.normal(0, spread, n)
+    truth = 1 / (1 + np.exp(-(0.4 * z + 0.5 * (codes[0] == 1) - 0.6 * z * (codes[1] == 2))))
+    y = truth if fraction else (rng.random(n) < truth).astype(float)
+    weight = rng.random(n)
+    penalty = np.tile([10.0, 40.0], (8, 1)) / n
+    return Regression(Codes(tuple(codes), tuple(tables)), z, y, weight / weight.sum(), penalty)
+
+
+def features(r):
+    C = r.design.dense()
+    return np.stack([C, C * r.z[:, None]], axis=2).reshape(len(C), -1)
+
+
+def loss(r, theta):
+    score = r.z + features(r) @ np.ravel(theta)
+    return r.weight @ (np.logaddexp(0, score) - r.y * score) + 0.5 * np.sum(r.penalty * np.reshape(theta, (-1, 2)) ** 2)
+
+
+def differences(f, x, h=1e-5):
+    return np.array([(f(x + h * e) - f(x - h * e)) / (2 * h) for e in np.eye(len(x))])
+
+
+@pytest.mark.parametrize("fraction", [False, True])
+def test_gradient_and_hessian_are_derivatives(fraction):
+    r = make(fraction=fraction)
+    theta = np.random.default_rng(1).normal(0, 0.3, (8, 2))
+    np.testing.assert_allclose(r.gradient(theta).ravel(), -differences(lambda t: loss(r, t), theta.ravel()), atol=1e-8)
+    second = differences(lambda t: -r.gradient(t.reshape(8, 2)).ravel(), theta.ravel())
+    np.testing.assert_allclose(r.hessian(theta), second, atol=1e-7)
+
+
+@pytest.mark.parametrize("everyone", [0, None])
+@pytest.mark.parametrize("size", [None, 150])
+@pytest.mark.parametrize("spread", [0.1, 1.5, 6.0])
+def test_a_few_steps_reach_the_minimum(everyone, size, spread):
+    r = make(spread=spread)
+    n = 1 / float(r.weight @ r.weight)
+    sample = None if size is None else np.sort(np.random.default_rng(2).choice(400, size, replace=False))
+    best = minimize(lambda t: loss(r, t), np.zeros(16), tol=1e-12).fun
+    found = loss(r, regress(r, sample, everyone, n))
+    assert best - 1e-9 <= found <= best + (0.1 if spread < 2 else 2.0) * ENOUGH / n
+    assert found < loss(r, np.zeros(16)) - 5 * ENOUGH / n
+
+
+def test_rows_keep_the_regression_of_those_rows():
+    r = make()
+    some = np.arange(0, 400, 3)
+    theta = np.full((8, 2), 0.1)
+    score = r.z[some] + (features(r) @ theta.ravel())[some]
+    shares = r.weight[some] / r.weight[some].sum()
+    g = features(r)[some].T @ (shares * (r.y[some] - 1 / (1 + np.exp(-score)))) - (r.penalty * theta).ravel()
+    np.testing.assert_allclose(r.rows(some).gradient(theta).ravel(), g, atol=1e-14)
+
+
+def test_sure_predictions_that_are_wrong_do_no_harm():
+    """Log odds of +-20 have no curvature: Newton's first steps go far too far and are cut short."""
+    rng = np.random.default_rng(3)
+    z = np.where(rng.random(300) < 0.5, 20.7, -20.7)
+    y = (rng.random(300) < np.where(z > 0, 0.8, 0.3)).astype(float)
+    shift, slope = fit_line(z, y, np.full(300, 1 / 300))
+    rates = [y[z > 0].mean(), y[z < 0].mean()]
+    np.testing.assert_allclose(1 / (1 + np.exp(-(shift + (1 + slope) * np.array([20.7, -20.7])))), rates, atol=1e-3)
+    r = Regression(Matrix(np.ones((300, 1))), z, y, np.full(300, 1 / 300), np.full((1, 2), 1e-4))
+    best = minimize(lambda t: loss(r, t), np.array([shift, slope]), tol=1e-12).fun
+    for everyone in (0, None):
+        assert loss(r, regress(r, None, everyone, 300.0)) <= best + ENOUGH / 300
+
+
+def test_pairs_of_steps_correct_a_wrong_hessian():
+    r = make()
+    best = minimize(lambda t: loss(r, t), np.zeros(16), tol=1e-12).fun
+    wrong = 3.0 * np.diag(np.diag(r.hessian(np.zeros((8, 2)))))
+    assert loss(r, ascend(r, np.zeros((8, 2)), Path(wrong), 1e-9)) <= best + 1e-5
+
+
+def test_the_line_is_that_of_scipy():
+    r = make(1000, 5)
+    best = minimize(
+        lambda t: r.weight @ (np.logaddexp(0, r.z + t[0] + t[1] * r.z) - r.y * (r.z + t[0] + t[1] * r.z)), [0.0, 0.0]
+    )
+    np.testing.assert_allclose(fit_line(r.z, r.y, r.weight), best.x, atol=0.01)
