@@ -240,7 +240,7 @@ def fits(n: int) -> None:
     show("T5 fit / a pass of update and moments", t["numba"] / t["pass"], "<= 12")
     show("T8 fit, NumPy / numba", t["numpy"] / t["numba"], "<= 3")
     show("   peak of new memory in a fit, bytes a row", peak(fit) / n, "<= 64")
-    naive(min(n, 200_000))
+    naive(n)
 
 
 def peak(work: Work) -> int:
