@@ -313,3 +313,14 @@ def test_kernels_let_go_of_the_lock() -> None:
         "lay_powers",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("n", [kernels.FEW_ROWS - 1, kernels.FEW_ROWS])
+def test_histograms_of_few_and_of_many_rows_are_the_same_sums(n, width):
+    rng = np.random.default_rng(n)
+    codes, R = rng.integers(0, 50, n).astype(np.uint16), rng.normal(size=(n, width))
+    out, expected = np.ones((50, width)), np.ones((50, width))
+    kernels.add_histogram(codes, R, out)
+    np.add.at(expected, codes, R)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)

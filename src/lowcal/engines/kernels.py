@@ -20,6 +20,8 @@ from lowcal.simplex import FloatArray, IntArray
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
 COMPILE_FROM = 1 << 21
+#: Below this many rows, making a sparse row costs more than it saves.
+FEW_ROWS = 1 << 13
 
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
@@ -86,10 +88,15 @@ def padded(q: int) -> int:
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
     """Add sum_i [codes_i = v] R[i, :] to out[v, :]; both are `padded`, rows of R lie one after the other.
 
-    Two neighbours are one complex number, which SciPy adds up in half the time of NumPy's `bincount`: as a sparse row
-    whose entries stand in the places of their codes.
+    Of many rows, two neighbours are one complex number, which SciPy adds up in half the time of NumPy's `bincount`: as
+    a sparse row whose entries stand in the places of their codes.
     """
     n, width = R.shape
+    if n < FEW_ROWS and width <= FEW:
+        codes = codes.astype(np.intp, copy=False)
+        for a in range(width):
+            out[:, a] += np.bincount(codes, R[:, a], len(out))
+        return
     codes = codes.astype(np.int32, copy=False)
     if width > FEW:
         one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1, dtype=np.int32)), shape=(n, len(out)))
