@@ -17,7 +17,7 @@ import numpy as np
 
 from lowcal.blocks import bent_terms, block_terms, can_bend
 from lowcal.moments import residual
-from lowcal.notions.base import Notion, Suprema
+from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
@@ -75,6 +75,27 @@ class Problem:
             return self.notion.suprema(p, self.rho(p), self.learner.design(), alpha)
 
         return self._once(p, ("suprema", len(self.learner.families), alpha), measure)
+
+    def moved(self, update: Update, p: FloatArray) -> FloatArray:
+        """Return the predictions after an update.
+
+        Where the suprema follow from moments of scalar predictions, the next round's are taken in the same pass.
+        """
+        if not self._measures_on_the_way(p):
+            return update(p, self.learner.rows)
+        assert isinstance(self.notion, Finite)
+        weights, design = self.notion.constraints(p), self.learner.design()
+        moved, v = update.with_moments(p, self.learner.rows, self.y, self.weight, design, weights)
+        self.learner.n_calls += 1
+        found = replace(self.notion.norm(weights, v), moments=v)
+        self._once(moved, ("suprema", len(self.learner.families), self.alpha), lambda: found)
+        return moved
+
+    def _measures_on_the_way(self, p: FloatArray) -> bool:
+        """Whether the weights are powers of scalar predictions, and no learner adds subpopulations before they count."""
+        if p.shape[1] > 1 or not self.learner.is_exact or not isinstance(self.notion, Finite):
+            return False
+        return all(isinstance(u, Monomial) for u in self.notion.constraints(p))
 
     def brier(self, p: FloatArray) -> float:
         """Return the Brier score on the fitted rows."""
@@ -311,7 +332,7 @@ def _take(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supre
     if eta == 0.0:
         return None
     update = Update(tuple(term.scaled(eta) for term in terms), problem.geometry)
-    moved = update(p, problem.learner.rows)
+    moved = problem.moved(update, p)
     if np.array_equal(moved, p):
         return None
     progress = problem.loss(p) - problem.loss(moved)
