@@ -106,6 +106,10 @@ def test_absent_classes_keep_their_place():
     assert labels.y.tolist() == [2, 0]
 
 
+def test_a_whole_name_comes_before_a_part_of_it():
+    assert match_classes({"bb": "bb"}, "y", ["bb", "bbb"], None) == ("bb", "bbb")
+
+
 def test_classes_that_do_not_fit_are_told():
     with pytest.raises(InvalidInput, match="holds the label 'd', but no probability column is named by it"):
         read_labels(texts("a", "d"), ["p_a", "p_b", "p_c"], ["a", "b", "c"], None)

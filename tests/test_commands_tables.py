@@ -208,6 +208,10 @@ def test_what_is_printed_of_a_fit_is_what_was_measured(here, data, capsys):
     assert f"largest violation before  {before:.4g}\n" in text
     assert f"after   {after.violation:.4g}, on the 3,000 rows of the fit\n" in text
     assert "lowcal predict m.json FILE" in text
+    assert main(["fit", "t.csv", *OPTIONS, "--alpha", "0.005", "--solver", "worst", "--out", "m.json"]) == 0
+    text = capsys.readouterr().out
+    assert "updates                   1 " not in text
+    assert f"largest violation before  {before:.4g}\n" in text
     assert main(["fit", as_csv(data), *OPTIONS, "--alpha", "0.9", "--out", "m.json"]) == 0
     text = capsys.readouterr().out
     assert f"before  {before:.4g}\n" in text

@@ -120,6 +120,19 @@ def test_a_separator_can_be_given_and_tsv_tells_its_own(write, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_comma_in_a_name_does_not_hide_the_separator(write, engine):
+    assert texts(write("income, yearly;sex\n1;2\n3;4\n5;6\n"), engine)[0] == ("income, yearly", "sex")
+
+
+def test_what_arrow_can_not_read_is_read_on_by_python(write, monkeypatch):
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 24)
+    rows = [(str(j), f"r{j}") for j in range(30)]
+    rows[20] = ("20", "long" * 100)  # longer than any block
+    path = write("a,b\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    assert texts(path, "arrow") == (("a", "b"), rows)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_decimal_comma_does_not_hide_the_separator(write, engine):
     assert texts(write("a;b\n0,5;1,5\n0,7;2,5\n"), engine)[0] == ("a", "b")
 
@@ -345,7 +358,7 @@ def test_a_cut_parquet_file_is_told(parquet):
     parquet.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InvalidInput, match="is damaged, cut short or not a Parquet file"), open_table(str(parquet)):
         pass
-    parquet.write_bytes(whole[:100] + bytes(len(whole) - 200) + whole[-100:])
+    parquet.write_bytes(whole[:4] + bytes(100) + whole[104:])  # the pages, not the footer
     with pytest.raises(InvalidInput, match="is damaged"):
         read(parquet, ["p"])
 

@@ -161,8 +161,10 @@ class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
 
     With `keep=False` a column is converted each time it is asked for: what `read` reads from may be much smaller than
-    the float64 it becomes. `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1",
-    ..., and `is_named` is False for them; a list or an array with one dimension is one column.
+    the float64 it becomes.
+
+    `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
+    `is_named` is False for them; a list or an array with one dimension is one column.
 
     >>> table = Table.of({"age": [31, 54, None], "member": [True, False, True]})
     >>> table

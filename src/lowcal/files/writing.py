@@ -155,7 +155,8 @@ class TextWriter:
 def join_fields(fields: Sequence[Field], separator: str, decimal: str) -> memoryview:
     """Return the lines of several fields, the same bytes as Python's csv makes, joined by Arrow.
 
-    >>> bytes(join_fields([Computed(np.array([0.5])), Computed(np.array([np.nan]))], ",", "."))
+    >>> from lowcal.files.fields import Written
+    >>> bytes(join_fields([Written(["0.5"]), Written([""])], ",", "."))
     b'0.5,\\n'
     """
     import pyarrow as pa
