@@ -580,6 +580,8 @@ def test_the_model_suits_older_runtimes():
         onnx.TensorProto.STRING,
     }
     onnx.checker.check_model(model, full_check=True)
+    numbers_only = to_onnx(fit(small(2), "thresholds", "degree-2", ("block", "euclidean")))
+    assert [opset.domain for opset in numbers_only.opset_import] == [""]
 
 
 def test_groups_are_tables_not_nodes():

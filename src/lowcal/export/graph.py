@@ -119,7 +119,9 @@ class Graph:
         ]
         constants = [onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         ports = [[_port(onnx, port) for port in side] for side in (self.inputs.values(), outputs)]
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        opsets = [helper.make_opsetid("", OPSET)]
+        if any(op in _DOMAINS for op, *_ in self.nodes):  # what is not declared can't differ from a graph joined to it
+            opsets.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
         graph = helper.make_graph(nodes, "lowcal", *ports, constants)
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="lowcal")
         helper.set_model_props(model, dict(metadata))
