@@ -18,7 +18,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
-from lowcal import InvalidInput, MissingExtra
+from lowcal import CannotWrite, InvalidInput, MissingExtra
 from lowcal.engines.reference import Table
 from lowcal.export import families as families_module
 from lowcal.export import predictions as predictions_module
@@ -777,5 +777,5 @@ def test_other_things_are_refused(model, message):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InvalidInput, match=r"There is no folder .*nowhere"):
+    with pytest.raises(CannotWrite, match=r"there is no folder .*nowhere"):
         to_onnx(one_update([Monomial()], np.zeros((1, 1)), 1), tmp_path / "nowhere" / "model.onnx")

@@ -16,10 +16,11 @@ import numpy as np
 from lowcal.certificates import Constraints, Method
 from lowcal.drawing import SHOWN, Violations
 from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
-from lowcal.report import Binned, as_markdown, by_degree, fragment, page, write
+from lowcal.report import Binned, as_markdown, by_degree, fragment, page
 
 
 class Verdict(StrEnum):
@@ -155,7 +156,7 @@ class AuditReport:
         """Return `to_dict` as JSON; with a path, also write it there, whole or not at all."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
         if path is not None:
-            write(text, path)
+            _write(text, path)
         return text
 
     def to_html(self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None) -> str:
@@ -170,7 +171,7 @@ class AuditReport:
         """
         made = page(self, None if before is None else self.comparable(before))
         if path is not None:
-            write(made, path)
+            _write(made, path)
         return made
 
     def comparable(self, before: object) -> AuditReport:
@@ -309,3 +310,8 @@ def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings with the largest violation first; equal ones keep their order."""
     order = np.argsort(-np.abs(np.array([one.violation for one in findings])), kind="stable")
     return tuple(findings[j] for j in order)
+
+
+def _write(text: str, path: str | PathLike[str]) -> None:
+    with atomic_write(path) as file:
+        file.write(text.encode())

@@ -92,7 +92,7 @@ class Problem:
         return moved
 
     def _measures_on_the_way(self, p: FloatArray) -> bool:
-        """Whether the weights are powers of scalar predictions, and no learner adds subpopulations before they count."""
+        """Whether the weights are powers of scalar predictions, and no learner adds groups before they count."""
         if p.shape[1] > 1 or not self.learner.is_exact or not isinstance(self.notion, Finite):
             return False
         return all(isinstance(u, Monomial) for u in self.notion.constraints(p))

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
+from lowcal.errors import CannotWrite, InvalidInput
 from lowcal.report import assembly as assembled
 from lowcal.report import sections, text, words
 from lowcal.report.assembly import page
@@ -366,15 +367,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("lowcal.report.writing.os.replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         audited(2).to_html(path)
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["audit.html"]
 
 
-def test_a_missing_folder_is_an_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(CannotWrite, match="there is no folder"):
         audited(2).to_html(tmp_path / "nowhere" / "audit.html")
 
 

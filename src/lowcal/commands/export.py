@@ -9,7 +9,6 @@ from lowcal.commands.models import load
 from lowcal.commands.output import check_outputs
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.files.opening import STREAM
-from lowcal.files.replacing import replacing
 
 
 def run(options: argparse.Namespace) -> int:
@@ -18,8 +17,7 @@ def run(options: argparse.Namespace) -> int:
         raise WrongUsage(f"Export writes ONNX: give a name that ends in .onnx, not {options.out!r}.")
     check_outputs(options.out)
     predictor, _ = load(options.model)
-    with replacing(options.out) as new:
-        lowcal.to_onnx(predictor, new)
+    lowcal.to_onnx(predictor, options.out)
     if not options.quiet:
         print(f"Wrote {options.out}.")
     return DONE

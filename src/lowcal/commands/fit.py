@@ -15,7 +15,6 @@ from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import Rows, read_rows, subpopulations_of
 from lowcal.commands.usage import DONE
 from lowcal.files.opening import STREAM
-from lowcal.files.replacing import replacing
 from lowcal.fitting import multicalibrate
 from lowcal.persistence import save as write
 from lowcal.runs import Fit, Record
@@ -85,8 +84,7 @@ def save(model: Predictor, metadata: dict[str, Any], path: str) -> None:
             write(model, file, metadata=metadata)
             put(file.read_text(encoding="utf-8"), STREAM)
         return
-    with replacing(path) as new:
-        write(model, new, metadata=metadata)
+    write(model, path, metadata=metadata)
 
 
 def describe(fit: Fit, before: float, rows: Rows) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from lowcal.commands.usage import WrongUsage
+from lowcal.files.atomic import check_writable
 from lowcal.files.opening import STREAM
-from lowcal.files.replacing import check_writable
 from lowcal.files.writing import open_bytes
 
 
@@ -18,7 +15,7 @@ def check_outputs(*paths: str | None) -> None:
         raise WrongUsage("Two outputs go to the same place; give each a file of its own.")
     for path in given:
         if path != STREAM:
-            check_writable(Path(os.path.realpath(path)), path)
+            check_writable(path)
 
 
 def put(text: str, path: str) -> None:

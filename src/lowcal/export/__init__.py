@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from lowcal.export import predictions
 from lowcal.export.columns import MATRIX, Columns, are_numbered, input_names, is_bare, places_of, text_columns
 from lowcal.export.families import Families
 from lowcal.export.graph import Graph, Port, Value, load_onnx
+from lowcal.files.atomic import atomic_write
 from lowcal.runs import Fit
 from lowcal.subpopulations.serving import columns_of
 from lowcal.updates import Predictor
@@ -94,7 +94,8 @@ def to_onnx(
             f"ONNX holds text as UTF-8, but {error.object!r} is not valid Unicode. Rename the column or category."
         ) from error
     if path is not None:
-        _write(Path(path), made.SerializeToString(deterministic=True))
+        with atomic_write(path) as file:
+            file.write(made.SerializeToString(deterministic=True))
     return made
 
 
@@ -223,18 +224,3 @@ def _metadata(
     shown = _json(columns if not places else {MATRIX: sorted(places, key=places.__getitem__)})
     facts = {"lowcal_version": __version__, "columns": shown, "missing": _json(missing)}
     return {**facts, "updates": _json(len(source.predictor)), **source.facts}
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then move it there in one step."""
-    if not path.parent.is_dir():
-        raise InvalidInput(f"There is no folder {str(path.parent)!r} to write {path.name!r} to. Make it first.")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -16,11 +16,11 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from lowcal.errors import InvalidInput
+from lowcal.files.atomic import atomic_write
 from lowcal.files.delimited import Delimited
 from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, wider
 from lowcal.files.opening import STREAM, Source, suffix_of
 from lowcal.files.parquet import Parquet, require_pyarrow
-from lowcal.files.replacing import replacing
 
 #: A row group of a Parquet file has at least so many rows.
 GROUP_ROWS = 1 << 16
@@ -93,7 +93,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with replacing(path) as new, new.open("wb") as file:
+    with atomic_write(path) as file:
         if not path.endswith(".gz"):
             yield file
             return

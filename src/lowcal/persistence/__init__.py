@@ -15,8 +15,8 @@ from typing import Any
 
 from lowcal import __version__
 from lowcal.errors import DamagedFile, InvalidInput
+from lowcal.files.atomic import atomic_write, check_path
 from lowcal.persistence import document
-from lowcal.persistence.atomic import atomic_write, check_path
 from lowcal.persistence.models import read_model, write_model
 from lowcal.persistence.plain import Plain
 

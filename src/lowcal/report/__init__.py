@@ -6,7 +6,6 @@ from lowcal.report.degrees import by_degree
 from lowcal.report.markdown import as_markdown
 from lowcal.report.notebook import fragment
 from lowcal.report.source import Audit, Found
-from lowcal.report.writing import write
 
 __all__ = [
     "Audit",
@@ -18,5 +17,4 @@ __all__ = [
     "fragment",
     "page",
     "reliability",
-    "write",
 ]

@@ -67,6 +67,17 @@ def check_path(path: object) -> str:
     return text
 
 
+def check_writable(path: str) -> None:
+    """Refuse a path that can't be written to, before any work is done for it."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InvalidInput(f"{path} is a folder; give the name of a file.")
+    if not target.parent.is_dir():
+        raise InvalidInput(f"{path} can't be written: there is no folder {target.parent}.")
+    if not os.access(target.parent, os.W_OK) and not (target.exists() and not target.is_file()):
+        raise InvalidInput(f"{path} can't be written: the folder {target.parent} is protected.")
+
+
 def _mode_of(target: Path) -> int | None:
     """Return what the target is and its permissions; None if there is no such file."""
     try:
