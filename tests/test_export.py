@@ -549,6 +549,25 @@ def test_a_column_whose_categories_are_all_rare_still_tells_who_is_missing():
     agree(predictor, np.full(3, 0.5), {"id": np.array([None, "person 1", "stranger"], dtype=object)})
 
 
+def test_one_part_of_a_union_may_know_none_of_a_columns_numbers():
+    """Groups drop the rare numbers and keep "is missing", trees tell the numbers apart: the column stays a number."""
+    rng = np.random.default_rng(0)
+    X = {"n": np.array([np.nan, np.nan, 1.0, 2.0, 3.0] * 40)}
+    y = (rng.random(200) < np.where(np.isnan(X["n"]), 0.8, 0.1 * np.nan_to_num(X["n"]))).astype(int)
+    either = lowcal.Groups(min_mass=60) + lowcal.Trees(min_mass=5)
+    predictor = lowcal.multicalibrate(y, np.full(200, 0.4), X, subpopulations=either, alpha=0.001).predictor
+    assert any("n is missing" in t.family.names for update in predictor.updates for t in update.terms)
+    agree(predictor, np.full(5, 0.4), {"n": np.array([np.nan, 1.0, 2.0, 3.0, 4.0])})
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_an_update_without_terms_only_projects(geometry):
+    start = one_update([Monomial()], np.zeros((1, 1)), 1)
+    p = np.array([0.0, 0.3, 1.0])
+    predictor = replace(start, updates=(Update((), geometry),))
+    np.testing.assert_allclose(serve(predictor, p, {}), predictor(p, {"city": ["Oslo"] * 3}), rtol=0, atol=1e-15)
+
+
 def test_columns_that_no_update_reads_are_no_inputs():
     data = small(2)
     learner = CLASSES["groups"].prepare(data.X)
