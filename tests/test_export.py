@@ -24,9 +24,11 @@ from lowcal.export import families as families_module
 from lowcal.export import predictions as predictions_module
 from lowcal.export import tables as tables_module
 from lowcal.export import to_onnx
-from lowcal.export.columns import FEW, count_below, input_names
+from lowcal.export.columns import FEW, Columns, count_below, input_names
 from lowcal.export.graph import Graph, Port
+from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout
+from lowcal.subpopulations.features import learn_features
 from lowcal.updates import Predictor, Term, Update
 from lowcal.weights import Cell, Knots, Monomial, Points
 
@@ -364,8 +366,9 @@ def test_cells_of_many_classes_are_told_apart(width):
 
 @pytest.mark.parametrize("width", [0.1, 0.2, 0.3])
 def test_edges_of_cells_belong_to_the_cell_above(width):
-    p = np.arange(0, 1001) / 1000
     k = int(np.ceil(1 / width - 1e-9))
+    edges = np.arange(1, k) / k
+    p = np.concatenate([np.arange(0, 1001) / 1000, np.nextafter(edges, 0), edges - 1e-14, np.arange(1, k) * width])
     cells = [Cell(width, (j,)) for j in range(k)]
     predictor = one_update(cells, (0.001 * np.arange(1, k + 1))[:, None], 1)
     X = {"city": np.full(len(p), "Oslo")}
@@ -380,6 +383,16 @@ def run_graph(graph: Graph, value: str, given: dict[str, np.ndarray], kind: str 
     return session(graph.model([Port("out", kind, shape)], {})).run(None, given)[0]
 
 
+def test_the_same_is_computed_once_and_only_the_same():
+    graph = Graph(["v0", "v2"])
+    x = graph.input("x", "double", (3,))
+    assert graph.add("Gather", x, 0, axis=0) == graph.add("Gather", x, 0, axis=0)
+    assert graph.add("Gather", x, 0, axis=0) != graph.add("Gather", x, 0, axis=1)
+    assert graph.add("Gather", x, 0, axis=0) != graph.add("Gather", x, [0], axis=0)
+    assert graph.constant(0) != graph.constant(0.0)
+    assert {"v0", "v2"}.isdisjoint({*graph.constants, *(output for _, _, output, _ in graph.nodes)})
+
+
 @pytest.mark.parametrize("n_cuts", [1, 2, 3, FEW, FEW + 1, 31, 32, 33, 100])
 @pytest.mark.parametrize(("compare", "side"), [("Less", "left"), ("LessOrEqual", "right")])
 def test_values_are_placed_among_cuts(n_cuts, compare, side):
@@ -390,6 +403,19 @@ def test_values_are_placed_among_cuts(n_cuts, compare, side):
     found = run_graph(graph, place, {"x": np.append(values, np.nan)})
     np.testing.assert_array_equal(found[:-1], np.searchsorted(cuts, values, side=side))
     assert found[-1] == 0
+
+
+def test_features_are_those_of_the_encoder():
+    """Infinities count as a million deviations, missing values as the mean; each category is a column."""
+    X = {"t": np.array([1.0, 2.0, np.nan, 5.0]), "c": np.array(["a", "b", None, "a"], dtype=object)}
+    new = {"t": np.array([np.inf, -np.inf, np.nan, 1e300]), "c": np.array(["b", None, "z", "a"], dtype=object)}
+    encoder = learn_features(None, Frame.of(X), np.full(4, 0.25))
+    graph = Graph()
+    columns = Columns(graph, encoder, "", {name: name for name in X}, {})
+    features = graph.side_by_side([columns.feature(feature) for feature in encoder.features])
+    found = run_graph(graph, features, {"t": new["t"], "c": as_text(new["c"], "")}, shape=(len(encoder.names),))
+    np.testing.assert_array_equal(found, encoder(Frame.of(new)))
+    np.testing.assert_array_equal(found[:3, 0], [1e6, -1e6, 0.0])
 
 
 @pytest.mark.parametrize("d", [2, 3, 7])
@@ -471,6 +497,17 @@ def test_without_updates_the_start_comes_back(n_classes):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
+def test_rows_that_hardly_sum_to_one_are_normalised(n_classes):
+    data = small(n_classes)
+    predictor = fit(data, "groups", "degree-2", ("block", "euclidean")).predictor
+    p = np.column_stack([1 - data.p, data.p]) if n_classes == 2 else data.p
+    off = p * (1 + np.linspace(-9e-7, 0, len(p)))[:, None]
+    assert np.abs(predictor(off, data.X) - off).max() > 1e-4
+    served = serve(predictor, off, data.X, two_columns=n_classes == 2)
+    np.testing.assert_allclose(served, predictor(off, data.X), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("kind", CLASSES)
 def test_one_row_and_no_row(kind, n_classes):
     predictor = fit(small(n_classes), kind, "degree-2", ("block", "mirror")).predictor
@@ -510,6 +547,25 @@ def test_a_column_whose_categories_are_all_rare_still_tells_who_is_missing():
     y = np.where(np.arange(400) % 4 == 0, rng.random(400) < 0.9, rng.random(400) < 0.2).astype(int)
     predictor = lowcal.multicalibrate(y, np.full(400, 0.5), {"id": ids}, subpopulations=lowcal.Groups()).predictor
     agree(predictor, np.full(3, 0.5), {"id": np.array([None, "person 1", "stranger"], dtype=object)})
+
+
+def test_one_part_of_a_union_may_know_none_of_a_columns_numbers():
+    """Groups drop the rare numbers and keep "is missing", trees tell the numbers apart: the column stays a number."""
+    rng = np.random.default_rng(0)
+    X = {"n": np.array([np.nan, np.nan, 1.0, 2.0, 3.0] * 40)}
+    y = (rng.random(200) < np.where(np.isnan(X["n"]), 0.8, 0.1 * np.nan_to_num(X["n"]))).astype(int)
+    either = lowcal.Groups(min_mass=60) + lowcal.Trees(min_mass=5)
+    predictor = lowcal.multicalibrate(y, np.full(200, 0.4), X, subpopulations=either, alpha=0.001).predictor
+    assert any("n is missing" in t.family.names for update in predictor.updates for t in update.terms)
+    agree(predictor, np.full(5, 0.4), {"n": np.array([np.nan, 1.0, 2.0, 3.0, 4.0])})
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_an_update_without_terms_only_projects(geometry):
+    start = one_update([Monomial()], np.zeros((1, 1)), 1)
+    p = np.array([0.0, 0.3, 1.0])
+    predictor = replace(start, updates=(Update((), geometry),))
+    np.testing.assert_allclose(serve(predictor, p, {}), predictor(p, {"city": ["Oslo"] * 3}), rtol=0, atol=1e-15)
 
 
 def test_columns_that_no_update_reads_are_no_inputs():
@@ -646,6 +702,15 @@ def test_a_classifier_that_learned_from_scratch_needs_no_start(n_classes):
     exported = to_onnx(model)
     assert [port.name for port in exported.graph.input] == ["X"]
     assert json.loads(metadata(exported)["classes"]) == model.classes_.tolist()
+    np.testing.assert_allclose(serve(model, None, X), model.predict_proba(X), rtol=0, atol=1e-9)
+
+
+def test_the_uniform_start_counts_where_weights_look_at_it():
+    X, y = numbers(3)
+    model = lowcal.MulticalibratedClassifier(
+        subpopulations=lowcal.Groups(n_bins=3), notion="full-0.3", geometry="euclidean", max_updates=3, random_state=0
+    ).fit(X, y)
+    assert len(model.predictor_) >= 1
     np.testing.assert_allclose(serve(model, None, X), model.predict_proba(X), rtol=0, atol=1e-9)
 
 
