@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lowcal.version import __version__
+
 if TYPE_CHECKING:
     from lowcal import (
         accounting,
@@ -70,8 +72,6 @@ if TYPE_CHECKING:
         Trees,
     )
     from lowcal.updates import Predictor, Update
-
-__version__ = "0.1.0"
 
 #: Where each public name lives; it is imported when first used, so that `import lowcal` costs next to nothing.
 _HOME = {

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lowcal import __version__
 from lowcal.commands.usage import (
     BAD_DATA,
     BROKEN_PIPE,
@@ -28,6 +27,7 @@ from lowcal.commands.usage import (
     WrongUsage,
 )
 from lowcal.errors import AuditWarning, LowcalError
+from lowcal.version import __version__
 
 _EXAMPLES = """examples:
   lowcal demo
@@ -177,8 +177,7 @@ def _fit(add: _Add) -> None:
     how.add_argument(
         "--geometry",
         choices=("euclidean", "mirror"),
-        default="euclidean",
-        help="add and project (default), or add in log space",
+        help="add and project, or add in log space (default: the better one for the notion and the groups)",
     )
     how.add_argument(
         "--validation-fraction",

@@ -406,7 +406,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("linear", f"{T}.theta", {**ONE, "base64": 5}, "text"),
     ("linear", f"{T}.weights[0].factors", [1], "factors.0. is 1, but it must be a whole number from 0 to 0"),
     ("linear", f"{T}.weights[0].factors", [0] * 1001, "at most 1000 factors"),
-    ("linear", f"{T}.weights[0].kind", "lambda", "one of monomial, cell, knots, points"),
+    ("linear", f"{T}.weights[0].kind", "lambda", "one of monomial, log_odds, cell, knots, points"),
     ("linear", f"{T}.weights[0].kind", "cell", "keys kind, width, index"),
     ("thresholds", f"{T}.weights[0].width", 0.0, "width"),
     ("thresholds", f"{T}.weights[0].width", 1.5, "width"),
@@ -625,7 +625,9 @@ def test_what_can_not_be_saved(tmp_path: Path) -> None:
     assert "Use Trees or Linear" in save_error(fit, tmp_path)
     fit = multicalibrate(y, p, numeric, subpopulations=OwnClass(), alpha=0.01, max_updates=2)
     assert "OwnFamily, which is not lowcal's" in save_error(fit, tmp_path)
-    fit = multicalibrate(y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), alpha=0.01)
+    fit = multicalibrate(
+        y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), alpha=0.01, geometry="euclidean"
+    )
     assert "The notion of the fit is OwnNotion(degree=2)" in save_error(fit, tmp_path)
     persistence.to_bytes(fit.predictor)
     term = fit.predictor.updates[0].terms[0]

@@ -25,6 +25,7 @@ KINDS = {
     "three": lowcal.Predictor,
     "memberships": lowcal.Predictor,
     "classifier": lowcal.MulticalibratedClassifier,
+    "log_odds": lowcal.Predictor,
 }
 
 
@@ -49,8 +50,10 @@ def test_what_version_1_wrote(name: str) -> None:
 
 def test_every_kind_of_value_is_in_a_golden_file() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in GOLDEN.glob("model-v1-*.json"))
-    kinds = "monomial cell knots points groups thresholds bins features memberships union scale indicators codes table"
-    for kind in f"{kinds} cumulative everyone members sigmoids tree forest part predictor fit classifier".split():
+    kinds = "monomial log_odds cell knots points groups thresholds bins features memberships union scale indicators"
+    for (
+        kind
+    ) in f"{kinds} codes table cumulative everyone members sigmoids tree forest part predictor fit classifier".split():
         assert f'"kind":"{kind}"' in text.replace('": "', '":"'), kind
 
 

@@ -121,7 +121,7 @@ def fit_line(z: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
 
     >>> z = np.array([-2.0, -2.0, -2.0, -2.0, 2.0, 2.0, 2.0, 2.0])
     >>> y = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
-    >>> fit_line(z, y, np.full(8, 1 / 8)).round(3)  # 2 + 2 slope is the log odds of 3/4
+    >>> fit_line(z, y, np.full(8, 1 / 8)).round(3) + 0.0  # 2 + 2 slope is the log odds of 3/4
     array([ 0.   , -0.451])
     """
     A, theta = np.column_stack([np.ones(len(z)), z]), np.zeros(2)

@@ -23,6 +23,7 @@ from lowcal.files.atomic import atomic_write
 from lowcal.runs import Fit
 from lowcal.subpopulations.serving import columns_of
 from lowcal.updates import Predictor
+from lowcal.version import __version__
 
 __all__ = ["to_onnx"]
 
@@ -218,8 +219,6 @@ def _sort(graph: Graph, order: Sequence[str]) -> None:
 def _metadata(
     graph: Graph, source: _Source, inputs: dict[str, str], places: dict[str, int], missing: str
 ) -> dict[str, str]:
-    from lowcal import __version__
-
     columns = {name: column for column, name in inputs.items() if name in graph.inputs}
     shown = _json(columns if not places else {MATRIX: sorted(places, key=places.__getitem__)})
     facts = {"lowcal_version": __version__, "columns": shown, "missing": _json(missing)}

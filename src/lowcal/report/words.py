@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from math import isnan
 
 from lowcal.report.source import Audit, Found
 from lowcal.report.text import digits, number, several
+from lowcal.version import __version__
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _TITLES = {
@@ -135,10 +135,5 @@ def provenance(audit: Audit) -> list[tuple[str, str]]:
         ("Outcomes", classes),
         ("Intervals by", audit.method),
         ("Seed", "not given" if audit.seed is None else str(audit.seed)),
-        ("Made by", f"lowcal {_version()}"),
+        ("Made by", f"lowcal {__version__}"),
     ]
-
-
-def _version() -> str:
-    """Return the package's version; the package itself stands above all of its modules, and so is not imported here."""
-    return str(sys.modules["lowcal"].__dict__["__version__"])
