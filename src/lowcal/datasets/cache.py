@@ -62,7 +62,8 @@ def _read(path: Path) -> Arrays | None:
 def _write(path: Path, arrays: Arrays) -> None:
     """Write both files; each appears whole or not at all."""
     buffer = BytesIO()
-    np.savez(buffer, **arrays)
+    save: Any = np.savez  # its stub takes one of the names for an option
+    save(buffer, **arrays)
     content = buffer.getvalue()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ class FeatureModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Autoencoder:
-    """The decoder of a variational autoencoder: z ~ N(0, I), then every column from softmax of its part of the output."""
+    """The decoder of a variational autoencoder: z ~ N(0, I), each column from softmax of its part of the output."""
 
     decoder: Network
     sizes: tuple[int, ...]
@@ -55,7 +55,7 @@ def fit_autoencoder(
 
     E_q log p(codes | z) - KL(q(z | codes) || N(0, I)), q a Gaussian with diagonal covariance.
     """
-    torch: Any = load_torch()
+    torch = load_torch()
     total = sum(sizes)
     with one_torch_thread(seed):
         encoder, decoder = build_layers((total, width, 2 * latent)), build_layers((latent, width, total))
@@ -71,7 +71,7 @@ def fit_autoencoder(
 
 def _negative_bound(encoder: Any, decoder: Any, codes: Any, sizes: Sequence[int]) -> Any:
     """Return minus the evidence lower bound, the mean over the rows."""
-    torch: Any = load_torch()
+    torch = load_torch()
     functional = torch.nn.functional
     one_hot = torch.cat([functional.one_hot(codes[:, j], size) for j, size in enumerate(sizes)], dim=1)
     mean, log_variance = encoder(one_hot.float()).chunk(2, dim=1)
@@ -116,5 +116,5 @@ def fit_copula(codes: Ints, sizes: Sequence[int]) -> Copula:
     correlation = np.corrcoef(scores[:, spread > 0], rowvar=False)
     whole = np.eye(len(shares))
     whole[np.ix_(spread > 0, spread > 0)] = correlation
-    root = np.linalg.cholesky(0.99 * whole + 0.01 * np.eye(len(shares)))
+    root = np.asarray(np.linalg.cholesky(0.99 * whole + 0.01 * np.eye(len(shares))), dtype=np.float64)
     return Copula(root, tuple(ndtri(np.clip(np.cumsum(share)[:-1], 0, 1)) for share in shares))

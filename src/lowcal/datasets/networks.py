@@ -1,4 +1,4 @@
-"""Networks of ReLU layers as values: trained by torch where it is there, by scikit-learn where it is not, applied by NumPy.
+"""Networks of ReLU layers as values: trained by torch, or by scikit-learn where it is absent, applied by NumPy.
 
 A trained network is a list of arrays, so that what is stored and what predicts needs neither library.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -86,14 +87,12 @@ def choose_engine(engine: str) -> Engine:
     return "torch"
 
 
-def load_torch() -> ModuleType:
+def load_torch() -> Any:
     """Import torch, or say how to get it."""
     try:
-        import torch
+        return import_module("torch")
     except ImportError as error:
         raise MissingExtra("the engine 'torch' needs torch: pip install 'lowcal[experiments]'") from error
-    module: ModuleType = torch
-    return module
 
 
 def fit_network(
@@ -179,7 +178,7 @@ def build_layers(widths: Sequence[int]) -> Any:
     """Return a torch module of linear layers with ReLU between them."""
     nn = load_torch().nn
     layers: list[Any] = []
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -197,7 +196,7 @@ def _array(tensor: Any) -> Floats:
 @contextmanager
 def one_torch_thread(seed: int) -> Iterator[None]:
     """Seed torch, use one thread and deterministic algorithms, and put everything back afterwards."""
-    torch: Any = load_torch()
+    torch = load_torch()
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The paper's experiment: an overconfident network on semi-synthetic data, rows to mend on, rows to judge on (Section 6).
+"""The paper's experiment: an overconfident network on semi-synthetic data, mended and judged on other rows (Section 6).
 
 Three independent sets: one trains the network, one mends it, one judges. Metrics are those of spec 7, against the true
 f*, as suprema over sigmoids of linear functions.
@@ -6,6 +6,7 @@ f*, as suprema over sigmoids of linear functions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.datasets.networks import fit_network
+from lowcal.datasets import Dataset
+from lowcal.datasets.networks import Network, fit_network
 from lowcal.datasets.semi_synthetic import SemiSynthetic
 from lowcal.metrics import degree_error, excess_variance, multiaccuracy_error
 from lowcal.simplex import FloatArray, IntArray, brier, log_loss
@@ -93,12 +95,13 @@ def small_settings(**changes: Any) -> Settings:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows with the network's probabilities and the truth."""
+    """Rows with the network's probabilities and the truth; `columns` are the features as people write them."""
 
     X: FloatArray
     y: IntArray
     p: FloatArray
     f_star: FloatArray
+    columns: Mapping[str, Any]
 
 
 def draw_rows(settings: Settings, seed: int) -> tuple[Rows, Rows]:
@@ -110,12 +113,17 @@ def draw_rows(settings: Settings, seed: int) -> tuple[Rows, Rows]:
     network = fit_network(
         X[0], sets[0].y, hidden=settings.hidden, epochs=settings.epochs, engine=world.trained_by, seed=seed
     )
-    train, test = (Rows(x, d.y, network.probability(x), d.f_star) for x, d in zip(X[1:], sets[1:], strict=True))
+    train, test = (_rows(x, d, network) for x, d in zip(X[1:], sets[1:], strict=True))
     return train, test
 
 
+def _rows(X: FloatArray, data: Dataset, network: Network) -> Rows:
+    assert data.f_star is not None
+    return Rows(X, data.y, network.probability(X), data.f_star, data.X)
+
+
 class Judge:
-    """Measures predictions on given rows against the true f*: suprema over sigmoids of linear functions and complements.
+    """Measures predictions on given rows against the true f*, as suprema over sigmoids of linear functions.
 
     The class can't be searched exactly. Sought are c = 1, random sigmoids (the same for every prediction), and those
     learned for this prediction: in the direction of f* - f, of f (f* - f), and of (f - E f)^2 - (f* - E f*)^2, the
@@ -134,7 +142,7 @@ class Judge:
     def __call__(self, f: FloatArray) -> dict[str, float]:
         """Return the metrics of the predictions f of these rows."""
         truth, C = self.rows.f_star, self.members(f)
-        kind = {"subpopulations": Memberships(min_mass=0)}
+        kind: dict[str, Any] = {"subpopulations": Memberships(min_mass=0)}
         weight = np.full(len(f), 1.0 / len(f))
         y = self.rows.y[:, None].astype(np.float64)
         return {

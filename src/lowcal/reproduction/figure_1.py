@@ -7,13 +7,14 @@ two metrics are taken after every few updates on the rows it was mended on and o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowcal.fitting import multicalibrate
-from lowcal.reproduction.experiment import METHODS, Judge, Rows, Settings, draw_rows
+from lowcal.reproduction.experiment import METHODS, N_SIGMOIDS, Judge, Rows, Settings, draw_rows
 from lowcal.reproduction.figures import COLOURS, MARKERS, load_pyplot, save
 from lowcal.reproduction.parts import Parts
 from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
@@ -35,8 +36,7 @@ def run(parts: Parts, settings: Settings) -> Result:
     """Run every seed that is not done yet, and sum up."""
     key = {"target": NAME, **settings.key}
     found = [
-        parts.get(f"{NAME}-seed-{s}", {**key, "seed": s}, lambda s=s: one_seed(settings, s))
-        for s in range(settings.seeds)
+        parts.get(f"{NAME}-seed-{s}", {**key, "seed": s}, partial(one_seed, settings, s)) for s in range(settings.seeds)
     ]
     summary = sum_up(found, settings)
     claims = judge(summary)
@@ -283,11 +283,12 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
 
 The world is semi-synthetic UCI Adult (`lowcal.datasets.SemiSynthetic`, engine {s["engine"]}): a model of the features
 draws x, a network fitted to the real labels plays f*, and y is drawn from it. A three-layer network is trained on
-{s["pretrain"]:,} rows for {s["epochs"]} passes, long enough to be overconfident. It is mended on {s["train"]:,} other rows by
-`multicalibrate` with `Linear()` (sigmoids of linear functions), the block solver, {s["step"]:g} of every step, and no
-held-out stopping; {s["test"]:,} fresh rows judge. Full means {METHODS["MC-full"]}, cells of width 0.1. The metrics are those of the
-paper with the corrections of [the specification](../specification.md), section 7: the absolute value in the multiaccuracy
-error, and variances weighted by c. The suprema are over c = 1, {50} random sigmoids and those learned for each prediction.
+{s["pretrain"]:,} rows for {s["epochs"]} passes, long enough to be overconfident. It is mended on {s["train"]:,} other
+rows by `multicalibrate` with `Linear()` (sigmoids of linear functions), the block solver, {s["step"]:g} of every step,
+and no held-out stopping; {s["test"]:,} fresh rows judge. MC-full has cells of width 0.1. The metrics are those of the
+paper as corrected in [the specification](../specification.md), section 7: the absolute value in the multiaccuracy
+error, and variances weighted by c. The suprema are over c = 1, {N_SIGMOIDS} random sigmoids, those learned for each
+prediction, and their complements.
 
 ## The paper's claims
 
