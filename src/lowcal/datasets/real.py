@@ -213,7 +213,7 @@ def _plain(values: Sequence[Any]) -> NDArray[Any]:
         if not any(missing) and all(isinstance(v, int) for v in values):
             return np.array(values, dtype=np.int64)
         return np.array([np.nan if gone else v for v, gone in zip(values, missing, strict=True)], dtype=np.float64)
-    text = [None if gone or v == "?" else str(v) for v, gone in zip(values, missing, strict=True)]
+    text = [None if gone or v in ("", "?") else str(v) for v, gone in zip(values, missing, strict=True)]
     return np.array(text, dtype=object)
 
 

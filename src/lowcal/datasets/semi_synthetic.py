@@ -124,7 +124,8 @@ class SemiSynthetic:
 
     @cached_property
     def _columns(self) -> Columns:
-        return Columns.learn(self._adult.X, self._adult.y)
+        adult = load_adult()  # all of it: a few rows may lack a country
+        return Columns.learn(adult.X, adult.y)
 
     @cached_property
     def _models(self) -> tuple[FeatureModel, Network]:
@@ -229,7 +230,7 @@ def _cut(values: NDArray[Any]) -> tuple[Floats, Floats]:
     A value that most rows share is a part of its own; the others are cut at quantiles.
 
     >>> edges, values = _cut(np.array([0] * 90 + list(range(1, 11))))
-    >>> edges[0], values[0].tolist()[:2], bool(values[1:].min() > 0)
+    >>> float(edges[0]), values[0].tolist()[:2], bool(values[1:].min() > 0)
     (0.0, [0.0, 0.0], True)
     """
     found, counts = np.unique(values, return_counts=True)
