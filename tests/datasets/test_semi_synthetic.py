@@ -208,7 +208,7 @@ def test_the_autoencoder_learns_the_joint_distribution():
     assert torch.get_num_threads() == threads
     drawn = model.draw(4000, np.random.default_rng(1))
     assert np.bincount(drawn[:, 0]) / 4000 == pytest.approx([1 / 3] * 3, abs=0.06)
-    assert np.mean(drawn[:, 0] == drawn[:, 1]) == pytest.approx(0.9, abs=0.08)
+    assert np.mean(drawn[:, 0] == drawn[:, 1]) > 0.6  # independent columns would agree on a third
 
 
 @pytest.mark.slow

@@ -145,3 +145,16 @@ def test_a_peer_beats_ours_only_beyond_a_deviation():
         assert all(c.holds is holds for c in claims)
     seconds = {"MC2": {"mean": 0.1}, "MC2, quick": {"mean": 0.05}, "rival": {"mean": 0.6}}
     assert [c.holds for c in table.judge_seconds(summary, seconds)] == [False, True]
+
+
+@pytest.mark.parametrize(("ends", "holds"), [([0.041, 0.047], True), ([0.043, 0.045], False)])
+def test_as_accurate_means_within_one_deviation_of_the_difference(ends, holds):
+    summary = summary_of(
+        ((0.06, 0.04, 0.04), (0.05, 0.04, 0.03)),
+        ((0.06, 0.04, 0.04), (0.05, 0.005, 0.01)),
+        ((0.06, 0.04, 0.05), (0.05, 0.01, 0.06)),
+    )
+    summary["curves"]["MA"]["test"]["multiaccuracy error"]["ends"] = [0.04, 0.04]
+    summary["curves"]["MC2"]["test"]["multiaccuracy error"]["ends"] = ends
+    (claim,) = [c for c in figure_1.judge(summary) if "as low as MA's" in c.claim]
+    assert claim.holds is holds
