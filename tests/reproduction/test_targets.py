@@ -39,7 +39,7 @@ def test_figure_1_runs_writes_and_repeats_itself(tmp_path, capsys):
     (result,) = reproduction.run("figure-1", tmp_path / "one", 2, **SMALL)
     reproduction.run("figure-1", tmp_path / "two", 2, **SMALL)
     printed = capsys.readouterr().out
-    assert printed.count("holds]") + printed.count("does not hold]") == 2 * len(result.claims) == 24
+    assert printed.count("holds]") + printed.count("does not hold]") == 2 * len(result.claims) == 28
     found, again = (json.loads((tmp_path / k / "figure-1.json").read_text()) for k in ("one", "two"))
     one, two = dict(numbers(found)), dict(numbers(again))
     assert one.keys() == two.keys()
@@ -193,7 +193,7 @@ def test_peers_run_where_they_are_installed(name, package):
 def test_the_paper_s_claims_with_torch(tmp_path):
     pytest.importorskip("torch", reason="torch is in the extra [experiments]")
     (result,) = reproduction.run("figure-1", tmp_path, 2, engine="torch", progress=False)
-    assert all(claim.holds for claim in result.claims)
+    assert all(claim.holds for claim in result.claims if claim.source != "ours")
 
 
 def test_small_settings_can_be_changed():
