@@ -173,6 +173,7 @@ def _draw_map(ax: Any, table: dict[str, Any], title: str) -> None:
         ax.text(j, i, f"{value:.4f}", ha="center", va="center", color=shade, fontsize=8)
     ax.set_xticks(range(len(measured)), measured, rotation=25, ha="right", rotation_mode="anchor")
     ax.set_yticks(range(len(trained)), trained)
+    ax.set(xlabel="measured", ylabel="trained for")
     ax.set_title(title, fontsize=10)
 
 
