@@ -39,7 +39,8 @@ class Claim:
 class Result:
     """The outcome of one target.
 
-    `summary` holds everything measured but the clock's figures, which no rerun repeats; these are in `seconds`.
+    `summary` holds everything measured but the clock's figures, which no rerun repeats; these are in `seconds`, and the
+    claims about them in `timed`.
     """
 
     name: str
@@ -49,6 +50,14 @@ class Result:
     rows: Sequence[Mapping[str, Any]] = ()
     seconds: dict[str, Any] = field(default_factory=dict)
     draw: Callable[[Path], None] | None = field(default=None, repr=False)
+    timed: tuple[Claim, ...] = ()
+
+    @property
+    def score(self) -> str:
+        """How many claims hold; those about speed, which depend on the machine, are counted apart."""
+        told = f"{sum(c.holds for c in self.claims)} of {len(self.claims)}"
+        fast = f"; about speed {sum(c.holds for c in self.timed)} of {len(self.timed)}" if self.timed else ""
+        return told + fast
 
     def write(self, out: Path) -> list[Path]:
         """Write NAME.json, .csv, .md, seconds apart, and the figure where matplotlib is installed; return the paths."""

@@ -79,18 +79,16 @@ def _one(name: str, parts: Parts, settings: Settings, folder: Path) -> Result:
     result = TARGETS[name](parts, settings)
     paths = result.write(folder)
     print(f"{name}\n")
-    for claim in result.claims:
+    for claim in (*result.claims, *result.timed):
         print(claim)
-    print(f"\n{sum(c.holds for c in result.claims)} of {len(result.claims)} claims hold.")
+    print(f"\nClaims that hold: {result.score}.")
     print(f"Written: {', '.join(str(path) for path in paths)}\n", flush=True)
     return result
 
 
 def index(results: list[Result]) -> str:
     """Return the page that lists all targets with their claims that hold."""
-    rows = "".join(
-        f"| [{r.name}]({r.name}.md) | {sum(c.holds for c in r.claims)} of {len(r.claims)} |\n" for r in results
-    )
+    rows = "".join(f"| [{r.name}]({r.name}.md) | {r.score} |\n" for r in results)
     return f"""# The paper, reproduced
 
 `lowcal reproduce all` wrote these pages. Each states the claims, what was measured, and whether they hold.
