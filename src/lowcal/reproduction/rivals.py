@@ -1,0 +1,259 @@
+"""Who is compared: each notion with held-out stopping, and the peers that are installed. Binary problems.
+
+A rival is prepared (not timed: frames, lists of rows), fitted (timed) and applied. Peers are optional: pip install
+'lowcal[peers]' gives MCGrad and HKRR.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from time import process_time
+from typing import Any, Protocol
+
+import numpy as np
+
+from lowcal.fitting import multicalibrate
+from lowcal.runs import Fit
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations import Groups, Subpopulations
+
+#: The tolerance of ours: held-out rows stop earlier.
+ALPHA = 0.001
+HELD_OUT = 0.2
+#: HKRR's settings: the best of a few by held-out Brier score on made-up data of 10,000 rows and 20 groups.
+HKRR = {"lambda": 0.1, "alpha": 0.3, "max_iter": 5, "randomized": True, "use_oracle": False}
+REPEATS, SLOW = 3, 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows of a task: the features our class reads, the columns as people write them, labels, start predictions."""
+
+    X: Any
+    columns: Mapping[str, Any]
+    y: IntArray
+    p: FloatArray
+
+
+class Rival(Protocol):
+    """Fits on one sample and predicts on another."""
+
+    def fit(self) -> None:
+        """Learn from the rows given."""
+        ...
+
+    def predict(self) -> FloatArray:
+        """Return the probabilities of the other rows."""
+        ...
+
+
+Make = Callable[[Sample, Sample], Rival]
+
+
+class Ours:
+    """One notion: held-out rows choose the number of updates, then all rows fit them."""
+
+    def __init__(self, train: Sample, test: Sample, notion: str, subpopulations: Subpopulations, **more: Any) -> None:
+        self.train, self.test, self.notion, self.subpopulations, self.more = train, test, notion, subpopulations, more
+
+    def fit(self) -> None:
+        """Fit twice: with held-out rows, then with all."""
+        self.found = self._run(validation_fraction=HELD_OUT)
+        if kept := len(self.found.predictor):
+            self.found = self._run(max_updates=kept, stop_at_noise=False)
+
+    def _run(self, **how: Any) -> Fit:
+        rows, kind = self.train, {**self.more, "alpha": ALPHA, "random_state": 0, **how}
+        return multicalibrate(rows.y, rows.p, rows.X, subpopulations=self.subpopulations, notion=self.notion, **kind)
+
+    def predict(self) -> FloatArray:
+        """Replay the updates."""
+        return self.found.predictor(self.test.p, self.test.X)
+
+
+class Quick(Ours):
+    """One notion in one call: a fifth of the rows stops it at the first update that does not help them."""
+
+    def fit(self) -> None:
+        """Fit once."""
+        self.found = self._run(validation_fraction=HELD_OUT, patience=1)
+
+
+class Isotonic:
+    """scikit-learn's isotonic regression on the start predictions, with several classes one against the rest."""
+
+    def __init__(self, train: Sample, test: Sample) -> None:
+        self.train, self.test = train, test
+
+    def fit(self) -> None:
+        """Fit one curve for each class."""
+        from sklearn.isotonic import IsotonicRegression
+
+        P, y = _two_dimensional(self.train.p), self.train.y
+        labels = [y == 1] if P.shape[1] == 1 else [y == a for a in range(P.shape[1])]
+        self.curves = [
+            IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(P[:, a], hit) for a, hit in enumerate(labels)
+        ]
+
+    def predict(self) -> FloatArray:
+        """Apply the curves; several classes are made to sum to one."""
+        P = _two_dimensional(self.test.p)
+        found = np.column_stack([curve.predict(P[:, a]) for a, curve in enumerate(self.curves)])
+        if found.shape[1] == 1:
+            return found[:, 0]
+        total = found.sum(axis=1, keepdims=True)
+        return np.asarray(np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / found.shape[1]))
+
+
+class Temperature:
+    """Temperature scaling: softmax of log p / T, with the T of least log loss."""
+
+    def __init__(self, train: Sample, test: Sample) -> None:
+        self.train, self.test = train, test
+
+    def fit(self) -> None:
+        """Find T on a logarithmic scale from 1/20 to 20."""
+        from scipy.optimize import minimize_scalar
+
+        y, log_p = self.train.y, _log(self.train.p)
+
+        def loss(log_t: float) -> float:
+            return -float(np.mean(_scaled(log_p, log_t)[np.arange(len(y)), y]))
+
+        self.log_t = float(minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded").x)
+
+    def predict(self) -> FloatArray:
+        """Scale."""
+        found = np.exp(_scaled(_log(self.test.p), self.log_t))
+        return found[:, 1] if self.test.p.ndim == 1 else found
+
+
+class MCGrad:
+    """MCGrad with its defaults, told the same columns."""
+
+    def __init__(self, train: Sample, test: Sample) -> None:
+        import pandas as pd
+
+        frames = [pd.DataFrame(_for_mcgrad(rows.columns)) for rows in (train, test)]
+        text = [name for name, column in train.columns.items() if column.dtype == object]
+        self.names = {
+            "prediction_column_name": "_p",
+            "categorical_feature_column_names": text,
+            "numerical_feature_column_names": [name for name in frames[0] if name not in text],
+        }
+        self.train, self.test = frames[0].assign(_p=train.p, _y=train.y), frames[1].assign(_p=test.p)
+
+    def fit(self) -> None:
+        """Fit with early stopping on folds."""
+        self.model = import_module("mcgrad.methods").MCGrad()
+        self.model.fit(df_train=self.train, label_column_name="_y", **self.names)
+
+    def predict(self) -> FloatArray:
+        """Predict."""
+        return np.asarray(self.model.predict(df=self.test, **self.names), dtype=np.float64)
+
+
+class Hkrr:
+    """HKRR of the package multicalibration, on the groups that `Groups` makes of the columns."""
+
+    def __init__(self, train: Sample, test: Sample, groups: Subpopulations | None = None) -> None:
+        self.y, self.p = train.y, (train.p, test.p)
+        learner = (groups or Groups()).prepare(train.columns)
+        from lowcal.frames import Table
+
+        designs = [learner.design(), learner.design(learner.encoder(Table.of(test.columns)))]
+        self.lists = [[np.flatnonzero(d.column(j)).tolist() for j in range(d.shape[1])] for d in designs]
+
+    def fit(self) -> None:
+        """Fit."""
+        np.random.seed(0)  # noqa: NPY002 the package draws from the global generator
+        self.model = import_module("multicalibration").MulticalibrationPredictor("HKRR")
+        self.model.fit(self.p[0].copy(), self.y.astype(float), self.lists[0], HKRR)
+
+    def predict(self) -> FloatArray:
+        """Predict; sets are what the package looks rows up in fastest."""
+        found = self.model.predict(self.p[1].copy(), [set(members) for members in self.lists[1]])
+        return np.clip(np.asarray(found, dtype=np.float64), 0, 1)
+
+
+#: Package, and whether it knows only two classes.
+PEERS: dict[str, tuple[Make, str, bool]] = {
+    "isotonic": (Isotonic, "sklearn", False),
+    "temperature": (Temperature, "scipy", False),
+    "MCGrad": (MCGrad, "mcgrad", True),
+    "HKRR": (Hkrr, "multicalibration", True),
+}
+
+
+def present_peers() -> tuple[dict[str, Make], list[str]]:
+    """Return the peers that can run here, and a sentence for each that can't."""
+    here = {name: make for name, (make, package, _) in PEERS.items() if find_spec(package) is not None}
+    absent = [
+        f"{name} is left out: the package {package} is not installed (pip install 'lowcal[peers]')"
+        for name, (_, package, _) in PEERS.items()
+        if name not in here
+    ]
+    return here, absent
+
+
+def fit_and_predict(make: Make, train: Sample, test: Sample, repeats: int = REPEATS) -> tuple[FloatArray, float]:
+    """Return the predictions and the CPU seconds of a fit: the median of a few, after a warm-up; slow ones run once."""
+    with _silence():
+        small = Sample(*(_head(part, 200) for part in vars(train).values()))
+        if repeats > 1:
+            make(small, small).fit()
+        taken: list[float] = []
+        while len(taken) < repeats and (not taken or taken[0] < SLOW):
+            rival = make(train, test)
+            began = process_time()
+            rival.fit()
+            taken.append(process_time() - began)
+        return rival.predict(), median(taken)
+
+
+def _head(part: Any, n: int) -> Any:
+    return {name: column[:n] for name, column in part.items()} if isinstance(part, Mapping) else part[:n]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep what peers print and warn about to themselves."""
+    before = logging.root.manager.disable
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def _for_mcgrad(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers as they are and text with a name for what is missing."""
+    text = {name: ["missing" if v is None else v for v in c] for name, c in columns.items() if c.dtype == object}
+    return {name: text.get(name, c) for name, c in columns.items()}
+
+
+def _two_dimensional(p: FloatArray) -> FloatArray:
+    return p[:, None] if p.ndim == 1 else p
+
+
+def _log(p: FloatArray) -> FloatArray:
+    """Return log probabilities of all classes, shape (n, l)."""
+    full = np.column_stack([1.0 - p, p]) if p.ndim == 1 else p
+    return np.asarray(np.log(np.clip(full, 1e-12, 1.0)))
+
+
+def _scaled(log_p: FloatArray, log_t: float) -> FloatArray:
+    """Return log softmax(log p / T)."""
+    z = log_p / np.exp(log_t)
+    z = z - z.max(axis=1, keepdims=True)
+    return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))
