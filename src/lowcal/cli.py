@@ -21,13 +21,17 @@ from lowcal.commands.usage import (
     BUG,
     INTERRUPTED,
     TERMINATED,
-    UNAVAILABLE,
     WRONG_USAGE,
-    NotYet,
     WrongUsage,
 )
 from lowcal.errors import AuditWarning, LowcalError
 from lowcal.version import __version__
+
+#: What can be reproduced; `lowcal.reproduction` is not imported for --help.
+TARGETS = (
+    *("counterexample", "seventy-thirty", "robustness", "figure-1", "table", "hierarchy", "samples", "real"),
+    *("example-b1", "70-30", "all"),
+)
 
 _EXAMPLES = """examples:
   lowcal demo
@@ -37,7 +41,7 @@ _EXAMPLES = """examples:
 
 exit codes:
   0 done (audit: satisfied)   1 audit violated   2 audit undecided   64 wrong usage   65 bad data
-  69 not available yet        70 a bug           130 interrupted
+  70 a bug                    130 interrupted
 
 'lowcal COMMAND --help' tells more.
 """
@@ -69,7 +73,12 @@ _PLAN = """example:
   lowcal plan --notion degree-2 --alpha 0.1 --groups 50
 """
 _REPRODUCE = """example:
-  lowcal reproduce example-b1 --out results
+  lowcal reproduce example-b1
+  lowcal reproduce figure-1 --seeds 5 --out results
+
+Targets: counterexample (example-b1), seventy-thirty, robustness, figure-1, table, hierarchy, samples, real, all. A run
+that is interrupted goes on where it stopped. Networks are trained with torch where it is installed (extra [experiments]),
+else with NumPy; peers (extra [peers]) and data that are absent are left out with a sentence.
 """
 _EXPORT = """example:
   lowcal export model.json model.onnx
@@ -237,14 +246,25 @@ def _plan(add: _Add) -> None:
 def _reproduce(add: _Add) -> None:
     reproduce = add(
         "reproduce",
-        "recompute a figure or an example of the paper",
-        "Recompute a figure or an example of the paper from scratch.",
+        "recompute the paper's figures, tables and examples",
+        "Recompute the paper's experiment, hierarchy, sample sizes and examples, with a verdict for each claim.",
         _REPRODUCE,
     )
     reproduce.add_argument(
-        "target", choices=("figure-1", "example-b1", "hierarchy", "all"), nargs="?", default="all", help="default: all"
+        "target", metavar="TARGET", choices=TARGETS, nargs="?", default="all", help="see below (default: all)"
     )
-    reproduce.add_argument("--out", metavar="FOLDER", help="where the results go (default: print only)")
+    reproduce.add_argument(
+        "--out", metavar="FOLDER", default="results", help="where results and finished parts go (default: results)"
+    )
+    reproduce.add_argument("--seeds", type=_whole(1), default=5, metavar="N", help="random data sets (default: 5)")
+    reproduce.add_argument(
+        "--engine", choices=("auto", "torch", "numpy"), default="auto", help="who trains the networks (default: auto)"
+    )
+    reproduce.add_argument("--data", metavar="FOLDER", help="the real data sets (default: the variable LOWCAL_DATA)")
+    reproduce.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
+    reproduce.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, help="show progress (default: on a terminal)"
+    )
 
 
 def _export(add: _Add) -> None:
@@ -431,8 +451,6 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
     """Return what to say of an error, and the exit code."""
     if isinstance(error, WrongUsage):
         return f"{error} Try 'lowcal {command} --help'.", WRONG_USAGE
-    if isinstance(error, NotYet):
-        return str(error), UNAVAILABLE
     if isinstance(error, LowcalError):
         return str(error), BAD_DATA
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -7,12 +7,8 @@ from lowcal.errors import LowcalError
 #: The audit's own: satisfied, violated, undecided.
 DONE, VIOLATED, UNDECIDED = 0, 1, 2
 #: The numbers of sysexits.h, and those of a shell for a signal.
-WRONG_USAGE, BAD_DATA, UNAVAILABLE, BUG, INTERRUPTED, TERMINATED, BROKEN_PIPE = 64, 65, 69, 70, 130, 143, 141
+WRONG_USAGE, BAD_DATA, BUG, INTERRUPTED, TERMINATED, BROKEN_PIPE = 64, 65, 70, 130, 143, 141
 
 
 class WrongUsage(LowcalError):
     """The options do not go together, or with this file."""
-
-
-class NotYet(LowcalError):
-    """What was asked for does not exist yet."""
