@@ -192,7 +192,7 @@ def test_peers_run_where_they_are_installed(name, package):
 @pytest.mark.slow
 def test_the_paper_s_claims_with_torch(tmp_path):
     pytest.importorskip("torch", reason="torch is in the extra [experiments]")
-    (result,) = reproduction.run("figure-1", tmp_path, 2, engine="torch", progress=False)
+    (result,) = reproduction.run("figure-1", tmp_path, 2, engine="torch", cache=tmp_path / "cache", progress=False)
     assert all(claim.holds for claim in result.claims if claim.source != "ours")
 
 
