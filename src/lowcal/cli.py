@@ -77,7 +77,7 @@ _REPRODUCE = """example:
   lowcal reproduce figure-1 --seeds 5 --out results
 
 Targets: counterexample (example-b1), seventy-thirty, robustness, figure-1, table, hierarchy, samples, real, all. A run
-that is interrupted goes on where it stopped. Networks are trained with torch where it is installed (extra [experiments]),
+that is interrupted goes on where it stopped. Torch trains the networks where it is installed (extra [experiments]),
 else with NumPy; peers (extra [peers]) and data that are absent are left out with a sentence.
 """
 _EXPORT = """example:

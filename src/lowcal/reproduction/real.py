@@ -247,7 +247,7 @@ def page(summary: dict[str, Any], seconds: dict[str, Any], claims: Sequence[Clai
             {"method": method, **_cells(row), "fit, s": _seconds(seconds[name], method)}
             for method, row in table.items()
         ]
-        texts.append(f"### {TASKS[name].title}, {TASKS[name].n_classes} classes\n\n{markdown_table(rows)}")
+        texts.append(f"## {TASKS[name].title}, {TASKS[name].n_classes} classes\n\n{markdown_table(rows)}")
     absent = "".join(f"\n* {name} is left out: {why}" for name, why in summary["absent"].items())
     absent += "".join(f"\n* {line}." for line in summary["missing"])
     s = summary["settings"]
