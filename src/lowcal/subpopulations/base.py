@@ -99,6 +99,10 @@ class CodeFamily:
         return {"kind": "codes", "names": list(self.names), "tables": tables}
 
 
+#: The table of a code column with one level and one group.
+_ONE = Table(sparse.csr_array(np.ones((1, 1))))
+
+
 @dataclass(frozen=True)
 class Everyone:
     """The whole population, c = 1, on rows that know their shape."""
@@ -107,8 +111,7 @@ class Everyone:
 
     def design(self, rows: Rows) -> Design:
         """Return a column of ones."""
-        ones = Table(sparse.csr_array(np.ones((1, 1))))
-        return Codes((np.zeros(rows.shape[0], dtype=np.uint8),), (ones,))
+        return Codes((np.zeros(rows.shape[0], dtype=np.uint8),), (_ONE,))
 
     def take(self, members: IntArray) -> Everyone:
         """Return itself: there is one member."""
