@@ -127,8 +127,8 @@ def test_memberships_and_groups_of_many_classes_agree() -> None:
 @pytest.mark.parametrize("solver", ["block", "worst", "first"])
 def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
-    counts = {"suprema": 0, "brier": 0, "log_loss": 0}
-    suprema, brier, log_loss = LowDegree.suprema, solvers.brier, solvers.log_loss
+    counts = {"suprema": 0, "norm": 0, "brier": 0, "log_loss": 0}
+    suprema, norm, brier, log_loss = LowDegree.suprema, LowDegree.norm, solvers.brier, solvers.log_loss
 
     def count(name, function):
         def counted(*arguments):
@@ -138,6 +138,7 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
         return counted
 
     monkeypatch.setattr(LowDegree, "suprema", count("suprema", suprema))
+    monkeypatch.setattr(LowDegree, "norm", count("norm", norm))
     monkeypatch.setattr(solvers, "brier", count("brier", brier))
     monkeypatch.setattr(solvers, "log_loss", count("log_loss", log_loss))
     alpha = 0.001 if solver == "block" else 0.005
@@ -145,7 +146,9 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
     assert fit.status == "reached"
     assert fit.n_updates >= 2
     # every predictor is measured once, the start and the end among them; "first" looks at its start and its end only
-    assert counts["suprema"] == (2 if solver == "first" else fit.n_updates + 1)
+    assert counts["norm"] == (2 if solver == "first" else fit.n_updates + 1)
+    # all but the start are measured in the pass that moves them
+    assert counts["suprema"] == (2 if solver == "first" else 1)
     assert counts["brier"] == fit.n_updates + (solver != "first")
     assert counts["log_loss"] == fit.n_updates
 
@@ -294,3 +297,18 @@ def test_gain_of_noise_is_twice_what_noise_brings(geometry: str) -> None:
         gains.append(problem.loss(p) - problem.loss(best))
     told = solvers.gain_of_noise(problem, p, groups)
     assert told == pytest.approx(2 * np.mean(gains), rel=0.15)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_moments_on_the_way_are_those_of_a_pass_of_their_own(degree: int) -> None:
+    data = lowcal.datasets.make_miscalibrated(700, random_state=2)
+    weight = np.random.default_rng(0).random(700)
+    learner = lowcal.Groups().prepare(Frame.of(data.X))
+    y, p = data.y[:, None].astype(float), data.p[:, None]
+    problem = solvers.Problem(y, weight / weight.sum(), LowDegree(degree), learner, 0.001)
+    step = next(solvers.block(problem, p))
+    seen, calls = problem.suprema(step.p), learner.n_calls
+    own = replace(problem).suprema(step.p.copy())
+    assert learner.n_calls == calls + 1  # the first was known already
+    np.testing.assert_allclose(seen.moments, own.moments, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(seen.value, own.value, rtol=0, atol=1e-15)
