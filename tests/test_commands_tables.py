@@ -259,9 +259,11 @@ def test_the_default_sample_is_smaller_for_many_numbers_a_row(monkeypatch):
 
     from lowcal.commands.rows import _budget
 
-    kind = argparse.Namespace(max_rows=None, subpopulations="groups")
-    assert _budget(kind, 1, 9) == _budget(kind, 2, 9) == 6_000_000
+    kind = argparse.Namespace(max_rows=None, subpopulations="groups", command="fit")
+    assert _budget(kind, 1, 9) == _budget(kind, 2, 9) == 14_000_000
+    assert _budget(argparse.Namespace(max_rows=None, subpopulations="groups", command="audit"), 1, 9) == 12_000_000
     assert _budget(kind, 5, 9) == 1_200_000
+    assert _budget(argparse.Namespace(max_rows=None, subpopulations="trees"), 1, 9) == 6_000_000
     assert _budget(argparse.Namespace(max_rows=None, subpopulations="linear"), 1, 9) == 600_000
     assert _budget(argparse.Namespace(max_rows=0, subpopulations="groups"), 1, 9) is None
 

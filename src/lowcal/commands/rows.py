@@ -24,9 +24,9 @@ from lowcal.inputs import SUM_TOLERANCE
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
 
-#: Of a larger file a random sample is used, so that memory stays below 1.5 GB: about this many rows times the numbers
-#: that each of them becomes.
-MOST_NUMBERS = 6_000_000
+#: Of a larger file a random sample is used, so that memory stays below 1.5 GB: so many rows of two classes and listed
+#: groups, else about so many rows times the numbers that each of them becomes.
+MOST_ROWS, MOST_NUMBERS = {"fit": 14_000_000, "audit": 12_000_000}, 6_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +145,8 @@ def _budget(options: argparse.Namespace, n_probabilities: int, n_columns: int) -
     """Return how many rows are used at most."""
     if options.max_rows is not None:
         return options.max_rows or None
+    if n_probabilities <= 2 and options.subpopulations == "groups":
+        return MOST_ROWS[options.command]
     per_row = max(1, n_probabilities if n_probabilities > 2 else 1)
     per_row += n_columns if options.subpopulations == "linear" else 0
     return max(1, MOST_NUMBERS // per_row)
