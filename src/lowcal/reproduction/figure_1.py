@@ -328,8 +328,8 @@ The world is semi-synthetic UCI Adult (`lowcal.datasets.SemiSynthetic`, engine {
 draws x, a network fitted to the real labels plays f*, and y is drawn from it. A three-layer network is trained on
 {s["pretrain"]:,} rows for {s["epochs"]} passes, long enough to be overconfident. It is mended on {s["train"]:,} other
 rows by `multicalibrate` with `Linear()` (sigmoids of linear functions), the block solver, {s["step"]:g} of every step,
-and no held-out stopping; {s["test"]:,} fresh rows judge. MC-full has cells of width 0.1. Sizes and step were chosen after
-trials in which the claims showed clearly; the last two claims try another step. The metrics are those of the
+and no held-out stopping; {s["test"]:,} fresh rows judge. MC-full has cells of width 0.1. Sizes and step were chosen
+after trials in which the claims showed clearly; the last two claims try another step. The metrics are those of the
 paper as corrected in [the specification](../specification.md), section 7: the absolute value in the multiaccuracy
 error, and variances weighted by c. The suprema are over c = 1, {N_SIGMOIDS} random sigmoids, those learned for each
 prediction, and their complements.
