@@ -113,7 +113,7 @@ def displacer(design: Design, theta: FloatArray) -> Displacer:
             return by_cell()(part, U.ids)
         amplitude = by_weight()(part)
         if d == 1:
-            return np.asarray(np.einsum("sn,sn->n", U.T, amplitude.T)[:, None])
+            return np.asarray(np.einsum("ns,ns->n", U, amplitude)[:, None])
         return np.asarray(np.einsum("ns,nsa->na", U, amplitude.reshape(len(amplitude), S, d)))
 
     return displace

@@ -81,12 +81,11 @@ def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: 
 @given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
 def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
     rng = np.random.default_rng(seed)
-    codes, tables, total = codes_of(rng, n, levels), rng.normal(size=(q, levels)), rng.normal(size=(q, n))
+    codes, table, total = codes_of(rng, n, levels), rows_of(rng, levels, q), rows_of(rng, n, q)
     read = total.copy()
-    engine.add_look_up(codes, tables, read)
-    for a in range(q):
-        for i in range(n):
-            assert read[a, i] == pytest.approx(total[a, i] + tables[a, codes[i]], abs=1e-13)
+    engine.add_look_up(codes, table, read)
+    for i in range(n):
+        assert (read[i] == total[i] + table[codes[i]]).all()
 
 
 @BOTH
@@ -95,19 +94,20 @@ def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: in
 def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rows_of(rng, n, q)
-    tables, table, read = rng.normal(size=(q, n_a * n_b)), np.zeros((n_a * n_b, padded(q))), np.zeros((q, n))
+    known, table, read = rows_of(rng, n_a * n_b, q), np.zeros((n_a * n_b, padded(q))), np.zeros((n, padded(q)))
     engine.add_pairs(a, b, n_b, R, table)
-    engine.add_pair_look_up(a, b, n_b, tables, read)
+    engine.add_pair_look_up(a, b, n_b, known, read)
     expected = np.zeros((n_a, n_b, padded(q)))
     for i in range(n):
         expected[a[i], b[i]] += R[i]
-        np.testing.assert_allclose(read[:, i], tables.reshape(q, n_a, n_b)[:, a[i], b[i]], atol=1e-13)
+        assert (read[i] == known.reshape(n_a, n_b, -1)[a[i], b[i]]).all()
     np.testing.assert_allclose(table.reshape(expected.shape), expected, atol=1e-13)
 
 
-@pytest.mark.parametrize("q", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("q", [1, 2, 3, 4])
 @pytest.mark.parametrize("n", [compiled_codes.ROWS - 1, 2 * compiled_codes.ROWS, 3 * compiled_codes.ROWS + 5])
-def test_compiled_sums_are_those_of_a_plain_loop_bit_by_bit(n: int, q: int) -> None:
+@BOTH
+def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: kernels.Kernels, n: int, q: int) -> None:
     rng = np.random.default_rng(n + q)
     a, b, R = *rng.integers(0, 7, (2, n)).astype(np.uint8), rows_of(rng, n, q)
     expected, both = np.zeros((7, padded(q))), np.zeros((49, padded(q)))
@@ -115,8 +115,8 @@ def test_compiled_sums_are_those_of_a_plain_loop_bit_by_bit(n: int, q: int) -> N
     for i in range(n):
         expected[a[i]] += R[i]
         both[7 * int(a[i]) + b[i]] += R[i]
-    COMPILED.add_histogram(a, R, table)
-    COMPILED.add_pairs(a, b, 7, R, pairs)
+    engine.add_histogram(a, R, table)
+    engine.add_pairs(a, b, 7, R, pairs)
     assert table.tobytes() == expected.tobytes()
     assert pairs.tobytes() == both.tobytes()
 
@@ -313,14 +313,3 @@ def test_kernels_let_go_of_the_lock() -> None:
         "lay_powers",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]
-
-
-@pytest.mark.parametrize("width", [1, 2, 4, 8])
-@pytest.mark.parametrize("n", [kernels.FEW_ROWS - 1, kernels.FEW_ROWS])
-def test_histograms_of_few_and_of_many_rows_are_the_same_sums(n, width):
-    rng = np.random.default_rng(n)
-    codes, R = rng.integers(0, 50, n).astype(np.uint16), rng.normal(size=(n, width))
-    out, expected = np.ones((50, width)), np.ones((50, width))
-    kernels.add_histogram(codes, R, out)
-    np.add.at(expected, codes, R)
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)

@@ -61,21 +61,35 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
 
 
 @compile_kernel
-def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
-    """Add tables[a, codes_i] to out[a, i]."""
-    for a in range(len(tables)):
-        table, run = tables[a], out[a]
+def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: int) -> None:
+    """Add the table's entry for every row's code to the row's lanes."""
+    if width == 1:
         for i in range(len(codes)):
-            run[i] += table[codes[i]]
+            lanes[i] += table[codes[i]]
+    elif width == 2:
+        for i in range(len(codes)):
+            add_two(lanes, 2 * i, table, 2 * np.intp(codes[i]))
+    else:
+        for a in range(0, width, 4):
+            for i in range(len(codes)):
+                add_four(lanes, width * i + a, table, width * np.intp(codes[i]) + a)
 
 
 @compile_kernel
-def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, out: FloatArray) -> None:
-    """Add tables[j, a_i * width + b_i] to out[j, i]."""
-    for j in range(len(tables)):
-        table, run = tables[j], out[j]
-        for i in range(len(a)):
-            run[i] += table[a[i] * width + b[i]]
+def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
+    """Add table[codes_i, :] to out[i, :]: one, two or four numbers with one instruction."""
+    _read_codes(codes, table.reshape(-1), out.reshape(-1), table.shape[1])
+
+
+@compile_kernel
+def add_pair_look_up(a: IntArray, b: IntArray, width: int, table: FloatArray, out: FloatArray) -> None:
+    """Add table[a_i * width + b_i, :] to out[i, :]."""
+    pair = np.empty(ROWS, np.intp)
+    for s in range(0, len(a), ROWS):
+        first, second = a[s : s + ROWS], b[s : s + ROWS]
+        for i in range(len(first)):
+            pair[i] = np.intp(first[i]) * width + np.intp(second[i])
+        add_look_up(pair[: len(first)], table, out[s : s + ROWS])
 
 
 @compile_kernel
@@ -158,21 +172,6 @@ def replay(
             for r in range(starts[t], starts[t + 1]):
                 _read_codes(codes[column[r], s : s + ROWS], tables[offset[r] :], lanes, width[t])
             _move(run, lanes, width[t])
-
-
-@compile_kernel
-def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: int) -> None:
-    """Add the table's entry for every row's code to the row's lanes."""
-    if width == 1:
-        for i in range(len(codes)):
-            lanes[i] += table[codes[i]]
-    elif width == 2:
-        for i in range(len(codes)):
-            add_two(lanes, 2 * i, table, 2 * np.intp(codes[i]))
-    else:
-        for a in range(0, width, 4):
-            for i in range(len(codes)):
-                add_four(lanes, width * i + a, table, width * np.intp(codes[i]) + a)
 
 
 @compile_kernel

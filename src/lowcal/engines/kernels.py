@@ -1,7 +1,7 @@
 """Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
 
 A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[i, a], and a
-look-up reads the table for every row, D[a, i] += T[a, c_i]. Moments, Gram matrices, updates and predictions are these
+look-up reads the table for every row, D[i, a] += T[c_i, a]. Moments, Gram matrices, updates and predictions are these
 two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. This file is the
 definition; `compiled_codes` takes the same steps where a problem is large and numba is installed.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from lowcal.simplex import FloatArray, IntArray
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
 COMPILE_FROM = 1 << 21
-#: Below this many rows, making a sparse row costs more than it saves.
-FEW_ROWS = 1 << 13
-
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
 
@@ -88,24 +85,22 @@ def padded(q: int) -> int:
 def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
     """Add sum_i [codes_i = v] R[i, :] to out[v, :]; both are `padded`, rows of R lie one after the other.
 
-    Of many rows, two neighbours are one complex number, which SciPy adds up in half the time of NumPy's `bincount`: as
-    a sparse row whose entries stand in the places of their codes.
+    Two neighbours are added as one complex number.
     """
     n, width = R.shape
-    if n < FEW_ROWS and width <= FEW:
-        codes = codes.astype(np.intp, copy=False)
-        for a in range(width):
-            out[:, a] += np.bincount(codes, R[:, a], len(out))
-        return
-    codes = codes.astype(np.int32, copy=False)
     if width > FEW:
+        codes = codes.astype(np.int32, copy=False)
         one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1, dtype=np.int32)), shape=(n, len(out)))
         out += np.asarray(one_hot.T @ R)
         return
-    numbers = R if width == 1 else R.view(np.complex128)
-    for a, run in enumerate(numbers.T):
-        row = sparse.csr_array((np.ascontiguousarray(run), codes, np.array([0, n], dtype=np.int32)), (1, len(out)))
-        out[:, 2 * a : 2 * a + 2] += row.toarray()[0].view(np.float64).reshape(len(out), -1)
+    index = codes.astype(np.intp, copy=False)
+    for table, run in zip(_lanes(out), _lanes(R), strict=True):
+        np.add.at(table, index, run)
+
+
+def _lanes(A: FloatArray) -> NDArray[Any]:
+    """Return the columns of rows of one, two or four numbers: of the one, or of pairs as complex numbers."""
+    return A.T if A.shape[1] == 1 else A.view(np.complex128).T
 
 
 def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
@@ -113,19 +108,19 @@ def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray
     add_histogram(a.astype(np.intp) * n_b + b, R, out)
 
 
-def add_look_up(codes: IntArray, tables: FloatArray, out: FloatArray) -> None:
-    """Add tables[a, codes_i] to out[a, i]."""
-    if len(tables) <= FEW:
-        codes = codes.astype(np.intp, copy=False)
-        for table, run in zip(tables, out, strict=True):
-            run += np.take(table, codes)
+def add_look_up(codes: IntArray, table: FloatArray, out: FloatArray) -> None:
+    """Add table[codes_i, :] to out[i, :]; both are `padded`."""
+    if table.shape[1] > FEW:
+        out += table[codes]
         return
-    out += tables.T[codes].T
+    index = codes.astype(np.intp, copy=False)
+    for entries, run in zip(_lanes(table), _lanes(out), strict=True):
+        run += np.take(entries, index)
 
 
-def add_pair_look_up(a: IntArray, b: IntArray, width: int, tables: FloatArray, out: FloatArray) -> None:
-    """Add tables[j, a_i * width + b_i] to out[j, i]."""
-    add_look_up(a.astype(np.intp) * width + b, tables, out)
+def add_pair_look_up(a: IntArray, b: IntArray, width: int, table: FloatArray, out: FloatArray) -> None:
+    """Add table[a_i * width + b_i, :] to out[i, :]."""
+    add_look_up(a.astype(np.intp) * width + b, table, out)
 
 
 def add_clipped(

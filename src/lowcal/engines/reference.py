@@ -279,14 +279,14 @@ class Codes:
         n, q = self.shape[0], theta.shape[1]
         stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
         spread = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
-        tables = [np.ascontiguousarray(table.T) for table in spread]
+        tables = [_pad(table) for table in spread]
         add_look_up = kernels_for(n * q * len(tables)).add_look_up
 
         def look_up(part: slice) -> FloatArray:
-            total = np.zeros((q, len(range(n)[part])))
+            total = np.zeros((len(range(n)[part]), padded(q)))
             for c, table in zip(self.codes, tables, strict=True):
                 add_look_up(np.ascontiguousarray(c[part]), table, total)
-            return total.T
+            return total[:, :q]
 
         return look_up
 
@@ -300,14 +300,14 @@ class Codes:
         for t, part in zip(self.decode, np.split(theta, stops), strict=True):
             table = np.zeros((t.shape[0], n_cells + 1, d))  # the last cell is none
             table[:, :n_cells] = t.spread(part.reshape(len(part), -1)).reshape(-1, n_cells, d)
-            tables.append(np.ascontiguousarray(table.reshape(-1, d).T))
+            tables.append(_pad(table.reshape(-1, d)))
         add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
 
         def look_up(part: slice, ids: IntArray) -> FloatArray:
-            total = np.zeros((d, len(ids)))
+            total = np.zeros((len(ids), padded(d)))
             for c, table in zip(self.codes, tables, strict=True):
                 add_pair_look_up(np.ascontiguousarray(c[part]), ids, n_cells + 1, table, total)
-            return total.T
+            return total[:, :d]
 
         return look_up
 
