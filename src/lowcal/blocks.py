@@ -57,6 +57,8 @@ MANY_WEIGHTS = 50
 PRECISION = (10.0, 40.0)
 #: Up to this many subpopulations shift and bend log odds together: the Hessian is dense.
 MOST_BENT = 500
+#: Of many rows, one in so many is enough to begin with.
+SHARE_BENT = 10
 #: Of a code column at most so many sums are held.
 MOST_SUMS = 1 << 24
 
@@ -149,11 +151,12 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
 
 
 def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray | None:
-    """Return a sorted random sample of the rows when there are many; None: all of them."""
+    """Return a sorted random sample of the rows when there are many, one of every run; None: all of them."""
     size = max(GRAM_ROWS, least)
     if n <= size:
         return None
-    return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
+    edges = np.linspace(0, n, size + 1).astype(np.intp)
+    return edges[:-1] + (np.random.default_rng(seed).random(size) * np.diff(edges)).astype(np.intp)
 
 
 def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
@@ -443,5 +446,7 @@ def bent_terms(
     if not weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(weight))
     everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
-    theta = regress(regression, _sample_rows(len(regression.z), seed, 20 * design.shape[1]), everyone, n)
+    rows = len(regression.z)
+    sample = _sample_rows(rows, seed, max(20 * design.shape[1], rows // SHARE_BENT))
+    theta = regress(regression, sample, everyone, n)
     return _split(learner.families, (Monomial(), LogOdds()), theta[:, :, None])

@@ -35,6 +35,8 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
+#: Codes are counted so many at a time: what counting needs stays in cache.
+ROWS = 1 << 16
 
 _BOOLEANS = (False, True)
 _REFUSED = (date, time, timedelta, np.datetime64, np.timedelta64, bytes, complex, np.complexfloating)
@@ -96,7 +98,20 @@ class Column:
         array([2, 0, 1], dtype=uint8)
         """
         own, codes = self._distinct()
-        return _translate(codes, [missing if v is None else numbers.get(v, unseen) for v in own], missing, kind)
+        return _translate(codes, _find_each(own, numbers, missing, unseen), missing, kind)
+
+    def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
+        """Say how many rows `look_up` gives each number.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None, "Oslo"]}).column("city").tally({"Oslo": 2}, 1, 0)
+        array([1, 1, 2])
+        """
+        own, codes = self._distinct()
+        new = np.array([*_find_each(own, numbers, missing, unseen), missing])
+        return np.bincount(new, self._counts(codes, len(own))).astype(np.intp)
+
+    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+        return _count(codes, count)
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows, and only the categories that occur in them.
@@ -141,8 +156,15 @@ class _Unsorted(Column):
         scalars, codes = self._distinct()
         if _are_booleans(value for value in scalars if value is not None):
             return _BOOLEANS
-        present = zip(scalars, _occur(codes, len(scalars)), strict=True)
+        present = zip(scalars, self._counts(codes, len(scalars))[:-1] > 0, strict=True)
         return _sorted({value for value, occurs in present if occurs and value is not None})
+
+    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+        return self._counted
+
+    @cached_property
+    def _counted(self) -> NDArray[np.intp]:
+        return _count(self._codes, len(self._scalars))  # type: ignore[attr-defined]
 
     @cached_property
     def _sorted_codes(self) -> NDArray[np.int32]:
@@ -519,7 +541,7 @@ def _categorical(name: str, categories: Sequence[Hashable], codes: NDArray[Any])
     if _are_booleans(categories):
         kept: Categories = _BOOLEANS
     else:
-        occurs = _occur(codes, len(categories))
+        occurs = _count(codes, len(categories))[:-1] > 0
         kept = tuple(category for category, used in zip(categories, occurs, strict=True) if used)
     if kept == tuple(categories):
         return Column(name, kept, codes.astype(np.int32, copy=False), None)
@@ -533,10 +555,13 @@ def _are_booleans(values: Iterable[Hashable]) -> bool:
     return any(type(value) is bool for value in distinct) and set(distinct) <= set(_BOOLEANS)
 
 
-def _occur(codes: NDArray[Any], count: int) -> NDArray[np.bool_]:
-    """Say which of the codes 0, ..., count - 1 occur; negative ones stand for none."""
-    known = codes if codes.min(initial=0) >= 0 else codes[codes >= 0]
-    return np.asarray(np.bincount(known, minlength=count)[:count] > 0)
+def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
+    total = np.zeros(count + 2, dtype=np.intp)
+    for start in range(0, len(codes), ROWS):
+        total += np.bincount(codes[start : start + ROWS].astype(np.intp) + 1, minlength=count + 2)
+    total[-1] += total[0]
+    return total[1:]
 
 
 def _boolean(name: str, values: FloatArray) -> Column:
@@ -554,7 +579,16 @@ def _recode(codes: NDArray[Any], new: Sequence[int]) -> NDArray[np.int32]:
 
 def _translate(codes: NDArray[Any], new: Sequence[int], missing: int, kind: Any) -> NDArray[Any]:
     """Replace each code by a number; -1, and the place after the last, by that of missing values."""
+    kind = np.dtype(kind)
+    held = int(codes.max(initial=-1)) + 1
+    if kind.kind == "u" and list(new[:held]) == list(range(missing + 1, missing + 1 + held)):
+        return np.asarray(np.add(codes, missing + 1, dtype=kind, casting="unsafe"))
     return np.asarray(np.array([*new, missing], dtype=kind)[codes.astype(np.intp, copy=False)])
+
+
+def _find_each(own: Sequence[Any], numbers: Mapping[Any, int], missing: int, unseen: int) -> list[int]:
+    """Give the number of each distinct value."""
+    return [missing if v is None else numbers.get(v, unseen) for v in own]
 
 
 def _is_missing(value: Any) -> bool:

@@ -68,7 +68,7 @@ def read_outcomes(
     """Check y, p and the weights together and bring them into one convention."""
     given = _as_float(p, "p")
     n_classes = 2 if given.ndim != 2 or given.shape[1] == 1 else given.shape[1]
-    probabilities = read_probabilities(given, Layout(n_classes, None))
+    probabilities = _probabilities(given, Layout(n_classes, None))
     n = len(probabilities)
     if n == 0:
         raise InvalidInput("The input is empty: p has no rows. Give at least one row.")
@@ -115,15 +115,17 @@ def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
     >>> read_probabilities([0.2, 0.9], Layout(2, None)).shape
     (2, 1)
     """
-    array = _as_float(p, "p")
-    if array.ndim == 1:
-        array = array[:, None]
+    return _probabilities(_as_float(p, "p"), layout)
+
+
+def _probabilities(given: FloatArray, layout: Layout) -> FloatArray:
+    array = given[:, None] if given.ndim == 1 else given
     if array.ndim != 2:
         raise InvalidInput(f"p must have shape (n,) or (n, l) for l classes, but its shape is {array.shape}.")
     allowed = (1, 2) if layout.n_classes == 2 else (layout.n_classes,)
     if array.shape[1] not in allowed:
         wanted = "shape (n,) or (n, 2)" if layout.n_classes == 2 else f"{layout.n_classes} columns"
-        raise InvalidInput(f"p must have {wanted}, but its shape is {np.shape(p)}.")
+        raise InvalidInput(f"p must have {wanted}, but its shape is {given.shape}.")
     _check_range(array)
     if array.shape[1] == 1:
         return array
@@ -177,9 +179,9 @@ def _as_labels(y: Any) -> NDArray[Any]:
 
 
 def _check_range(p: FloatArray) -> None:
-    good = (p >= 0.0) & (p <= 1.0)
-    if good.all():
+    if p.min(initial=0.0) >= 0.0 and p.max(initial=1.0) <= 1.0:  # NaN is neither
         return
+    good = (p >= 0.0) & (p <= 1.0)
     row, column = np.unravel_index(int((~good).ravel().argmax()), p.shape)
     value = p[row, column]
     where = f"row {row}" if p.shape[1] == 1 else f"row {row}, column {column}"
@@ -241,9 +243,12 @@ def _read_y(
     _check_labels(y)
     if n_classes == 2 and classes is None and _is_fraction(y):
         return y.astype(np.float64)[:, None], Layout(2, None)
-    known = _classes(y, n_classes, classes)
-    codes = _encode(y, known)
-    if np.count_nonzero(np.bincount(codes[weight > 0])) < 2:
+    if classes is None and _are_numbers_of_classes(y, n_classes):
+        known, codes = list(range(n_classes)), y.astype(np.intp)
+    else:
+        known = _classes(y, n_classes, classes)
+        codes = _encode(y, known)
+    if np.count_nonzero(np.bincount(codes, weight)) < 2:
         raise InvalidInput(
             f"y holds one class only ({known[codes[weight > 0][0]]!r}) in the rows with weight; "
             "calibration needs at least two classes."
@@ -285,6 +290,15 @@ def _is_fraction(y: NDArray[Any]) -> bool:
     if y.dtype.kind != "f":
         return False
     return bool(((y >= 0) & (y <= 1)).all()) and not bool(((y == 0) | (y == 1)).all())
+
+
+def _are_numbers_of_classes(y: NDArray[Any], n_classes: int) -> bool:
+    """Whether y holds nothing but 0, 1, ..., n_classes - 1, as most labels do."""
+    if y.dtype.kind == "b":
+        return True
+    if y.dtype.kind not in "iuf" or len(y) == 0 or y.min() < 0 or y.max() >= n_classes:
+        return False
+    return y.dtype.kind != "f" or bool((y == np.floor(y)).all())
 
 
 def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:

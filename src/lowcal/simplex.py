@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import log_softmax, softmax
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -23,6 +23,9 @@ Geometry = Literal["euclidean", "mirror"]
 
 #: Probabilities are lifted to at least this much before a logarithm is taken, in every place that takes one.
 FLOOR = 1e-9
+
+#: Log odds below minus this much have the same sigmoid: the exponential would overflow.
+FAR = 700.0
 
 #: Losses are summed over so many rows at a time.
 BLOCK = 8192
@@ -63,8 +66,21 @@ def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
     array([[0.75]])
     """
     if p.shape[1] == 1:
-        return np.asarray(expit(log_odds(p) + delta))
+        return sigmoid(log_odds(p) + delta)
     return np.asarray(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1))
+
+
+def sigmoid(z: FloatArray) -> FloatArray:
+    """Return 1 / (1 + exp(-z)), the inverse of the log odds: NumPy's exponential takes many numbers at a time.
+
+    >>> sigmoid(np.array([0.0, np.log(3.0), -1000.0])).round(3)
+    array([0.5 , 0.75, 0.  ])
+    """
+    score = np.maximum(z, -FAR)
+    np.negative(score, out=score)
+    np.exp(score, out=score)
+    score += 1.0
+    return np.divide(1.0, score, out=score)
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -74,7 +90,8 @@ def log_odds(p: FloatArray) -> FloatArray:
     array([ 0.   ,  1.099, 20.723])
     """
     inside = np.clip(p, FLOOR, 1.0 - FLOOR)
-    return np.asarray(np.log(inside / (1.0 - inside)))
+    inside /= 1.0 - inside
+    return np.log(inside, out=inside)
 
 
 def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:
@@ -107,10 +124,11 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
 
 def _binary_log_loss(p: FloatArray, y: FloatArray) -> FloatArray:
     q, y = np.clip(p[:, 0], FLOOR, 1.0 - FLOOR), y[:, 0]
-    likely = np.where(y == 1.0, q, 1.0 - q)  # of a label that is 0 or 1 only one logarithm is needed
-    if ((y == 1.0) | (y == 0.0)).all():
-        return np.asarray(-np.log(likely))
-    return np.asarray(-(y * np.log(q) + (1.0 - y) * np.log1p(-q)))
+    other = 1.0 - y
+    if y @ other == 0.0:  # of a label that is 0 or 1 only one logarithm is needed
+        np.abs(np.subtract(other, q, out=q), out=q)
+        return np.negative(np.log(q, out=q), out=q)
+    return np.asarray(-(y * np.log(q) + other * np.log1p(-q)))
 
 
 def _log_loss(p: FloatArray, y: FloatArray) -> FloatArray:

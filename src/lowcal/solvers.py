@@ -305,7 +305,7 @@ def _bent(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
 
 def _enough(problem: Problem, p: FloatArray, update: Update, found: Suprema) -> Step | None:
     """Return the step of an update if it makes the guaranteed progress; a wary problem asks for more than noise."""
-    moved = update(p, problem.learner.rows)
+    moved = problem.moved(update, p)
     enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
     if problem.is_wary:
         features = sum(len(term.weights) * len(term.theta) for term in update.terms)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit, softmax
+from scipy.special import softmax
 
 from lowcal.engines.clipped import best_step
 from lowcal.engines.reference import rows_in_cache
-from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, log_odds, move, potential
+from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, log_odds, move, potential, sigmoid
 
 #: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
 MOST_NEWTON = 64.0
@@ -100,4 +100,4 @@ def _scalar_derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: 
     """Return the same of scalar predictions."""
     score, along, mass = log_odds(p[:, 0]), delta[:, 0], weight * delta[:, 0]
     seen = mass @ y[:, 0]
-    return lambda eta: float(mass @ expit(score + eta * along) - seen)
+    return lambda eta: float(mass @ sigmoid(score + eta * along) - seen)

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
-from math import exp, log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from lowcal.engines.reference import Design, rows_in_cache
-from lowcal.engines.replay import Program, Read
+from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, read_probabilities
 from lowcal.moments import MomentSums, displacement, displacer
-from lowcal.simplex import FLOOR, FloatArray, Geometry, move
+from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
@@ -149,9 +148,9 @@ def _displacements(terms: Sequence[Term], p: FloatArray, rows: Rows) -> Iterator
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """Scalar Euclidean updates on code columns as one program, and where the rows hold its columns."""
+    """Scalar updates on code columns as one program, and where the rows hold its columns."""
 
-    program: Program
+    program: Program | MirrorProgram
     keys: tuple[Key, ...]
 
     def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
@@ -166,45 +165,6 @@ class Compiled:
     def one(self, p: float, codes: Sequence[int]) -> float:
         """Return the prediction of one row with these codes."""
         return self.program.one(p, codes)
-
-
-#: In place of a power of f: the log odds of f.
-LOG_ODDS = -1
-
-
-@dataclass(frozen=True, eq=False)
-class Mirrored:
-    """Scalar mirror updates on code columns for single rows: look-ups (column, power of f, table) of every update."""
-
-    updates: tuple[tuple[tuple[int, int, memoryview], ...], ...]
-    keys: tuple[Key, ...]
-
-    def one(self, p: float, codes: Sequence[int]) -> float:
-        """Return the prediction of one row with these codes."""
-        for reads in self.updates:
-            inside = min(max(p, FLOOR), 1.0 - FLOOR)
-            z = log(inside / (1.0 - inside))
-            score = z
-            for column, power, table in reads:
-                score += table[codes[column]] * (z if power == LOG_ODDS else p**power)
-            p = 1.0 / (1.0 + exp(-score)) if score > -FAR else exp(score)
-        return p
-
-
-#: Log odds below minus this much have the same exponential and sigmoid.
-FAR = 700.0
-
-
-def mirrored(updates: Sequence[Update]) -> Mirrored | None:
-    """Return mirror updates as look-ups; None if one is of another kind."""
-    if not all(update.geometry == "mirror" and _has_look_ups(update, Monomial | LogOdds) for update in updates):
-        return None
-    every = [[read for term in update.terms for read in _reads(term)] for update in updates]
-    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
-    return Mirrored(
-        tuple(tuple((keys[key], power, memoryview(table.data)) for key, power, table in reads) for reads in every),
-        tuple(keys),
-    )
 
 
 def _has_look_ups(update: Update, weights: Any) -> bool:
@@ -246,13 +206,16 @@ def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
 
 def compile_updates(updates: Sequence[Update]) -> Compiled | None:
     """Return a program that does the same as the updates; None if one is of another kind, or the tables are large."""
-    sizes = [table_size(update) for update in updates]
+    is_mirror = bool(updates) and all(update.geometry == "mirror" for update in updates)
+    if is_mirror and not all(_has_look_ups(update, Monomial | LogOdds) for update in updates):
+        return None
+    sizes = [0 if is_mirror else table_size(update) for update in updates]
     if any(size is None for size in sizes) or (len(updates) > 1 and sum(size or 0 for size in sizes) > MOST_NUMBERS):
         return None
     every = [[read for term in update.terms for read in _reads(term)] for update in updates]
     keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
-    program = Program.of([[Read(keys[key], power, table) for key, power, table in reads] for reads in every])
-    return Compiled(program, tuple(keys))
+    listed = [[Read(keys[key], power, table) for key, power, table in reads] for reads in every]
+    return Compiled(MirrorProgram.of(listed) if is_mirror else Program.of(listed), tuple(keys))
 
 
 def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
@@ -342,13 +305,8 @@ class Predictor:
         return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
 
     @cached_property
-    def _single(self) -> Compiled | Mirrored | None:
-        """All updates as what moves a single row, if they are made of look-ups."""
-        return self._whole or mirrored(self.updates)
-
-    @cached_property
-    def _whole(self) -> Compiled | None:
-        """All updates as one program, if each is a scalar Euclidean one on code columns with powers of f."""
+    def _single(self) -> Compiled | None:
+        """All updates as one program, if they are made of look-ups and of one geometry."""
         return compile_updates(self.updates)
 
     @cached_property

@@ -53,8 +53,9 @@ def test_a_few_steps_reach_the_minimum(everyone, size, spread):
     sample = None if size is None else np.sort(np.random.default_rng(2).choice(400, size, replace=False))
     best = minimize(lambda t: loss(r, t), np.zeros(16), tol=1e-12).fun
     found = loss(r, regress(r, sample, everyone, n))
-    assert best - 1e-9 <= found <= best + (0.1 if spread < 2 else 2.0) * ENOUGH / n
-    assert found < loss(r, np.zeros(16)) - 5 * ENOUGH / n
+    worth = 16 * ENOUGH / n
+    assert best - 1e-9 <= found <= best + (0.1 if spread < 2 else 1.0) * worth
+    assert found < loss(r, np.zeros(16)) - 5 * worth
 
 
 def test_rows_keep_the_regression_of_those_rows():
@@ -78,7 +79,7 @@ def test_sure_predictions_that_are_wrong_do_no_harm():
     r = Regression(Matrix(np.ones((300, 1))), z, y, np.full(300, 1 / 300), np.full((1, 2), 1e-4))
     best = minimize(lambda t: loss(r, t), np.array([shift, slope]), tol=1e-12).fun
     for everyone in (0, None):
-        assert loss(r, regress(r, None, everyone, 300.0)) <= best + ENOUGH / 300
+        assert loss(r, regress(r, None, everyone, 300.0)) <= best + 2 * ENOUGH / 300
 
 
 def test_pairs_of_steps_correct_a_wrong_hessian():

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import expit
 
 from lowcal.engines.reference import Design, rows_in_cache
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, sigmoid
 
-#: Steps end with one that lowers the loss by less than this many rows' worth, as much as a parameter of noise.
-ENOUGH = 0.5
+#: Steps end with one that lowers the loss by less than this many rows' worth for each parameter: a tenth of what its
+#: noise alone is worth. What is left after that step is a small share of it.
+ENOUGH = 0.05
+#: On some of the rows, steps end sooner: these rows have noise of their own.
+ENOUGH_OF_SAMPLE = 0.1
 #: No more steps than this on the sample, and on all rows.
 MOST_STEPS = 12
 #: The best line for everyone is found on so many rows.
@@ -47,17 +49,18 @@ class Regression:
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
         sums, combination = self.design.sums(2), self.design.combination(theta)
-        for part in rows_in_cache(len(self.z), 2):
-            z = self.z[part]
-            shift, slope = combination(part).T
-            r = self.weight[part] * (self.y[part] - expit(z + shift + slope * z))
-            sums.add(part, np.stack([r, r * z]).T)
+        for part in rows_in_cache(len(self.z), 4):
+            z, R = self.z[part], combination(part)
+            r = np.subtract(self.y[part], sigmoid(_bend(z, R)))
+            r *= self.weight[part]
+            R[:, 0] = r
+            np.multiply(r, z, out=R[:, 1])
+            sums.add(part, R)
         return sums.total() - self.penalty * theta
 
     def hessian(self, theta: FloatArray) -> FloatArray:
         """Return the Hessian, features ordered as theta.ravel()."""
-        shift, slope = self.design.combine(theta).T
-        f = expit(self.z + shift + slope * self.z)
+        f = sigmoid(_bend(self.z, self.design.combine(theta)))
         h = self.weight * f * (1.0 - f)
         one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
         m = len(one)
@@ -65,6 +68,14 @@ class Regression:
         H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
         flat = H.reshape(2 * m, 2 * m)
         return flat + np.diag(self.penalty.ravel() + 1e-9 * np.diag(flat))
+
+
+def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
+    """Return z + shift + slope z for the shift and the slope of every row."""
+    score = amplitude[:, 1] * z
+    score += amplitude[:, 0]
+    score += z
+    return score
 
 
 @dataclass
@@ -131,7 +142,7 @@ def fit_line(z: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
 
     score, least = z, loss(z)
     for _ in range(MOST_STEPS):
-        f = expit(score)
+        f = sigmoid(score)
         g, h = A.T @ (weight * (y - f)), weight * f * (1.0 - f)
         step = np.linalg.solve((A * h[:, None]).T @ A + LEAST_BEND * np.eye(2), g)
         while (found := loss(score + A @ step)) > least and np.abs(step).max() > LEAST_BEND:
@@ -155,6 +166,7 @@ def regress(regression: Regression, sample: IntArray | None, everyone: int | Non
         few = slice(None, None, -(-len(some.z) // LINE_ROWS))
         theta[everyone] = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
     path = Path(some.hessian(theta))
+    worth = theta.size / n
     if sample is not None:
-        theta = ascend(some, theta, path, ENOUGH / n * len(regression.z) / len(some.z))
-    return ascend(regression, theta, path, ENOUGH / n)
+        theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
+    return ascend(regression, theta, path, ENOUGH * worth)

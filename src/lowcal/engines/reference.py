@@ -333,9 +333,12 @@ class Codes:
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
+        wide = _pad(H)
+        numbers = wide.size * len(self.codes) * (len(self.codes) + 1) // 2
 
         def block(j: int, k: int) -> FloatArray:
-            return _pair_gram(self.codes[j], self.decode[j], self.codes[k], self.decode[k], H)
+            every = _pair_gram(self.codes[j], self.decode[j], self.codes[k], self.decode[k], wide, numbers)
+            return every[: H.shape[1]]
 
         return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
 
@@ -604,16 +607,15 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
     return total
 
 
-def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray) -> FloatArray:
+def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray, numbers: int) -> FloatArray:
     """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
         codes = np.arange(A.shape[0])
         return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
     if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
-        q = H.shape[1]
-        pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H)
-        by_b = B.gather(pairs.transpose(1, 0, 2).reshape(B.shape[0], -1)).reshape(B.shape[1], A.shape[0], q)
-        return _gathered(A, by_b.transpose(2, 1, 0))
+        pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H, numbers)
+        by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], -1)
+        return _gathered(B, by_a.transpose(2, 1, 0)).transpose(0, 2, 1)
     if isinstance(B, Table) and (A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, Table)):
         return _gathered(A, _group_sums(a, A.shape[0], b, B, H))
     if isinstance(A, Table):
@@ -703,13 +705,17 @@ def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     return table[:, :q]
 
 
-def pair_histogram(a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray) -> FloatArray:
-    """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q)."""
+def pair_histogram(
+    a: IntArray, b: IntArray, n_a: int, n_b: int, R: FloatArray, numbers: int | None = None
+) -> FloatArray:
+    """Return sum_i [a_i = v, b_i = w] R_i for every pair of levels, shape (n_a, n_b, q).
+
+    `numbers`: how many are added by a caller who asks several times, which decides on compiled kernels.
+    """
     n, q = R.shape
     table = np.zeros((n_a * n_b, padded(q)))
-    add_pairs = kernels_for(n * q).add_pairs
-    # a piece is as long as the table, if that is more: NumPy adds whole tables
-    for part in pieces(n, max(1, CHUNK // max(n_a * n_b, CACHE // max(q, 1)))):
+    add_pairs = kernels_for(n * q if numbers is None else numbers).add_pairs
+    for part in rows_in_cache(n, q):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
         add_pairs(first, second, n_b, _pad(R[part]), table)
     return table[:, :q].reshape(n_a, n_b, q)

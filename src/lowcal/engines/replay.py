@@ -6,7 +6,8 @@ A scalar Euclidean update on code columns with weights f^j is
 
 one table look-up for each column: what belongs to the powers of f lies side by side. A list of such updates is a
 program: tables, and which of them an update reads. The work of an update on a piece of rows is too small for a call of
-its own, so compiled code runs the whole program on each piece.
+its own, so compiled code runs the whole program on each piece. A mirror update adds the same look-ups to the log odds,
+which may be read like a power of f; NumPy takes its logarithms and exponentials.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.kernels import kernels_for, padded
-from lowcal.engines.reference import code_rows
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.engines.kernels import FEW, kernels_for, padded
+from lowcal.engines.reference import code_rows, rows_in_cache
+from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray, log_odds, sigmoid
 
+#: In place of a power of f: the log odds of f.
+LOG_ODDS = -1
 #: So many rows are in work at a time: their predictions and the codes of a few columns stay in cache.
 ROWS = 1 << 16
 
@@ -151,6 +155,88 @@ class Program:
             (width, reads[start:stop]) if g < 0 else (1, [(masks[g][0], power, step, masks[g][1])])
             for (g, step, power, width), (start, stop) in zip(moves, pairwise(self.starts.tolist()), strict=True)
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class MirrorUpdate:
+    """The look-ups of one mirror update: the powers of f, and for each column a table of their factors."""
+
+    powers: tuple[int, ...]
+    tables: dict[int, FloatArray]
+
+    @classmethod
+    def of(cls, update: Sequence[Read]) -> MirrorUpdate:
+        """Lay the tables of one column side by side."""
+        powers = tuple(dict.fromkeys(read.power for read in update))
+        tables: dict[int, FloatArray] = {}
+        for read in update:
+            table = tables.setdefault(read.column, np.zeros((len(read.table), padded(len(powers)))))
+            table[:, powers.index(read.power)] += read.table
+        return cls(powers, tables)
+
+
+@dataclass(frozen=True, eq=False)
+class MirrorProgram:
+    """Scalar mirror updates on code columns: look-ups times powers of f, or times logit f, are added to logit f."""
+
+    updates: tuple[MirrorUpdate, ...]
+
+    @classmethod
+    def of(cls, updates: Sequence[Sequence[Read]]) -> MirrorProgram:
+        """Lay out the tables of every update."""
+        return cls(tuple(MirrorUpdate.of(update) for update in updates))
+
+    def __call__(self, f: FloatArray, codes: Sequence[IntArray]) -> FloatArray:
+        """Return the predictions after all updates.
+
+        >>> double = MirrorProgram.of([[Read(0, LOG_ODDS, np.array([0.0, 1.0]))]])
+        >>> double(np.array([0.75, 0.75]), [np.array([0, 1])])
+        array([0.75, 0.9 ])
+        """
+        moved = np.empty(len(f))
+        for part, here in self.pieces(f, codes):
+            moved[part] = here
+        return moved
+
+    def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the predictions after all updates, a piece of the rows at a time."""
+        numbers = max((len(update.powers) * len(update.tables) for update in self.updates), default=0)
+        add_look_up = kernels_for(len(f) * numbers).add_look_up
+        for part in rows_in_cache(len(f), FEW):
+            here = f[part]
+            for update in self.updates:
+                z = log_odds(here)
+                factors = np.zeros((len(z), padded(len(update.powers))))
+                for column, table in update.tables.items():
+                    add_look_up(np.ascontiguousarray(codes[column][part]), table, factors)
+                score = z.copy()
+                for k, power in enumerate(update.powers):
+                    score += factors[:, k] if power == 0 else factors[:, k] * (z if power == LOG_ODDS else here**power)
+                here = sigmoid(score)
+            yield part, here
+
+    def one(self, f: float, codes: Sequence[int]) -> float:
+        """Return the prediction of one row after all updates."""
+        for reads in self._listed:
+            inside = min(max(f, FLOOR), 1.0 - FLOOR)
+            z = log(inside / (1.0 - inside))
+            score = z
+            for power, tables in reads:
+                factor = 0.0
+                for column, table in tables:
+                    factor += table[codes[column]]
+                score += factor * (z if power == LOG_ODDS else f**power)
+            f = 1.0 / (1.0 + exp(-max(score, -FAR)))
+        return f
+
+    @cached_property
+    def _listed(self) -> list[list[tuple[int, list[tuple[int, memoryview]]]]]:
+        """The look-ups of every update and power as views of the tables, which Python reads faster."""
+
+        def views(update: MirrorUpdate, k: int) -> list[tuple[int, memoryview]]:
+            return [(c, memoryview(np.ascontiguousarray(table[:, k]).data)) for c, table in update.tables.items()]
+
+        return [[(power, views(update, k)) for k, power in enumerate(update.powers)] for update in self.updates]
 
 
 def _by_column(update: Sequence[Read], width: int) -> dict[int, FloatArray]:

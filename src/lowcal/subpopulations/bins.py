@@ -79,17 +79,9 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     column = X.column(column_name)
     if not column.is_numeric:
         return learn_levels(column, max_bins, sample_weight)
-    distinct, mass = _distinct(X.numeric([column_name])[:, 0], sample_weight)
+    distinct, mass = weighted_values(X.numeric([column_name])[:, 0], sample_weight)
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
     return Levels(column.name, None, tuple(cuts))
-
-
-def _distinct(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct values with weight and the weight of each; equal weights need a sort only."""
-    if len(values) == 0 or sample_weight.min() < sample_weight.max():
-        return weighted_values(values, sample_weight)
-    distinct, count = np.unique(values[~np.isnan(values)], return_counts=True)
-    return distinct, count * sample_weight[0]
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -31,7 +32,7 @@ from lowcal.subpopulations.base import (
     is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import UNSEEN, Levels, Weigh, drop_rare, learn_levels, masses, resolve
+from lowcal.subpopulations.levels import UNSEEN, Levels, Masses, drop_rare, learn_levels, resolve
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -165,17 +166,17 @@ def _prepare(
 ) -> WeakLearner:
     check_min_mass(min_mass)
     check_whole("n_bins", n_bins, 2)
-    weigh = masses(sample_weight)
+    weigh = Masses(sample_weight)
     found = [
         drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, weigh, min_mass) for c in resolve(columns, X)
     ]
-    levels = tuple(level for level, _ in found)
+    levels = tuple(column.levels for column in found)
     limit = MERGED_LEVELS
     if depth > 1:
         limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
     encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
-    rows = encoder.merge([codes for _, codes in found], X.n_rows)
-    family = _list_groups(encoder, depth, rows, weigh, min_mass, everyone)
+    rows = encoder.merge([column.codes for column in found], X.n_rows)
+    family = _list_groups(encoder, depth, rows, weigh, [column.mass for column in found], min_mass, everyone)
     require_members(family.names, "The class of groups", min_mass)
     return WeakLearner(encoder, rows, sample_weight, [family])
 
@@ -221,36 +222,37 @@ def _list_groups(
     encoder: GroupEncoder,
     depth: int,
     rows: Sequence[IntArray],
-    weigh: Weigh,
+    weigh: Masses,
+    single: Sequence[FloatArray],
     min_mass: float,
     everyone: bool,
 ) -> CodeFamily:
-    """Return every group that is worth min_mass rows, the whole population first."""
+    """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
     sizes = [prod(encoder.shape(merged)) for merged in encoder.plan]
     tables = _Tables([[] for _ in sizes], [[] for _ in sizes])
     if everyone:
         tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = [weigh(c, s) for c, s in zip(rows, sizes, strict=True)]
+    mass = cache(lambda k: weigh(rows[k], sizes[k]))
     for size in range(1, min(depth, len(encoder.levels)) + 1):
         for subset in combinations(range(len(encoder.levels)), size):
             k = next(k for k, merged in enumerate(encoder.plan) if set(subset) <= set(merged))
-            tables.add(k, *_conjunctions(encoder, encoder.plan[k], subset, mass[k], min_mass))
+            key = _keys(encoder, encoder.plan[k], subset)
+            total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
+            tables.add(k, *_conjunctions(encoder, subset, key, total, min_mass))
     return tables.family(sizes)
 
 
+def _keys(encoder: GroupEncoder, merged: tuple[int, ...], subset: tuple[int, ...]) -> IntArray:
+    """Return the joint level of some of the merged columns, for every level of the merged column."""
+    joint = np.unravel_index(np.arange(prod(encoder.shape(merged))), encoder.shape(merged))
+    return np.ravel_multi_index(tuple(joint[merged.index(k)] for k in subset), encoder.shape(subset))
+
+
 def _conjunctions(
-    encoder: GroupEncoder,
-    merged: tuple[int, ...],
-    subset: tuple[int, ...],
-    mass: FloatArray,
-    min_mass: float,
+    encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
 ) -> tuple[IntArray, IntArray, list[str]]:
-    """Return (joint level, group) pairs and names for one set of columns; mass holds sums of w and w^2 a level."""
-    joint = np.unravel_index(np.arange(len(mass)), encoder.shape(merged))
-    parts = [joint[merged.index(k)] for k in subset]
+    """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
     shape = encoder.shape(subset)
-    key = np.ravel_multi_index(tuple(parts), shape)
-    total = histogram(key, mass, prod(shape))
     enough = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass)
     values = np.unravel_index(np.arange(prod(shape)), shape)
     keep = enough & np.all([v != UNSEEN for v in values], axis=0)

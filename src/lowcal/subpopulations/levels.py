@@ -7,11 +7,11 @@ levels from 2 on the categories or the bins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from lowcal.subpopulations.base import effective_rows, is_enough
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
-#: The codes of a column and how many levels it has -> sums of w and w^2 for each level.
-Weigh: TypeAlias = Callable[[IntArray, int], FloatArray]
+#: Whole numbers within so wide a range are counted, not sorted.
+MOST_COUNTED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Levels:
         if self.categories is not None and column.values is not None:
             return _levels_of_numbers(column.values, self.categories).astype(kind, copy=False)
         if self.categories is not None:
-            return column.look_up(self._numbers, MISSING, UNSEEN, kind)
+            return column.look_up(self.numbers, MISSING, UNSEEN, kind)
         values = X.numeric([self.column])[:, 0]
         bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
         return np.where(np.isnan(values), MISSING, bins).astype(kind)
@@ -68,7 +68,7 @@ class Levels:
         return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
 
     @cached_property
-    def _numbers(self) -> dict[Hashable, int]:
+    def numbers(self) -> dict[Hashable, int]:
         """The level of each category."""
         return {category: FIRST + k for k, category in enumerate(self.categories or ())}
 
@@ -140,42 +140,92 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
 
 
-def drop_rare(levels: Levels, X: Frame, weigh: Weigh, min_mass: float) -> tuple[Levels, IntArray]:
-    """Return the levels without categories worth fewer than min_mass rows, which no group could hold, and the codes."""
+@dataclass(frozen=True, eq=False)
+class Masses:
+    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted."""
+
+    sample_weight: FloatArray
+
+    @cached_property
+    def each(self) -> FloatArray | None:
+        """The sums of one row if all have the same weight."""
+        w = self.sample_weight
+        if len(w) == 0 or w.min() < w.max():
+            return None
+        return np.array([w[0], w[0] * w[0]])
+
+    def __call__(self, codes: IntArray, count: int) -> FloatArray:
+        """Return the sums, shape (count, 2).
+
+        >>> Masses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+        array([[0.5 , 0.25],
+               [1.  , 0.5 ]])
+        """
+        if self.each is None:
+            return histogram(codes, self._both, count)
+        total = np.zeros(count, dtype=np.intp)
+        for part in pieces(len(codes), CHUNK // CACHE):
+            total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=count)
+        return np.asarray(total[:, None] * self.each)
+
+    def of_levels(self, levels: Levels, X: Frame, codes: IntArray) -> FloatArray:
+        """Return the sums of a column's levels; the rows of categories are counted once for all questions."""
+        column = X.column(levels.column)
+        if self.each is None or levels.categories is None or column.values is not None:
+            return self(codes, levels.count)
+        found = column.tally(levels.numbers, MISSING, UNSEEN)
+        count = np.zeros(levels.count, dtype=np.intp)
+        count[: len(found)] = found
+        return np.asarray(count[:, None] * self.each)
+
+    @cached_property
+    def _both(self) -> FloatArray:
+        return np.column_stack([self.sample_weight, np.square(self.sample_weight)])
+
+
+class Weighed(NamedTuple):
+    """A column's levels, the level of every row, and sums of w and w^2 for each level."""
+
+    levels: Levels
+    codes: IntArray
+    mass: FloatArray
+
+
+def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weighed:
+    """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
-    if levels.categories is None:
-        return levels, codes
-    sums = weigh(codes, levels.count)[FIRST:]
-    enough = is_enough(effective_rows(sums[:, 0], sums[:, 1]), min_mass)
-    if enough.all():
-        return levels, codes
+    mass = weigh.of_levels(levels, X, codes)
+    enough = is_enough(effective_rows(*mass[FIRST:].T), min_mass)
+    if levels.categories is None or enough.all():
+        return Weighed(levels, codes, mass)
     kept = replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
-    return kept, kept.codes(X)
-
-
-def masses(sample_weight: FloatArray) -> Weigh:
-    """Return what sums w and w^2 over the rows of each level of a code column; of equal weights it only counts rows.
-
-    >>> masses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
-    array([[0.5 , 0.25],
-           [1.  , 0.5 ]])
-    """
-    if len(sample_weight) and (sample_weight == sample_weight[0]).all():
-        one = sample_weight[0] * np.array([1.0, sample_weight[0]])
-        return lambda codes, count: np.asarray(_count(codes, count)[:, None] * one)
-    both = np.column_stack([sample_weight, np.square(sample_weight)])
-    return lambda codes, count: histogram(codes, both, count)
-
-
-def _count(codes: IntArray, count: int) -> IntArray:
-    return np.bincount(codes.astype(np.intp, copy=False), minlength=count)
+    codes = kept.codes(X)
+    return Weighed(kept, codes, weigh.of_levels(kept, X, codes))
 
 
 def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct values that are present and have weight, sorted, and the weight of each."""
+    """Return the distinct values that are present and have weight, sorted, and the weight of each.
+
+    Whole numbers of a small range are counted, others sorted.
+
+    >>> weighted_values(np.array([2.0, np.nan, 0.5, 2.0]), np.array([1.0, 1.0, 2.0, 3.0]))
+    (array([0.5, 2. ]), array([2., 4.]))
+    """
     seen = ~np.isnan(values) & (sample_weight > 0)
-    distinct, which = np.unique(values[seen], return_inverse=True)
-    return distinct, histogram(which, sample_weight[seen, None], len(distinct))[:, 0]
+    if not seen.all():
+        values, sample_weight = values[seen], sample_weight[seen]
+    if len(values) == 0:
+        return values, sample_weight
+    low, high = values.min(), values.max()
+    if high - low < MOST_COUNTED and (values == np.floor(values)).all():
+        which = (values - low).astype(np.intp)
+        held = np.flatnonzero(np.bincount(which))
+        return np.asarray(low + held), np.bincount(which, sample_weight)[held]
+    if sample_weight.min() == sample_weight.max():
+        distinct, count = np.unique(values, return_counts=True)
+        return distinct, np.asarray(count * sample_weight[0], dtype=np.float64)
+    distinct, which = np.unique(values, return_inverse=True)
+    return distinct, histogram(which, sample_weight[:, None], len(distinct))[:, 0]
 
 
 def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
