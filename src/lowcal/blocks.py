@@ -53,8 +53,9 @@ SWEEPS, SWEPT = 10, 0.05
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
-#: Log odds are shifted and bent by group with priors of precision 10 and 40: deviations of about .3, and .15 a unit.
-PRECISION = (10.0, 40.0)
+#: Log odds are shifted and bent by group with priors of precision 1 and 40: deviations of about 1, and .15 a unit. A
+#: stronger prior for shifts would leave violations of small groups behind.
+PRECISION = (1.0, 40.0)
 #: Up to this many subpopulations shift and bend log odds together: the Hessian is dense.
 MOST_BENT = 500
 #: Of many rows, one in so many is enough to begin with.
@@ -441,11 +442,13 @@ def bent_terms(
     A start that is over- or underconfident is wrong by a slope in log odds, which few powers of f can't express.
     """
     n, design = 1.0 / float(weight @ weight), learner.design()
+    everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
     penalty = np.tile(np.array(PRECISION) / n, (design.shape[1], 1))
+    if everyone is not None:
+        penalty[everyone] = 0.0
     regression = Regression(design, log_odds(p[:, 0]), y[:, 0], weight, penalty)
     if not weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(weight))
-    everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
     rows = len(regression.z)
     sample = _sample_rows(rows, seed, max(20 * design.shape[1], rows // SHARE_BENT))
     theta = regress(regression, sample, everyone, n)

@@ -559,7 +559,7 @@ def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
     """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
     total = np.zeros(count + 2, dtype=np.intp)
     for start in range(0, len(codes), ROWS):
-        total += np.bincount(codes[start : start + ROWS].astype(np.intp) + 1, minlength=count + 2)
+        total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
     total[-1] += total[0]
     return total[1:]
 

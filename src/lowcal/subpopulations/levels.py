@@ -220,7 +220,7 @@ def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[Floa
     if high - low < MOST_COUNTED and (values == np.floor(values)).all():
         which = (values - low).astype(np.intp)
         held = np.flatnonzero(np.bincount(which))
-        return np.asarray(low + held), np.bincount(which, sample_weight)[held]
+        return np.asarray(low + held), np.asarray(np.bincount(which, sample_weight)[held], dtype=np.float64)
     if sample_weight.min() == sample_weight.max():
         distinct, count = np.unique(values, return_counts=True)
         return distinct, np.asarray(count * sample_weight[0], dtype=np.float64)
