@@ -156,8 +156,10 @@ def roofline(n: int, array_bytes: int) -> str:
         f"at least {reading:.1f} ns, and adds into {columns} tables, at least {adding:.1f} ns; into one for each of the",
         f"{COLUMNS} columns that were given, at least {SCATTER * COLUMNS:.1f} ns.",
     ]
-    return "\n".join(said) + "\n\n" + table(
-        ["pass", "CPU ns a row", "times the limit, merged columns", "times the limit, given columns"], lines
+    return (
+        "\n".join(said)
+        + "\n\n"
+        + table(["pass", "CPU ns a row", "times the limit, merged columns", "times the limit, given columns"], lines)
     )
 
 

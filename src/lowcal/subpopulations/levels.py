@@ -211,21 +211,35 @@ def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[Floa
     >>> weighted_values(np.array([2.0, np.nan, 0.5, 2.0]), np.array([1.0, 1.0, 2.0, 3.0]))
     (array([0.5, 2. ]), array([2., 4.]))
     """
+    counted = _counted(values, sample_weight)
+    if counted is not None:
+        return counted
     seen = ~np.isnan(values) & (sample_weight > 0)
     if not seen.all():
         values, sample_weight = values[seen], sample_weight[seen]
-    if len(values) == 0:
-        return values, sample_weight
-    low, high = values.min(), values.max()
-    if high - low < MOST_COUNTED and (values == np.floor(values)).all():
-        which = (values - low).astype(np.intp)
-        held = np.flatnonzero(np.bincount(which))
-        return np.asarray(low + held), np.asarray(np.bincount(which, sample_weight)[held], dtype=np.float64)
-    if sample_weight.min() == sample_weight.max():
-        distinct, count = np.unique(values, return_counts=True)
-        return distinct, np.asarray(count * sample_weight[0], dtype=np.float64)
-    distinct, which = np.unique(values, return_inverse=True)
-    return distinct, histogram(which, sample_weight[:, None], len(distinct))[:, 0]
+    if len(values) == 0 or sample_weight.min() < sample_weight.max():
+        distinct, which = np.unique(values, return_inverse=True)
+        return distinct, histogram(which, sample_weight[:, None], len(distinct))[:, 0]
+    distinct, count = np.unique(values, return_counts=True)
+    return distinct, np.asarray(count * sample_weight[0], dtype=np.float64)
+
+
+def _counted(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """Return the same for whole numbers of a small range, a piece of the rows at a time; None for others."""
+    low, high = np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
+    if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low)):
+        return None
+    size = int(high - low) + 1
+    held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
+    for part in pieces(len(values), CHUNK // CACHE):
+        shifted, weight = values[part] - low, sample_weight[part]
+        which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)  # the last place is for missing values
+        if ((which != shifted) & (which < size)).any():
+            return None
+        held += np.bincount(which, weight > 0, size + 1).astype(np.intp)
+        mass += np.bincount(which, weight, size + 1)
+    present = np.flatnonzero(held[:size])
+    return np.asarray(low + present), mass[present]
 
 
 def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
