@@ -153,8 +153,8 @@ def roofline(n: int, array_bytes: int) -> str:
     said = [
         f"Reading one array: {speed / 1e9:.1f} GB a CPU second.",
         f"{n:,} rows, 100 groups in {columns} code columns, degree 2: a pass reads {n_bytes / n:.0f} bytes a row,",
-        f"at least {reading:.1f} ns, and adds into {columns} tables, at least {adding:.1f} ns; with a table for each of",
-        f"the {COLUMNS} columns that were given, at least {SCATTER * COLUMNS:.1f} ns.",
+        f"at least {reading:.1f} ns, and adds into {columns} tables, at least {adding:.1f} ns; with a table for each",
+        f"of the {COLUMNS} columns that were given, at least {SCATTER * COLUMNS:.1f} ns.",
     ]
     return (
         "\n".join(said)
