@@ -58,7 +58,7 @@ def test_the_baseline_is_compared_over_seeds(load, capsys):
 def test_a_pass_is_set_against_its_limit(load):
     latency = load("latency")
     shown = latency.roofline(2_000, 800_000)
-    assert [row[0] for row in cells(shown, "update")] == ["update"]
+    assert [row[0] for row in cells(shown, "mirror update")] == ["mirror update"]
     assert float(cells(shown, "moments")[0][1]) > 0
     assert "100 groups" in shown
 

@@ -54,7 +54,7 @@ def test_a_solver_that_can_not_move_ends_and_says_so(solver, monkeypatch):
     from lowcal import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: 0.0)
-    fit = lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver)
+    fit = lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean")
     assert fit.status == "stalled"
     assert fit.n_updates == 0
     assert "no step lowers the loss" in str(fit)
@@ -65,7 +65,7 @@ def test_a_step_that_would_raise_the_loss_is_not_taken(solver, monkeypatch):
     from lowcal import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: -1.0)
-    assert lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver).n_updates == 0
+    assert lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean").n_updates == 0
 
 
 def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeypatch):

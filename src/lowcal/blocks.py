@@ -56,6 +56,8 @@ MANY_WEIGHTS = 50
 #: Log odds are shifted and bent by group with priors of precision 1 and 40: deviations of about 1, and .15 a unit. A
 #: stronger prior for shifts would leave violations of small groups behind.
 PRECISION = (1.0, 40.0)
+#: The precision for everyone together, as a share: next to nothing, but predictions may be the same for all.
+FREE = 0.01
 #: Up to this many subpopulations shift and bend log odds together: the Hessian is dense.
 MOST_BENT = 500
 #: Of many rows, one in so many is enough to begin with.
@@ -445,7 +447,7 @@ def bent_terms(
     everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
     penalty = np.tile(np.array(PRECISION) / n, (design.shape[1], 1))
     if everyone is not None:
-        penalty[everyone] = 0.0
+        penalty[everyone] *= FREE
     regression = Regression(design, log_odds(p[:, 0]), y[:, 0], weight, penalty)
     if not weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(weight))
