@@ -11,14 +11,17 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from lowcal.blocks import bent_terms, block_terms, can_bend
+from lowcal.engines.cells import Cells
 from lowcal.moments import residual
+from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
+from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
@@ -124,12 +127,26 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An update, the predictions after it, the violation seen before it, and the drop of the potential if known."""
+    """An update, the predictions after it, the violation seen before it, and the drop of the potential if known.
+
+    `state` is the predictions, or cells: then the predictions of single rows are computed when they are asked for.
+    """
 
     update: Update
-    p: FloatArray
+    state: FloatArray | Cells
     violation: float
     progress: float = np.nan
+
+    @cached_property
+    def p(self) -> FloatArray:
+        """The predictions after the update."""
+        return self.state.predictions() if isinstance(self.state, Cells) else self.state
+
+    def losses(self, problem: Problem) -> tuple[float, float]:
+        """Return the Brier score and the log loss after the update, on the fitted rows."""
+        if isinstance(self.state, Cells):
+            return self.state.brier(), self.state.log_loss()
+        return problem.brier(self.state), problem.log_loss(self.state)
 
 
 Solver = Callable[[Problem, FloatArray], Iterator[Step]]
@@ -148,9 +165,11 @@ def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
     """
     beta, least = problem.alpha, problem.notion.tolerance(p, problem.alpha)
     while not holds(problem, p) or not problem.learner.is_exact:
-        for step in _algorithm_1(problem, p, beta):
+        cells, last = cells_of(problem, p), None
+        for step in _algorithm_1(problem, p, beta) if cells is None else _algorithm_1_on_cells(problem, cells, beta):
             yield step
-            p = step.p
+            last = step
+        p = p if last is None else last.p
         if holds(problem, p) or beta <= least:
             return
         beta = max(beta / 2, least)
@@ -173,6 +192,43 @@ def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]
         else:                                                    #
             return                                               # mc
 # fmt: on
+
+
+def cells_of(problem: Problem, p: FloatArray) -> Cells | None:
+    """Return the rows as cells, if the rounds of Algorithm 1 are exact on them and there are few; None: use rows.
+
+    They are for groups that are functions of few codes, scalar predictions and the weights 1 and f.
+    """
+    is_listed = problem.learner.is_exact and isinstance(problem.notion, Multiaccuracy | LowDegree)
+    if not is_listed or p.shape[1] > 1 or len(problem.notion.basis(p, problem.alpha)) > 2:
+        return None
+    return Cells.of(problem.learner.design(), p, problem.y, problem.weight)
+
+
+def _algorithm_1_on_cells(problem: Problem, cells: Cells, beta: float) -> Iterator[Step]:
+    """The same rounds as `_algorithm_1`, a few numbers for each pattern of codes instead of a pass over the rows."""
+    eta = beta / 2 if problem.step is None else min(problem.step, beta)
+    powers = (Monomial(), Monomial((0,)))[: len(problem.notion.basis(np.zeros((0, 1)), problem.alpha))]
+    inside = cache(cells.members)
+
+    @cache
+    def update(j: int, k: int, sign: float) -> Update:
+        theta = np.full((1, 1, 1), sign * eta)
+        return Update((Term(problem.learner.member(j), (powers[k],), theta),))
+
+    while True:
+        for k in range(len(powers)):
+            problem.learner.n_calls += 1
+            v = cells.moments(k)
+            j = leading(np.abs(v))
+            if abs(v[j]) <= beta:
+                continue
+            sign = float(np.sign(v[j]))
+            cells = cells.moved(inside(j), k, sign * eta)
+            yield Step(update(j, k, sign), cells, float(abs(v[j])))
+            break
+        else:
+            return
 
 
 def single_term(c: Found, u: Weight, label: int, d: int, eta: float) -> Term:
