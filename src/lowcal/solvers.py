@@ -25,7 +25,7 @@ from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
-from lowcal.weights import Monomial, Weight
+from lowcal.weights import Monomial, Weight, monomials
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ ROUNDING = 1e-14
 START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
+#: Fewer rows than this are not worth the making of cells.
+FEW_ROWS = 1 << 13
 
 
 def is_within(supremum: float, alpha: float) -> bool:
@@ -161,7 +163,8 @@ def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
     """Algorithm 1 as printed: the first weight for which the weak learner finds a violation, step beta / (2d).
 
     The basis runs at the tolerance beta = alpha. Where the basis does not imply the class (spec 9.b, 9.c), beta is
-    halved until the definition holds, at the latest at the tolerance that the theory asks for.
+    halved until the definition holds, at the latest at the tolerance that the theory asks for. Rows that move
+    together are moved together, as cells, where that is exact and costs less.
     """
     beta, least = problem.alpha, problem.notion.tolerance(p, problem.alpha)
     while not holds(problem, p) or not problem.learner.is_exact:
@@ -195,12 +198,14 @@ def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]
 
 
 def cells_of(problem: Problem, p: FloatArray) -> Cells | None:
-    """Return the rows as cells, if the rounds of Algorithm 1 are exact on them and there are few; None: use rows.
+    """Return the rows as cells, where the rounds of Algorithm 1 are exact on them and cost less; None: use rows.
 
     They are for groups that are functions of few codes, scalar predictions and the weights 1 and f.
     """
-    is_listed = problem.learner.is_exact and isinstance(problem.notion, Multiaccuracy | LowDegree)
-    if not is_listed or p.shape[1] > 1 or len(problem.notion.basis(p, problem.alpha)) > 2:
+    basis = problem.notion.basis(p, problem.alpha) if isinstance(problem.notion, Multiaccuracy | LowDegree) else ()
+    if p.shape[1] > 1 or tuple(basis) not in (monomials(1, 0), monomials(1, 1)):
+        return None
+    if not problem.learner.is_exact or len(p) < FEW_ROWS:
         return None
     return Cells.of(problem.learner.design(), p, problem.y, problem.weight)
 
@@ -208,24 +213,23 @@ def cells_of(problem: Problem, p: FloatArray) -> Cells | None:
 def _algorithm_1_on_cells(problem: Problem, cells: Cells, beta: float) -> Iterator[Step]:
     """The same rounds as `_algorithm_1`, a few numbers for each pattern of codes instead of a pass over the rows."""
     eta = beta / 2 if problem.step is None else min(problem.step, beta)
-    powers = (Monomial(), Monomial((0,)))[: len(problem.notion.basis(np.zeros((0, 1)), problem.alpha))]
+    weights = problem.notion.basis(np.empty((0, 1)), problem.alpha)
     inside = cache(cells.members)
 
     @cache
-    def update(j: int, k: int, sign: float) -> Update:
-        theta = np.full((1, 1, 1), sign * eta)
-        return Update((Term(problem.learner.member(j), (powers[k],), theta),))
+    def update(j: int, power: int, sign: float) -> Update:
+        return Update((Term(problem.learner.member(j), (weights[power],), np.full((1, 1, 1), sign * eta)),))
 
     while True:
-        for k in range(len(powers)):
+        for power in range(len(weights)):
             problem.learner.n_calls += 1
-            v = cells.moments(k)
+            v = cells.moments(power)
             j = leading(np.abs(v))
             if abs(v[j]) <= beta:
                 continue
             sign = float(np.sign(v[j]))
-            cells = cells.moved(inside(j), k, sign * eta)
-            yield Step(update(j, k, sign), cells, float(abs(v[j])))
+            cells = cells.moved(inside(j), power, sign * eta)
+            yield Step(update(j, power, sign), cells, float(abs(v[j])))
             break
         else:
             return

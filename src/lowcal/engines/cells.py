@@ -25,8 +25,6 @@ from lowcal.simplex import FloatArray, IntArray, binary_log_losses
 
 #: Fewer rows a pattern than this are not worth a cell.
 ROWS_A_PATTERN = 4
-#: Fewer rows than this are faster as they are.
-FEWEST_ROWS = 1 << 13
 #: Pairs (pattern, code) are numbered by counting up to so many for each row, by sorting above.
 COUNTS_A_ROW = 4
 #: Loading the compiled log loss pays as if so many numbers a row were touched: rounds are many.
@@ -118,7 +116,7 @@ class Cells:
 
         >>> one = Codes((np.zeros(4, dtype=np.uint8),), (Table(sparse.csr_array(np.ones((1, 1)))),))
         >>> f, y = np.array([[0.25], [0.5], [0.5], [0.75]]), np.array([[1.0], [1.0], [0.0], [1.0]])
-        >>> cells = Cells.of(one, f, y, np.full(4, 0.25), least=1)
+        >>> cells = Cells.of(one, f, y, np.full(4, 0.25))
         >>> [(one.moments(0).item(), one.moments(1).item()) for one in (cells, cells.moved(np.ones(1), 0, 0.25))]
         [(0.25, 0.09375), (0.0, -0.03125)]
         """
@@ -225,10 +223,8 @@ class Cells:
         return replace(self._take(kept), sums=np.add.reduceat(self.sums, kept, axis=1))
 
     @classmethod
-    def of(
-        cls, design: Design, p: FloatArray, y: FloatArray, weight: FloatArray, least: int = FEWEST_ROWS
-    ) -> Cells | None:
-        """Return one cell for each pattern of codes, with f = f_0 = p; None if that would not pay.
+    def of(cls, design: Design, p: FloatArray, y: FloatArray, weight: FloatArray) -> Cells | None:
+        """Return one cell for each pattern of codes, with f = f_0 = p; None if there are no codes or many patterns.
 
         Cost: a sort of the patterns, 32 bytes a row.
 
@@ -236,13 +232,10 @@ class Cells:
         ----------
         design : the memberships; only code columns have patterns.
         p, y, weight : start, outcomes (one column each) and weights that sum to one.
-        least : fewer rows are not worth it.
         """
         codes = _code_columns(design)
-        if codes is None or len(p) < least:
-            return None
-        found = patterns(codes, len(p) // ROWS_A_PATTERN)
-        if found is None:
+        found = None if codes is None else patterns(codes, len(p) // ROWS_A_PATTERN)
+        if codes is None or found is None:
             return None
         ids, count = found
         order, sizes = np.argsort(ids, kind="stable"), np.bincount(ids, minlength=count)
