@@ -69,7 +69,9 @@ class Problem:
 
     def rho(self, p: FloatArray) -> FloatArray:
         """Return the weighted residuals p_i (y_i - f_i)."""
-        return self.weight[:, None] * (self.y - p)
+        rho = self.y - p
+        rho *= self.weight[:, None]
+        return rho
 
     def suprema(self, p: FloatArray, alpha: float | None = None) -> Suprema:
         """Return the suprema over the weight class for every known subpopulation."""

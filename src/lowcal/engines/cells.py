@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.engines.kernels import kernels_for
-from lowcal.engines.reference import Codes, Decode, Design, Stacked, Table
+from lowcal.engines.reference import CACHE, Codes, Decode, Design, Stacked, Table
 from lowcal.simplex import FloatArray, IntArray, binary_log_losses
 
 #: Fewer rows a pattern than this are not worth a cell.
@@ -36,6 +36,7 @@ class SortedRows:
     """Rows that stand together by pattern; inside a pattern they are sorted by f_0 when it is first cut.
 
     `order` says which row stands where, `starts` where each pattern starts, `design` who belongs to a pattern's groups.
+    Labels take a byte, equal weights nothing.
     """
 
     order: IntArray
@@ -54,16 +55,26 @@ class SortedRows:
             here = slice(self.starts[k], stops[k])
             by_f = np.argsort(self.f[here], kind="stable")
             for run in (self.order, self.f, self.y, self.weight):
-                run[here] = run[here][by_f]
+                if run.flags.writeable:  # equal weights are one number
+                    run[here] = run[here][by_f]
             self.is_sorted[k] = True
 
-    def lead(self, start: IntArray, stop: IntArray, holds: Callable[[FloatArray], NDArray[np.bool_]]) -> IntArray:
-        """Return the end of the first rows of each sorted run for which a condition on f_0 holds; bits are tried."""
-        end = start
-        for bit in reversed(range(int((stop - start).max(initial=0)).bit_length())):
-            last = end + (1 << bit) - 1
-            end = end + ((last < stop) & holds(self.f[np.minimum(last, stop - 1)])) * (1 << bit)
-        return end
+    def clipped(self, start: IntArray, stop: IntArray, a: FloatArray, b: FloatArray, end: float) -> IntArray:
+        """Return how many rows of each sorted run have a + b f_0 < 0 (end = 0), or a + b f_0 > 1 (end = 1)."""
+        size = stop - start
+
+        def holds(count: IntArray) -> NDArray[np.bool_]:
+            """Whether so many rows are clipped: those nearest to the end are the first, or the last, of a run."""
+            within = np.minimum(count, size)
+            f = a + b * self.f[stop - within if end else start + within - 1]
+            return (count <= size) & ((f > 1.0) if end else (f < 0.0))
+
+        count, bits = np.zeros_like(size), 0
+        while holds(count + (1 << bits)).any():  # most cuts are of few rows: doubling finds that out soon
+            bits += 1
+        for bit in reversed(range(bits)):
+            count = count + (holds(count + (1 << bit)) << bit)
+        return count
 
     def sums(self, rows: IntArray | slice, offsets: IntArray) -> FloatArray:
         """Return the sums of w, w y, w f_0, w f_0^2 and w y f_0 over runs of these rows, shape (5, runs)."""
@@ -75,10 +86,10 @@ class SortedRows:
         total[3], total[4] = np.add.reduceat(product * f, offsets), np.add.reduceat(product * y, offsets)
         return total
 
-    @cached_property
+    @property
     def is_even(self) -> bool:
         """Whether all rows weigh the same and all labels are 0 or 1."""
-        return bool((self.weight == self.weight[0]).all() and ((self.y == 0.0) | (self.y == 1.0)).all())
+        return self.y.dtype == np.uint8 and not self.weight.flags.writeable
 
     @cached_property
     def square(self) -> float:
@@ -161,12 +172,10 @@ class Cells:
 
     def predictions(self) -> FloatArray:
         """Return the predictions of all rows in their own order, shape (n, 1)."""
-        size = self.stops - self.starts
-        f = np.repeat(self.b, size)
-        f *= self.rows.f
-        f += np.repeat(self.a, size)
-        p = np.empty((len(f), 1))
-        p[self.rows.order, 0] = np.clip(f, 0.0, 1.0, out=f)
+        p = np.empty((len(self.rows.f), 1))
+        for some in blocks(np.arange(len(self.starts)), len(p)):
+            f, rows = self.values(some)
+            p[self.rows.order[rows], 0] = f
         return p
 
     def moved(self, inside: FloatArray, power: int, step: float) -> Cells:
@@ -183,8 +192,8 @@ class Cells:
         """Cut the rows with f < 0 and f > 1 off some cells, and give them the predictions 0 and 1."""
         a, b, start, stop = self.a[cells], self.b[cells], self.starts[cells], self.stops[cells]
         self.rows.sort(self.pattern[cells])
-        inside = self.rows.lead(start, stop, lambda f: a + b * f < 0.0)
-        above = self.rows.lead(inside, stop, lambda f: a + b * f <= 1.0)
+        inside = start + self.rows.clipped(start, stop, a, b, 0.0)
+        above = stop - self.rows.clipped(start, stop, a, b, 1.0)
         parts = np.array([inside > start, above > inside, stop > above])
         size = np.ones(len(self.starts), dtype=np.intp)
         size[cells] = parts.sum(axis=0)
@@ -216,7 +225,8 @@ class Cells:
 
     def _merged(self) -> Cells:
         """Return the cells with neighbours joined that share a pattern and one prediction."""
-        same = (np.diff(self.pattern) == 0) & (self.b[1:] == 0.0) & (self.b[:-1] == 0.0) & (np.diff(self.a) == 0.0)
+        is_point = self.b == 0.0
+        same = is_point[1:] & is_point[:-1] & (self.pattern[1:] == self.pattern[:-1]) & (self.a[1:] == self.a[:-1])
         if not same.any():
             return self
         kept = np.flatnonzero(np.append(True, ~same))
@@ -226,7 +236,7 @@ class Cells:
     def of(cls, design: Design, p: FloatArray, y: FloatArray, weight: FloatArray) -> Cells | None:
         """Return one cell for each pattern of codes, with f = f_0 = p; None if there are no codes or many patterns.
 
-        Cost: a sort of the patterns, 32 bytes a row.
+        Cost: a sort of the patterns; 13 bytes a row, 28 where weights differ and outcomes are no labels.
 
         Parameters
         ----------
@@ -240,17 +250,31 @@ class Cells:
         ids, count = found
         order, sizes = np.argsort(ids, kind="stable"), np.bincount(ids, minlength=count)
         starts = np.cumsum(sizes) - sizes
-        sorted_rows = p[order, 0], y[order, 0], weight[order]
-        shared = _shared(codes, order[starts])
-        return cls._at_start(SortedRows(order, *sorted_rows, starts, shared, np.zeros(count, dtype=bool)))
+        shared, order = _shared(codes, order[starts]), order.astype(np.min_scalar_type(len(p)))
+        rows = _labels(y[order, 0]), _weights(weight, order)
+        return cls._at_start(SortedRows(order, p[order, 0], *rows, starts, shared, np.zeros(count, dtype=bool)))
 
     @classmethod
     def _at_start(cls, rows: SortedRows) -> Cells:
-        starts, f = rows.starts, rows.f
-        count = len(starts)
+        starts, f, count = rows.starts, rows.f, len(rows.starts)
         low, high = np.minimum.reduceat(f, starts), np.maximum.reduceat(f, starts)
-        sums = rows.sums(slice(None), starts)
+        stops = np.append(starts[1:], len(f))
+        parts = [
+            (slice(starts[b[0]], stops[b[-1]]), starts[b] - starts[b[0]]) for b in blocks(np.arange(count), len(f))
+        ]
+        sums = np.concatenate([rows.sums(*part) for part in parts], axis=1)
         return cls(rows, starts, np.arange(count), np.zeros(count), np.ones(count), sums, low, high)
+
+
+def _labels(y: FloatArray) -> Any:
+    """Return labels that are 0 or 1 as bytes."""
+    return y.astype(np.uint8) if ((y == 0.0) | (y == 1.0)).all() else y
+
+
+def _weights(weight: FloatArray, order: IntArray) -> FloatArray:
+    """Return the weights in another order; equal weights stay one number, which can't be written to."""
+    is_one = bool((weight == weight[0]).all())
+    return np.broadcast_to(weight[0], len(weight)) if is_one else np.asarray(weight[order])
 
 
 class Losses:
@@ -285,22 +309,35 @@ def _log_losses(rows: SortedRows) -> Callable[[Cells, IntArray], FloatArray]:
         return log_losses
     from lowcal.engines import compiled_cells
 
-    kernel = compiled_cells.even_log_losses if rows.is_even else compiled_cells.log_losses
-
     def compiled(cells: Cells, some: IntArray) -> FloatArray:
-        r = cells.rows
-        return kernel(r.f, r.y, r.weight, cells.starts[some], cells.stops[some], cells.a[some], cells.b[some])
+        runs = cells.starts[some], cells.stops[some], cells.a[some], cells.b[some]
+        if rows.is_even:
+            return compiled_cells.even_log_losses(rows.f, rows.y, rows.weight[0], *runs)
+        return compiled_cells.log_losses(rows.f, rows.y, rows.weight, *runs)
 
     return compiled
 
 
 def log_losses(cells: Cells, some: IntArray) -> FloatArray:
     """Return the weighted log loss of the rows of some cells, row by row: the definition."""
+    return np.concatenate([_block_log_losses(cells, block) for block in blocks(some, len(cells.rows.f))])
+
+
+def _block_log_losses(cells: Cells, some: IntArray) -> FloatArray:
     f, rows = cells.values(some)
     losses = binary_log_losses(f[:, None], cells.rows.y[rows][:, None])
     losses *= cells.rows.weight[rows]
     size = cells.stops[some] - cells.starts[some]
     return np.add.reduceat(losses, np.cumsum(size) - size)
+
+
+def blocks(cells: IntArray, n: int) -> list[IntArray]:
+    """Cut some cells of n rows into blocks, so that what is made of all their rows at a time stays small.
+
+    >>> [len(block) for block in blocks(np.arange(5), 2 * CACHE)]
+    [2, 2, 1]
+    """
+    return np.array_split(cells, min(len(cells), 1 + n // CACHE))
 
 
 def ranges(start: IntArray, stop: IntArray) -> IntArray:

@@ -34,14 +34,14 @@ def log_losses(
 
 @compile_kernel
 def even_log_losses(
-    f: FloatArray, y: FloatArray, weight: FloatArray, start: IntArray, stop: IntArray, a: FloatArray, b: FloatArray
+    f: FloatArray, y: FloatArray, weight: float, start: IntArray, stop: IntArray, a: FloatArray, b: FloatArray
 ) -> FloatArray:
     """Return the same where all weights are equal and labels are 0 or 1: logarithms of products of likelihoods."""
     out = np.zeros(len(start))
     for k in range(len(start)):
         for i in range(start[k], stop[k], 4 * FACTORS):
             end = min(stop[k], i + 4 * FACTORS)
-            out[k] -= weight[0] * _log_likelihood(f[i:end], y[i:end], a[k], b[k])
+            out[k] -= weight * _log_likelihood(f[i:end], y[i:end], a[k], b[k])
     return out
 
 
