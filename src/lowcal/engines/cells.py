@@ -27,6 +27,8 @@ from lowcal.simplex import FloatArray, IntArray, binary_log_losses
 ROWS_A_PATTERN = 4
 #: Pairs (pattern, code) are numbered by counting up to so many for each row, by sorting above.
 COUNTS_A_ROW = 4
+#: Cells that could be joined are left as they are up to this share: joining costs more than carrying them along.
+SHARE_OF_DOUBLES = 0.05
 #: Loading the compiled log loss pays as if so many numbers a row were touched: rounds are many.
 ROUNDS = 8
 
@@ -224,10 +226,10 @@ class Cells:
             self.sums[:, place[1][both]] -= self.sums[:, place[k][both]]
 
     def _merged(self) -> Cells:
-        """Return the cells with neighbours joined that share a pattern and one prediction."""
+        """Return the cells with neighbours joined that share a pattern and one prediction, once these are not few."""
         is_point = self.b == 0.0
         same = is_point[1:] & is_point[:-1] & (self.pattern[1:] == self.pattern[:-1]) & (self.a[1:] == self.a[:-1])
-        if not same.any():
+        if SHARE_OF_DOUBLES * len(self.b) > np.count_nonzero(same):
             return self
         kept = np.flatnonzero(np.append(True, ~same))
         return replace(self._take(kept), sums=np.add.reduceat(self.sums, kept, axis=1))

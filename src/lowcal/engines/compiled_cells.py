@@ -63,4 +63,5 @@ def _log_likelihood(f: FloatArray, y: FloatArray, a: float, b: float) -> float:
 @compile_kernel
 def _likelihood(f: float, y: float) -> float:
     """Return f for the label 1 and 1 - f for the label 0."""
-    return abs(min(max(f, FLOOR), 1.0 - FLOOR) - (1.0 - y))
+    q = min(max(f, FLOOR), 1.0 - FLOOR)
+    return q if y == 1.0 else 1.0 - q
