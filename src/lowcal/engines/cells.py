@@ -69,7 +69,7 @@ class SortedRows:
             """Whether so many rows are clipped: those nearest to the end are the first, or the last, of a run."""
             within = np.minimum(count, size)
             f = a + b * self.f[stop - within if end else start + within - 1]
-            return (count <= size) & ((f > 1.0) if end else (f < 0.0))
+            return np.asarray((count <= size) & ((f > 1.0) if end else (f < 0.0)))
 
         count, bits = np.zeros_like(size), 0
         while holds(count + (1 << bits)).any():  # most cuts are of few rows: doubling finds that out soon
