@@ -135,23 +135,23 @@ class Run:
         """Consume updates until the stream ends or a stop rule speaks."""
         self.bound = bound(self.solver, self.problem, p)
         self.start = p
-        status = None
+        status, last = None, None
         if self.held_out is not None:
             self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
         with Progress(progress, self.problem.alpha) as bar, one_blas_thread():
             try:
                 for step in SOLVERS[self.solver](self.problem, p):
-                    p = step.p
+                    last = step  # its predictions may cost a pass over the rows: they are asked for at the end
                     status = self._take(step)
                     bar.show(len(self.updates), step.violation)
                     if status is not None:
                         break
             except KeyboardInterrupt:
-                fit = self._finish(p, Status.STOPPED)
+                fit = self._finish(p if last is None else last.p, Status.STOPPED)
                 raise FitInterrupted(
                     f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit
                 ) from None
-        return self._finish(p, status)
+        return self._finish(p if last is None else last.p, status)
 
     def _take(self, step: Step) -> Status | None:
         """Record an update; return a status if it is time to stop."""
@@ -163,7 +163,7 @@ class Run:
         if self.held_out is not None:
             self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
             scores = self.held_out.scores(problem, self.solver != "first")
-        record = Record(n, np.nan, problem.brier(step.p), problem.log_loss(step.p))
+        record = Record(n, np.nan, *step.losses(problem))
         self.history.append(replace(record, **scores))  # type: ignore[arg-type]
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED

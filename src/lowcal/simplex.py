@@ -118,11 +118,16 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     >>> round(log_loss(np.array([[0.5]]), np.array([[1.0]]), np.array([1.0])), 6)
     0.693147
     """
-    terms = _binary_log_loss if p.shape[1] == 1 else _log_loss
+    terms = binary_log_losses if p.shape[1] == 1 else _log_loss
     return float(sum(np.einsum("i,i->", weight[rows], terms(p[rows], y[rows])) for rows in _blocks(len(p))))
 
 
-def _binary_log_loss(p: FloatArray, y: FloatArray) -> FloatArray:
+def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
+    """Return -y log f - (1 - y) log(1 - f) of every row, for p and y of one column.
+
+    >>> binary_log_losses(np.array([[0.5], [0.5]]), np.array([[1.0], [0.25]])).round(6)
+    array([0.693147, 0.693147])
+    """
     q, y = np.clip(p[:, 0], FLOOR, 1.0 - FLOOR), y[:, 0]
     other = 1.0 - y
     if y @ other == 0.0:  # of a label that is 0 or 1 only one logarithm is needed

@@ -11,18 +11,21 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from lowcal.blocks import bent_terms, block_terms, can_bend
+from lowcal.engines.cells import Cells
 from lowcal.moments import residual
+from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, brier, log_loss, width
+from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
 from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, WeakLearner
 from lowcal.updates import Term, Update, sum_terms
-from lowcal.weights import Monomial, Weight
+from lowcal.weights import Monomial, Weight, monomials
 
 T = TypeVar("T")
 
@@ -32,6 +35,8 @@ ROUNDING = 1e-14
 START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
+#: Fewer rows than this are not worth the making of cells.
+FEW_ROWS = 1 << 13
 
 
 def is_within(supremum: float, alpha: float) -> bool:
@@ -64,7 +69,9 @@ class Problem:
 
     def rho(self, p: FloatArray) -> FloatArray:
         """Return the weighted residuals p_i (y_i - f_i)."""
-        return self.weight[:, None] * (self.y - p)
+        rho = self.y - p
+        rho *= self.weight[:, None]
+        return rho
 
     def suprema(self, p: FloatArray, alpha: float | None = None) -> Suprema:
         """Return the suprema over the weight class for every known subpopulation."""
@@ -124,12 +131,26 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An update, the predictions after it, the violation seen before it, and the drop of the potential if known."""
+    """An update, the predictions after it, the violation seen before it, and the drop of the potential if known.
+
+    `state` is the predictions, or cells: then the predictions of single rows are computed when they are asked for.
+    """
 
     update: Update
-    p: FloatArray
+    state: FloatArray | Cells
     violation: float
     progress: float = np.nan
+
+    @cached_property
+    def p(self) -> FloatArray:
+        """The predictions after the update."""
+        return self.state.predictions() if isinstance(self.state, Cells) else self.state
+
+    def losses(self, problem: Problem) -> tuple[float, float]:
+        """Return the Brier score and the log loss after the update, on the fitted rows."""
+        if isinstance(self.state, Cells):
+            return self.state.brier(), self.state.log_loss()
+        return problem.brier(self.state), problem.log_loss(self.state)
 
 
 Solver = Callable[[Problem, FloatArray], Iterator[Step]]
@@ -144,13 +165,16 @@ def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
     """Algorithm 1 as printed: the first weight for which the weak learner finds a violation, step beta / (2d).
 
     The basis runs at the tolerance beta = alpha. Where the basis does not imply the class (spec 9.b, 9.c), beta is
-    halved until the definition holds, at the latest at the tolerance that the theory asks for.
+    halved until the definition holds, at the latest at the tolerance that the theory asks for. Rows that move
+    together are moved together, as cells, where that is exact and costs less.
     """
     beta, least = problem.alpha, problem.notion.tolerance(p, problem.alpha)
     while not holds(problem, p) or not problem.learner.is_exact:
-        for step in _algorithm_1(problem, p, beta):
+        cells, last = cells_of(problem, p), None
+        for step in _algorithm_1(problem, p, beta) if cells is None else _algorithm_1_on_cells(problem, cells, beta):
             yield step
-            p = step.p
+            last = step
+        p = p if last is None else last.p
         if holds(problem, p) or beta <= least:
             return
         beta = max(beta / 2, least)
@@ -173,6 +197,44 @@ def _algorithm_1(problem: Problem, p: FloatArray, beta: float) -> Iterator[Step]
         else:                                                    #
             return                                               # mc
 # fmt: on
+
+
+def cells_of(problem: Problem, p: FloatArray) -> Cells | None:
+    """Return the rows as cells, where the rounds of Algorithm 1 are exact on them and cost less; None: use rows.
+
+    They are for groups that are functions of few codes, scalar predictions and the weights 1 and f.
+    """
+    basis = problem.notion.basis(p, problem.alpha) if isinstance(problem.notion, Multiaccuracy | LowDegree) else ()
+    if p.shape[1] > 1 or tuple(basis) not in (monomials(1, 0), monomials(1, 1)):
+        return None
+    if not problem.learner.is_exact or len(p) < FEW_ROWS:
+        return None
+    return Cells.of(problem.learner.design(), p, problem.y, problem.weight)
+
+
+def _algorithm_1_on_cells(problem: Problem, cells: Cells, beta: float) -> Iterator[Step]:
+    """The same rounds as `_algorithm_1`, a few numbers for each pattern of codes instead of a pass over the rows."""
+    eta = beta / 2 if problem.step is None else min(problem.step, beta)
+    weights = problem.notion.basis(np.empty((0, 1)), problem.alpha)
+    inside = cache(cells.members)
+
+    @cache
+    def update(j: int, power: int, sign: float) -> Update:
+        return Update((Term(problem.learner.member(j), (weights[power],), np.full((1, 1, 1), sign * eta)),))
+
+    while True:
+        for power in range(len(weights)):
+            problem.learner.n_calls += 1
+            v = cells.moments(power)
+            j = leading(np.abs(v))
+            if abs(v[j]) <= beta:
+                continue
+            sign = float(np.sign(v[j]))
+            cells = cells.moved(inside(j), power, sign * eta)
+            yield Step(update(j, power, sign), cells, float(abs(v[j])))
+            break
+        else:
+            return
 
 
 def single_term(c: Found, u: Weight, label: int, d: int, eta: float) -> Term:

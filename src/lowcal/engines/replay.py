@@ -60,11 +60,11 @@ class Masks:
         groups: dict[tuple[int, bytes], int] = {}
         group, step, power = np.full(len(updates), -1), np.zeros(len(updates)), np.zeros(len(updates), dtype=np.intp)
         for t, update in enumerate(updates):
-            values = set(update[0].table.tolist()) - {0.0} if len(update) == 1 else set()
-            if len(values) == 1:
+            moved = update[0].table[update[0].table != 0.0] if len(update) == 1 else np.zeros(0)
+            if len(moved) and (moved == moved[0]).all():
                 member = (update[0].table != 0.0).astype(np.uint8)
                 group[t] = groups.setdefault((update[0].column, member.tobytes()), len(groups))
-                step[t], power[t] = values.pop(), update[0].power
+                step[t], power[t] = moved[0], update[0].power
         if np.count_nonzero(group >= 0) < 2 * len(groups):
             groups, group = {}, np.full(len(updates), -1)
         tables = [np.frombuffer(member, dtype=np.uint8) for _, member in groups]
