@@ -85,7 +85,7 @@ def multicalibrate(
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
     stop_at_noise : stop at violations that chance would show in a perfect predictor, and take no step along many
         features that gains no more than noise would. None: only without held-out rows, and where there are at least
-        500 constraints (subpopulations times weights) and fewer than 20 rows for each, or 100 for each if weights
+        100 constraints (subpopulations times weights) and fewer than 20 rows for each, or 100 for each if weights
         are cells: to meet them all would be to learn the rows by heart. False: never.
 
     Examples

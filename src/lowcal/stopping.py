@@ -44,7 +44,7 @@ _SENTENCES = {
 Monitor = Literal["brier", "log_loss", "violation"]
 
 #: Noise is looked for unasked where there are this many constraints and fewer than so many rows for each ...
-MANY_CONSTRAINTS, FEW_ROWS = 500, 20
+MANY_CONSTRAINTS, FEW_ROWS = 100, 20
 #: ... or fewer than so many, if weights are cells: every update cuts the rows anew, and new cells have new noise.
 FEW_ROWS_OF_CELLS = 100
 
