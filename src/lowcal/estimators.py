@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 
 from lowcal.errors import InvalidInput
 from lowcal.fitting import multicalibrate
+from lowcal.frames import Table as Frame
 from lowcal.inputs import check_share, is_share
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
@@ -111,6 +112,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
+        part = replace(part, X=Frame.of(part.X))  # both fits read its columns once
         fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), max_updates=self.max_updates)
         chosen = len(fit.predictor)
         if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:

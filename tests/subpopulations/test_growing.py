@@ -190,3 +190,20 @@ def test_plain_data():
     rows = Binned(np.array([[3, 9], [4, 2], [4, 3]], dtype=np.uint8))
     assert forest.leaf(rows).tolist() == [0, 2, 3]
     assert forest(rows)[:, 0].tolist() == [0.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("limit", [0, np.inf])
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_growing_tells_what_the_forest_is_on_its_rows(monkeypatch, geometry, limit):
+    """The same bits as evaluating it, on top of what was there."""
+    if limit == 0:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(growing, "COMPILE_FROM", limit)
+    rows, *rest = world(5, 400, 4, 1 if geometry == "mirror" else 3)
+    total = np.zeros(rest[-1].shape)
+    forest = grow(rows, *rest, Growth(3, 5, 12, 0.2, geometry), total)
+    assert np.abs(total).max() > 0.05
+    np.testing.assert_array_equal(total, forest(rows))
+    before = total.copy()
+    grow(rows, *rest, Growth(3, 5, 1, 0.2, geometry), total)
+    assert np.abs(total - before).max() > 0

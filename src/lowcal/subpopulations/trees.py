@@ -122,8 +122,9 @@ class Learn:
     def _offer(self, z: FloatArray, label: int, share: float) -> Offer:
         t = self.trees
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
-        forest = grow(self.rows, self.counts, self.weight, z, growth)
-        h = self.rows.once(forest, lambda: forest(self.rows))
+        h = np.zeros(z.shape)
+        forest = grow(self.rows, self.counts, self.weight, z, growth, h)
+        self.rows.once(forest, lambda: h)  # what the forest is on these rows need not be computed again
         scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
         name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
         return Offer(
