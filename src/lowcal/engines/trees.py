@@ -238,7 +238,7 @@ def _gain(below: FloatArray, total: FloatArray, q: int, min_mass: float, least: 
     mass, square = below[0], below[1]
     rest, rest_square = total[0] - mass, total[1] - square
     tiny = np.finfo(np.float64).tiny
-    if mass <= least or rest <= least:
+    if mass <= least or rest <= least or below[2] <= 0.0 or total[2] <= below[2]:  # of many rows, rounding leaves mass
         return -np.inf
     if mass * mass < min_mass * max(square, tiny) or rest * rest < min_mass * max(rest_square, tiny):
         return -np.inf

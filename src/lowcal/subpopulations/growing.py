@@ -227,8 +227,11 @@ def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]
 
 
 def _score(sums: FloatArray, min_mass: float) -> FloatArray:
-    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie."""
+    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie.
+
+    What is left of many rows where none are left is rounding: it may have mass, and then no bend.
+    """
     mass, square = sums[..., 0], sums[..., 1]
-    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST)
+    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST) & (sums[..., 2] > 0)
     bend = np.where(enough, sums[..., 2], np.inf)
     return np.asarray(np.where(enough, np.square(sums[..., 3:]).sum(axis=-1) / bend, -np.inf))
