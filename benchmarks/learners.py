@@ -22,11 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
-from common import show
+from common import boosted_trees, show
 
 import lowcal
-from lowcal.estimators import BOOSTED, BOOSTED_PATIENCE, GUARDED_ALPHA
-from lowcal.frames import Table
 
 SETS = {
     "adult": ("adult", "income", ">50K", ["split"], ["age", "education_num", "hours_per_week", "capital_gain"]),
@@ -138,18 +136,13 @@ def in_standard_errors(p, y, C):
 
 
 def ours(geometry, with_score=False):
-    """Mend as MulticalibratedClassifier does by default: held-out rows choose the rounds, all rows fit them."""
+    """Return a rival: trees as the estimators use them, without or with the score as one more column."""
 
     def run(X, p, y, Xt, pt):
         if with_score:
             X, Xt = X.assign(_score=p), Xt.assign(_score=pt)
-        trees = lowcal.Trees(**BOOSTED, geometry=geometry)
-        options = {"subpopulations": trees, "geometry": geometry, "alpha": GUARDED_ALPHA, "random_state": 0}
         began = time.process_time()
-        X = Table.of(X)  # read once for both fits
-        fit = lowcal.multicalibrate(y, p, X, validation_fraction=0.2, patience=BOOSTED_PATIENCE, **options)
-        if chosen := len(fit.predictor):
-            fit = lowcal.multicalibrate(y, p, X, callback=lambda record: record.n_updates >= chosen, **options)
+        fit = boosted_trees(y, p, X, geometry)
         fitted = time.process_time()
         q = fit.predictor(pt, Xt)
         return q, fitted - began, time.process_time() - fitted

@@ -94,6 +94,11 @@ class Learn:
         """Whether this learner offers sums of trees."""
         return self.trees.n_trees > 1
 
+    @property
+    def geometry(self) -> Geometry:
+        """How the trees are boosted: what is offered is for updates of this geometry."""
+        return self.trees.geometry
+
     def __call__(self, Z: FloatArray) -> Sequence[Family]:
         """Return the new families."""
         return self._sums(Z) if self.boosts else self._nodes(Z)
