@@ -223,7 +223,7 @@ def gates(name, ours, theirs, seconds, their_seconds):
     for score, mean, error in zip(SCORES, means, noise, strict=True):
         times, words = (1, "one standard error") if score in SCORES[:2] else (2, "two standard errors")
         what = score if score in SCORES[:2] else f"{score} violation, groups not told,"
-        show(f"   {name}: {what} less MCGrad's; limit: {words}", mean, f"<= {times * error:.1g}")
+        show(f"   {name}: {what} less MCGrad's; limit: {words}", mean, f"<= {times * error:.2g}")
     show(f"   {name}: fit, CPU seconds of MCGrad / ours", their_seconds[:, 0] / seconds[:, 0], ">= 10")
 
 
