@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -28,7 +29,7 @@ OURS: dict[str, dict[str, Any]] = {
     "lowcal degree-2, euclidean": {"alpha": 0.001, "geometry": "euclidean"},
     "lowcal degree-3": {"alpha": 0.001, "notion": "degree-3"},
     "lowcal defaults (degree-2, alpha 0.01)": {},
-    "lowcal Trees": {"alpha": 0.001, "trees": True, "validation_fraction": 0.2},
+    "lowcal Trees": {"trees": True},
 }
 
 
@@ -242,24 +243,38 @@ def score(rows: Rows, q: Array) -> Score:
 
 
 class Ours:
-    """lowcal with some settings: prepare (not timed), fit, predict."""
+    """lowcal with some settings, or with trees as the estimators use them: prepare (not timed), fit, predict."""
 
     def __init__(self, task: Task, trees: bool = False, **options: Any):
         import lowcal
 
-        groups = lowcal.Trees() if trees else lowcal.Groups(n_bins=MOST_LEVELS)
-        self.task, self.options = task, {"subpopulations": groups, "random_state": 0, **options}
+        groups = lowcal.Groups(n_bins=MOST_LEVELS)
+        self.task, self.options, self.trees = task, {"subpopulations": groups, "random_state": 0, **options}, trees
         self.train, self.test = task.train.frame(), task.test.frame()
 
     def fit(self) -> None:
         """Mend the training rows."""
         import lowcal
 
-        self.model = lowcal.multicalibrate(self.task.train.y, self.task.train.p, self.train, **self.options)
+        fit = boosted_trees if self.trees else partial(lowcal.multicalibrate, **self.options)
+        self.model = fit(self.task.train.y, self.task.train.p, self.train)
 
     def predict(self) -> Array:
         """Mend the test rows."""
         return np.asarray(self.model.predictor(self.task.test.p, self.test))
+
+
+def boosted_trees(y: Array, p: Array, X: Any, geometry: str = "mirror") -> Any:
+    """Mend as MulticalibratedClassifier does by default: held-out rows choose the rounds, all rows fit them."""
+    import lowcal
+    from lowcal.estimators import BOOSTED, BOOSTED_PATIENCE, GUARDED_ALPHA
+    from lowcal.frames import Table
+
+    trees = lowcal.Trees(**BOOSTED, geometry=geometry)  # type: ignore[arg-type]
+    fit = partial(lowcal.multicalibrate, y, p, Table.of(X), subpopulations=trees, alpha=GUARDED_ALPHA, random_state=0)
+    found = fit(validation_fraction=0.2, patience=BOOSTED_PATIENCE)
+    rounds = len(found.predictor)
+    return fit(callback=lambda record: record.n_updates >= rounds) if rounds else found
 
 
 def logit(p: Array) -> Array:

@@ -284,3 +284,63 @@ def test_a_section_has_the_command_the_machine_and_the_output(load, tmp_path):
     shown = run.section("toy", [], tmp_path)
     assert "```" not in shown
     assert "failed with exit status 3" in shown
+
+
+# --- learners against a peer ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def learners(load):
+    pytest.importorskip("pandas")
+    return load("learners")
+
+
+def test_learners_are_judged_on_the_rows_and_on_redrawn_ones(learners):
+    rng = np.random.default_rng(0)
+    y, p, C = rng.integers(0, 2, 40), rng.uniform(0.1, 0.9, 40), rng.integers(0, 2, (40, 3)).astype(float)
+    drawn = learners.redraws(40, 0)
+    assert drawn.shape == (40, 1 + learners.REDRAWS)
+    assert abs(drawn[:, 1:].mean() - 1) < 0.05
+    found = learners.judge(p, y, C, drawn)
+    for k in (0, 1, 7):
+        rows = np.repeat(np.arange(40), drawn[:, k])
+        r, q = (y - p)[rows], p[rows]
+        loss = np.mean([-np.log(b if a else 1 - b) for a, b in zip(y[rows], q, strict=True)])
+        one = max(abs(sum(C[rows, g] * r)) / len(rows) for g in range(3))
+        two = max(abs(sum(C[rows, g] * r * q)) / len(rows) for g in range(3))
+        np.testing.assert_allclose(found[:, k], [loss, np.mean(r**2), one, max(one, two)], rtol=1e-9)
+
+
+def test_the_noise_of_a_difference_is_the_larger_of_two(learners):
+    zero = np.zeros((4, 3))
+    steady = [
+        np.tile(row, (4, 1)) for row in ([1.0, 0.8, 1.2], [1.0, 0.6, 1.4])
+    ]  # the seeds agree, redrawn rows do not
+    means, noise = learners.difference(steady, [zero, zero])
+    np.testing.assert_allclose(means, 1.0)
+    np.testing.assert_allclose(noise, np.std([0.7, 1.3], ddof=1))
+    _, noise = learners.difference([zero + 1.0, zero + 3.0], [zero, zero])
+    np.testing.assert_allclose(noise, np.std([1.0, 3.0], ddof=1) / np.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("worse", "losses", "violations"), [(0.5, "met", "met"), (1.5, "NOT MET", "met"), (2.5, "NOT MET", "NOT MET")]
+)
+def test_what_is_asked_of_trees_says_met_or_not(learners, capsys, worse, losses, violations):
+    noisy = np.tile([worse, worse - 2**-0.5, worse + 2**-0.5], (4, 1))  # redraws with a standard deviation of 1
+    learners.gates("a set", [noisy], [np.zeros((4, 3))], np.array([[1.0, 1.0]]), np.array([[9.0, 1.0]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines] == [losses] * 2 + [violations] * 2 + ["NOT MET"]
+    learners.gates("a set", [noisy], [np.zeros((4, 3))], np.array([[1.0, 1.0]]), np.array([[10.0, 1.0]]))
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  met")
+
+
+def test_learners_run_on_the_synthetic_set(learners, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(learners, "synthetic", lambda seed, make=learners.synthetic: make(seed, 1500))
+    rivals = {"ours": learners.ours("mirror"), "mcgrad": lambda X, p, y, Xt, pt: (pt, 100.0, 1.0)}
+    learners.compare("synthetic", tmp_path, 2, rivals)
+    learners.compare("adult", tmp_path, 2, rivals)
+    printed = capsys.readouterr().out
+    assert [line.split()[1] for line in printed.splitlines()[:3]] == ["start", "ours", "mcgrad"]
+    assert printed.count(" met") == 5
+    assert "adult: skipped" in printed

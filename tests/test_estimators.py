@@ -131,6 +131,14 @@ def test_what_the_defaults_mean(monkeypatch, options, n, expected):
     assert given[0]["geometry"] == given[0]["subpopulations"].geometry == "euclidean"
 
 
+@pytest.mark.parametrize(("trees", "geometry"), [(Trees(n_trees=2), "euclidean"), (Trees(n_trees=1), "mirror")])
+def test_trees_that_boost_bring_their_geometry(trees, geometry):
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    y = X[:, 0] > -0.7
+    model = Classifier(subpopulations=trees, alpha=1e-4, random_state=0, max_updates=1).fit(X, y)
+    assert model.predictor_.updates[0].geometry == geometry
+
+
 def test_the_default_learns_an_interaction():
     """Neither column says anything alone, and the base model is sure of nothing."""
     rng = np.random.default_rng(0)

@@ -80,6 +80,20 @@ def test_an_offer_of_another_geometry_is_not_taken():
             return
 
 
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_boosted_trees_bring_their_geometry(geometry):
+    """Without a word on the geometry what they offer is taken; other solvers and steps keep the paper's."""
+    X, y, f, _ = world(1500)
+    trees = Trees(**BOOSTED, geometry=geometry)
+    fit = multicalibrate(y, f, X, subpopulations=trees, alpha=0.001, max_updates=START_STEPS + 2)
+    assert {update.geometry for update in fit.predictor.updates} == {geometry}
+    assert isinstance(fit.predictor.updates[-1].terms[0].family, TreeSum)
+    assert len(fit.predictor.updates[-1].terms) == 1
+    for options in ({"solver": "worst"}, {"step": 0.5}, {"geometry": "euclidean"}):
+        other = multicalibrate(y, f, X, subpopulations=trees, alpha=0.001, max_updates=1, **options)
+        assert other.predictor.updates[0].geometry == "euclidean"
+
+
 def test_shrinkage_is_what_generalises():
     """Held-out rows and shrinkage recover an interaction that no column shows alone, from a start that is noise."""
     X, y, f, truth = world()

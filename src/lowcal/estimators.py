@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 
 from lowcal.errors import InvalidInput
 from lowcal.fitting import multicalibrate
+from lowcal.frames import Table as Frame
 from lowcal.inputs import check_share, is_share
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
@@ -111,6 +112,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
+        part = replace(part, X=Frame.of(part.X))  # both fits read its columns once
         fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), max_updates=self.max_updates)
         chosen = len(fit.predictor)
         if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:
@@ -158,8 +160,9 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the geometry given, or the better one where there is a choice."""
         if self.geometry is not None:
             return self.geometry
-        is_fixed = self.solver == "first" or isinstance(self.subpopulations, Private)
-        return "euclidean" if is_fixed else self._best_geometry
+        if self.solver == "first" or isinstance(self.subpopulations, Private):
+            return "euclidean"
+        return self.subpopulations.geometry if _boosts(self.subpopulations) else self._best_geometry
 
     def _subpopulations(self, n: int, geometry: Any) -> Any:
         """Return the class given, or trees whose smallest node suits a small sample; boosted if held-out rows guard."""
@@ -183,8 +186,8 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
         unfitted classifier is fitted on one part of the rows and mended on the other.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
-        but `subpopulations=None` is `Trees` with boosted sums on every kind of X, `geometry=None` is "mirror",
-        and `alpha=None` is 0.001, or 0.01 where no rows are held out.
+        but `subpopulations=None` is `Trees` with boosted sums on every kind of X, `geometry=None` is "mirror", or
+        that of boosted `Trees` where these are given, and `alpha=None` is 0.001, or 0.01 where no rows are held out.
     validation_fraction : share of the rows for mending that is held out to choose the number of updates; the mending
         is then repeated with so many on all rows. None are held out where that would be fewer than 20 rows.
     calibration_fraction : share of all rows that an unfitted base model leaves for mending.
@@ -308,7 +311,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
     Parameters
     ----------
     bounds : (low, high), the range of the outcome; None takes it from the rows to fit.
-    others : as in `MulticalibratedClassifier`, but `geometry=None` is "euclidean".
+    others : as in `MulticalibratedClassifier`, but `geometry=None` without boosted `Trees` is "euclidean".
 
     Attributes
     ----------

@@ -70,7 +70,8 @@ def multicalibrate(
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
         None: "mirror" for block steps of degree 2 or more on the listed subpopulations of a binary problem, where it
-        was measured to be better and the first step shifts and bends log odds by group; otherwise "euclidean".
+        was measured to be better and the first step shifts and bends log odds by group; for block steps on boosted
+        trees, `Trees(n_trees=...)`, the geometry they are boosted in; otherwise "euclidean".
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
@@ -143,7 +144,10 @@ def multicalibrate(
 
 
 def _best_geometry(solver: str, step: object, notion: Notion, learner: WeakLearner, p: FloatArray) -> Geometry:
-    return "mirror" if solver == "block" and step is None and can_bend(notion, learner, p) else "euclidean"
+    """Return the geometry that None stands for; what trees boosted in another one offer could not be taken."""
+    if solver != "block" or step is not None:
+        return "euclidean"
+    return learner.geometry or ("mirror" if can_bend(notion, learner, p) else "euclidean")
 
 
 def _remember(fit: Fit, outcomes: Outcomes, table: Frame) -> None:

@@ -190,3 +190,32 @@ def test_plain_data():
     rows = Binned(np.array([[3, 9], [4, 2], [4, 3]], dtype=np.uint8))
     assert forest.leaf(rows).tolist() == [0, 2, 3]
     assert forest(rows)[:, 0].tolist() == [0.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("limit", [0, np.inf])
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_growing_tells_what_the_forest_is_on_its_rows(monkeypatch, geometry, limit):
+    """The same bits as evaluating it, on top of what was there."""
+    if limit == 0:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(growing, "COMPILE_FROM", limit)
+    rows, *rest = world(5, 400, 4, 1 if geometry == "mirror" else 3)
+    total = np.zeros(rest[-1].shape)
+    forest = grow(rows, *rest, Growth(3, 5, 12, 0.2, geometry), total)
+    assert np.abs(total).max() > 0.05
+    np.testing.assert_array_equal(total, forest(rows))
+    before = total.copy()
+    grow(rows, *rest, Growth(3, 5, 1, 0.2, geometry), total)
+    assert np.abs(total - before).max() > 0
+
+
+@pytest.mark.parametrize("where", ["below", "above"])
+def test_what_rounding_leaves_of_many_rows_is_no_node(where):
+    """72,043 rows of weight 1e-5 in one bin, added up in another order: mass is left over, and nothing else."""
+    rows = np.array([[0.72043, 7.2043e-06, 0.15, 1.3e-3]])
+    crumbs = np.array([[1.4e-12, -6.9e-18, 0.0, -1.9e-17]])
+    first, second = (crumbs, rows) if where == "below" else (rows, crumbs)
+    gain, _ = growing._best_cuts(np.stack([first, second], axis=1), 30.0)
+    assert gain == -np.inf
+    trees = pytest.importorskip("lowcal.engines.trees")
+    assert trees._gain(first[0], (first + second)[0], 1, 30.0, growing.LEAST) == -np.inf

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
+from lowcal.engines.lanes import adder
 from lowcal.simplex import TIE, FloatArray, IntArray
 
 #: Numbers of a record are added four at a time, so that one vector instruction does it.
 LANES = 4
+
+add_four = adder(LANES)
 
 
 def make_records(mass: FloatArray, Z: FloatArray) -> FloatArray:
@@ -41,12 +44,14 @@ def boost(
     feature: IntArray,
     cut: IntArray,
     value: FloatArray,
+    total: FloatArray,
 ) -> None:
     """Grow tree after tree on what the ones before left of the residuals; fill feature, cut and value.
 
     `odds` are the log odds of each row and its outcome, shape (n, 2), or empty for least squares. `least` are the
     smallest gain of a split, mass of a node and bend of a row. `subtract` spares the larger child of each split; with
-    very unequal weights its rounding could decide whether a node is large enough.
+    very unequal weights its rounding could decide whether a node is large enough. The values of every row's leaves are
+    added to `total`, as `evaluate` does.
     """
     n_trees, n_leaves, q = value.shape
     width, bins = records.shape[1], int(offsets[-1])
@@ -69,17 +74,16 @@ def boost(
                 here = tables[now, k * bins : (k + 1) * bins]
                 if build[k] or (n_nodes > 1 and build[k ^ 1]):
                     _add_totals(here, int(offsets[1]), sums[now, k])
-                total, below = sums[now, k], sums[1 - now, 2 * k]
-                f, c = _best_split(here, offsets, total, q, min_mass, least, scores)
+                f, c = _best_split(here, offsets, sums[now, k], q, min_mass, least, scores)
                 feature[t, first + k], cut[t, first + k] = f, c
-                _share(here, offsets, f, c, total, below, sums[1 - now, 2 * k + 1])
+                _share(here, offsets, f, c, sums[now, k], sums[1 - now, 2 * k], sums[1 - now, 2 * k + 1])
                 split[k] = f >= 0
             if 2 * n_nodes < n_leaves:
                 _choose(split, sums[1 - now], n_nodes, subtract, build)
             _descend(codes, feature[t, first:], cut[t, first:], node)
             first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
         _set_values(sums[now], shrinkage, value[t])
-        _take_off(records, odds, node, value[t])
+        _take_off(records, odds, node, value[t], total)
 
 
 def evaluate(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, value: FloatArray, total: FloatArray) -> None:
@@ -150,19 +154,15 @@ def _add_up(
     """Add every row's record to the bin of each of its features, in the nodes to build."""
     n, n_features = codes.shape
     width, bins = np.uint64(records.shape[1]), offsets[-1]
-    flat = table.ravel()
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    lanes, flat = records.reshape(-1), table.reshape(-1)
     for i in range(n):
         if not build[node[i]]:
             continue
         start = np.uint64(node[i]) * bins
-        for lane in range(0, records.shape[1], 4):
-            a, b, c, d = records[i, lane], records[i, lane + 1], records[i, lane + 2], records[i, lane + 3]
+        for lane in range(0, records.shape[1], LANES):
             for j in range(n_features):
-                at = (start + offsets[j] + np.uint64(codes[i, j])) * width + np.uint64(lane)
-                # all four are read before any is written: then one vector instruction does each
-                w, x, y, z = flat[at] + a, flat[at + one] + b, flat[at + two] + c, flat[at + three] + d
-                flat[at], flat[at + one], flat[at + two], flat[at + three] = w, x, y, z
+                at = (start + offsets[j] + np.uint64(codes[i, j])) * width
+                add_four(flat, np.intp(at) + lane, lanes, records.shape[1] * i + lane)
 
 
 @compile_kernel
@@ -215,14 +215,14 @@ def _best_split(
         return feature, cut
     for a in range(3, 3 + q):
         whole += total[a] * total[a] / total[2]
-    below = np.zeros(len(total))
+    below, flat = np.zeros(len(total)), table.reshape(-1)
     for j in range(len(offsets) - 1):
         start, count = int(offsets[j]), int(offsets[j + 1] - offsets[j])
         below[:] = 0.0
         top = -np.inf
         for b in range(count - 1):
-            for c in range(3 + q):
-                below[c] += table[start + b, c]
+            for lane in range(0, len(total), LANES):
+                add_four(below, lane, flat, (start + b) * len(total) + lane)
             scores[b] = _gain(below, total, q, min_mass, least[1]) - whole
             top = max(top, scores[b])
         if top > best * (1.0 + TIE):
@@ -238,7 +238,7 @@ def _gain(below: FloatArray, total: FloatArray, q: int, min_mass: float, least: 
     mass, square = below[0], below[1]
     rest, rest_square = total[0] - mass, total[1] - square
     tiny = np.finfo(np.float64).tiny
-    if mass <= least or rest <= least:
+    if mass <= least or rest <= least or below[2] <= 0.0 or total[2] <= below[2]:  # of many rows, rounding leaves mass
         return -np.inf
     if mass * mass < min_mass * max(square, tiny) or rest * rest < min_mass * max(rest_square, tiny):
         return -np.inf
@@ -300,8 +300,13 @@ def _set_values(sums: FloatArray, shrinkage: float, value: FloatArray) -> None:
 
 
 @compile_kernel
-def _take_off(records: FloatArray, odds: FloatArray, node: NDArray[np.uint32], value: FloatArray) -> None:
-    """Add the values to the log odds, or take them off the residuals."""
+def _take_off(
+    records: FloatArray, odds: FloatArray, node: NDArray[np.uint32], value: FloatArray, total: FloatArray
+) -> None:
+    """Add the values to the total and to the log odds, or take them off the residuals."""
+    for i in range(len(node)):
+        for a in range(value.shape[1]):
+            total[i, a] += value[node[i], a]
     for i in range(len(odds)):
         odds[i, 0] += value[node[i], 0]
     if len(odds) == 0:

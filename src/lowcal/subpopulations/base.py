@@ -186,6 +186,11 @@ class WeakLearner:
         """Whether the learner offers updates at its own shrinkage."""
         return bool(getattr(self.learner, "boosts", False))
 
+    @property
+    def geometry(self) -> Geometry | None:
+        """The geometry of the updates that the learner offers; None if it does not boost."""
+        return getattr(self.learner, "geometry", None) if self.boosts else None
+
     def start(self) -> WeakLearner:
         """Return the class of only those members that the learner starts with."""
         return WeakLearner(self.encoder, self.rows, self.weight, self._start)

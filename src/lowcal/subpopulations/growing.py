@@ -91,11 +91,19 @@ class Forest:
         return {"depth": self.depth, **arrays}
 
 
-def grow(rows: Binned, counts: IntArray, sample_weight: FloatArray, Z: FloatArray, growth: Growth) -> Forest:
+def grow(
+    rows: Binned,
+    counts: IntArray,
+    sample_weight: FloatArray,
+    Z: FloatArray,
+    growth: Growth,
+    total: FloatArray | None = None,
+) -> Forest:
     """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
 
     `counts` are the levels of each feature, Z the weighted residuals p_i z_i of shape (n, q), q = 1 for the mirror
     geometry. A leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
+    The forest's values on these rows, the same bits as evaluating it gives, are added to `total` where it is given.
     Cost: about half of depth + 1 passes over rows x features for each tree.
     """
     n_inner = 2**growth.depth - 1
@@ -105,10 +113,11 @@ def grow(rows: Binned, counts: IntArray, sample_weight: FloatArray, Z: FloatArra
         np.zeros(shape, dtype=np.intp),
         np.zeros((growth.n_trees, n_inner + 1, Z.shape[1])),
     )
+    total = np.zeros(Z.shape) if total is None else total
     odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
     kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees)
     if kernels is None or (n_inner + 1) * int(counts.sum()) * (Z.shape[1] + 3) > MOST_CELLS:
-        _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest)
+        _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest, total)
         return forest
     kernels.boost(
         rows.codes,
@@ -122,6 +131,7 @@ def grow(rows: Binned, counts: IntArray, sample_weight: FloatArray, Z: FloatArra
         forest.feature,
         forest.cut,
         forest.value,
+        total,
     )
     return forest
 
@@ -164,6 +174,7 @@ def _boost(
     odds: FloatArray,
     growth: Growth,
     forest: Forest,
+    total: FloatArray,
 ) -> None:
     """Fill the trees one after the other."""
     columns = np.column_stack([sample_weight, np.square(sample_weight), sample_weight, Z])
@@ -179,6 +190,7 @@ def _boost(
             node = 2 * node + _goes_right(codes, feature[level][node], cut[level][node])
         sums = histogram(node, columns, 2**growth.depth)
         value[:] = growth.shrinkage * sums[:, 3:] / np.where(sums[:, 2] > 0, sums[:, 2], np.inf)[:, None]
+        total += value[node]
         if len(odds):
             odds[:, 0] += value[node, 0]
         else:
@@ -215,8 +227,11 @@ def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]
 
 
 def _score(sums: FloatArray, min_mass: float) -> FloatArray:
-    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie."""
+    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie.
+
+    What is left of many rows where none are left is rounding: it may have mass, and then no bend.
+    """
     mass, square = sums[..., 0], sums[..., 1]
-    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST)
+    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST) & (sums[..., 2] > 0)
     bend = np.where(enough, sums[..., 2], np.inf)
     return np.asarray(np.where(enough, np.square(sums[..., 3:]).sum(axis=-1) / bend, -np.inf))

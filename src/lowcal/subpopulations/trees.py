@@ -94,6 +94,11 @@ class Learn:
         """Whether this learner offers sums of trees."""
         return self.trees.n_trees > 1
 
+    @property
+    def geometry(self) -> Geometry:
+        """How the trees are boosted: what is offered is for updates of this geometry."""
+        return self.trees.geometry
+
     def __call__(self, Z: FloatArray) -> Sequence[Family]:
         """Return the new families."""
         return self._sums(Z) if self.boosts else self._nodes(Z)
@@ -122,8 +127,9 @@ class Learn:
     def _offer(self, z: FloatArray, label: int, share: float) -> Offer:
         t = self.trees
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
-        forest = grow(self.rows, self.counts, self.weight, z, growth)
-        h = self.rows.once(forest, lambda: forest(self.rows))
+        h = np.zeros(z.shape)
+        forest = grow(self.rows, self.counts, self.weight, z, growth, h)
+        self.rows.once(forest, lambda: h)  # what the forest is on these rows need not be computed again
         scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
         name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
         return Offer(
