@@ -60,19 +60,30 @@ class MomentSums:
     def __init__(self, design: Design, weights: Sequence[Weight], d: int) -> None:
         self.weights, self.shape = weights, (design.shape[1], len(weights), d)
         self.sums = design.sums(len(weights) * d)
-        self.lay_powers = kernels_for(design.shape[0] * len(weights)).lay_powers
+        self.kernels = kernels_for(design.shape[0] * len(weights))
         self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
 
     def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
         """Add the rows of a slice, with their predictions and weighted residuals."""
         if self.are_powers:
             R = np.empty((len(p), padded(len(self.weights))))
-            self.lay_powers(p[:, 0], rho[:, 0], R)
+            self.kernels.lay_powers(p[:, 0], rho[:, 0], R)
             self.sums.add(part, R)
             return
         U = evaluate(self.weights, p)
         assert isinstance(U, np.ndarray)
         self.sums.add(part, _products(U, rho))
+
+    def add_residuals(self, part: slice, p: FloatArray, y: FloatArray, weight: FloatArray) -> None:
+        """Add the rows of a slice, with their predictions, outcomes and weights."""
+        if self.are_powers:
+            R = np.empty((len(p), padded(len(self.weights))))
+            self.kernels.lay_residuals(p[:, 0], y[:, 0], weight, R)
+            self.sums.add(part, R)
+            return
+        rho = y - p
+        rho *= weight[:, None]
+        self.add(part, p, rho)
 
     def total(self) -> FloatArray:
         """Return the sum of all that was added, shape (m, S, d)."""

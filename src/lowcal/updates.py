@@ -106,9 +106,7 @@ class Update:
         moved, sums = np.empty(p.shape), MomentSums(design, weights, p.shape[1])
         for part, here in self.pieces(p, rows):
             moved[part] = here
-            rho = y[part] - here
-            rho *= weight[part, None]
-            sums.add(part, here, rho)
+            sums.add_residuals(part, here, y[part], weight[part])
         return moved, sums.total()
 
     def __str__(self) -> str:

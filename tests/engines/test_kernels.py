@@ -53,6 +53,9 @@ def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
     f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
     engine.lay_powers(f, rho, R)
     np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
+    y, weight = rng.random(n), rng.random(n)
+    engine.lay_residuals(f, y, weight, R)
+    np.testing.assert_allclose(R, (weight * (y - f))[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
 
 
 def rows_of(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
@@ -311,5 +314,6 @@ def test_kernels_let_go_of_the_lock() -> None:
         "add_clipped",
         "replay",
         "lay_powers",
+        "lay_residuals",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]

@@ -61,6 +61,16 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
 
 
 @compile_kernel
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+    for i in range(len(f)):
+        R[i, 0] = weight[i] * (y[i] - f[i])
+    for j in range(1, R.shape[1]):
+        for i in range(len(f)):
+            R[i, j] = R[i, j - 1] * f[i]
+
+
+@compile_kernel
 def _read_codes(codes: IntArray, table: FloatArray, lanes: FloatArray, width: int) -> None:
     """Add the table's entry for every row's code to the row's lanes."""
     if width == 1:

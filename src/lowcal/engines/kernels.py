@@ -39,6 +39,7 @@ class Kernels(NamedTuple):
     add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
     replay: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
+    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
     compiled: bool = False
 
 
@@ -69,6 +70,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.add_groups,
         compiled_codes.replay,
         compiled_codes.lay_powers,
+        compiled_codes.lay_residuals,
         compiled=True,
     )
 
@@ -209,4 +211,21 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         power = power * f
 
 
-PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay, lay_powers)
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+    rho = y - f
+    rho *= weight
+    lay_powers(f, rho, R)
+
+
+PURE = Kernels(
+    add_histogram,
+    add_pairs,
+    add_look_up,
+    add_pair_look_up,
+    add_clipped,
+    add_groups,
+    replay,
+    lay_powers,
+    lay_residuals,
+)
