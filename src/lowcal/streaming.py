@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,9 +95,8 @@ def measure_stream(
     ('everyone', 31)
     """
     chosen = _check_notion(parse_notion(notion))
-    bar = Passes(progress)
-    with one_blas_thread():
-        stream, sample = _open(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
+    with one_blas_thread(), closing(Passes(progress)) as bar:
+        stream, sample = open_stream(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
         sample, tally = _first_tally(stream, sample, chosen, with_losses=False)
     assert tally.mass is not None
     found = replace(chosen.norm(_weights(chosen), tally.moments), moments=tally.moments)
@@ -121,7 +121,8 @@ def multicalibrate_stream(
 ) -> Fit:
     """Mend probabilities until the notion holds on every subpopulation of a stream: `multicalibrate`, in passes.
 
-    The solver is "block". What it returns is an ordinary `Fit`; its violation and bound are of all rows.
+    The solver is "block", without held-out rows and without a stop at noise: give many more rows than constraints. What
+    it returns is an ordinary `Fit`, whose violation, losses and bound are of all rows.
     Cost: two passes over the rows, and two for each update; memory as in `measure_stream`.
 
     Parameters
@@ -144,9 +145,8 @@ def multicalibrate_stream(
     check_alpha(alpha)
     chosen = _check_notion(parse_notion(notion))
     _check_options(geometry, max_updates, callback)
-    bar = Passes(progress)
-    with one_blas_thread():
-        stream, sample = _open(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
+    with one_blas_thread(), closing(Passes(progress)) as bar:
+        stream, sample = open_stream(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
         sample, tally = _first_tally(stream, sample, chosen, with_losses=True)
         best: Geometry = "mirror" if can_bend(chosen, sample.learner, sample.p) else "euclidean"
         seed = _seed(random_state)
@@ -177,7 +177,7 @@ def _seed(random_state: int | np.random.Generator | None) -> int:
     return 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
 
 
-def _open(
+def open_stream(
     rows: object,
     roles: Roles,
     subpopulations: Subpopulations | None,
@@ -306,7 +306,6 @@ class _Run:
                 if status is not None:
                     break
         except KeyboardInterrupt:
-            self.stream.bar.close()
             raise FitInterrupted(
                 f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", self._fit(Status.STOPPED)
             ) from None
@@ -348,9 +347,9 @@ class _Run:
     def _directions(self, found: Suprema, attempt: int) -> tuple[Term, ...]:
         """Return the block step's direction: moments of all rows, the Gram matrix of the sample."""
         s, p = self.sample, self._sampled()
-        features, weights = tuple(self.notion.features(p)), list(_weights(self.notion))
+        place = {u: k for k, u in enumerate(_weights(self.notion))}
         assert found.moments is not None
-        known = replace(found, moments=found.moments[:, [weights.index(u) for u in features]])
+        known = replace(found, moments=found.moments[:, [place[u] for u in self.notion.features(p)]])
         seed = (self.problem.seed, attempt)
         return block_terms(
             self.notion,

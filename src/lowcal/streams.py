@@ -107,7 +107,8 @@ def survey(
             read_probabilities(to_numpy(batch[roles.p]), _BINARY)
             weight = None if roles.weight is None else check_weight(to_numpy(batch[roles.weight]))
             labels.add(batch[roles.y], weight)
-        total += float(here) if weight is None else float(weight.sum())
+        with np.errstate(over="ignore"):  # refused below
+            total += float(here) if weight is None else float(weight.sum())
         reservoir.add(batch, here)
         n += here
         bar.add(here)
@@ -218,16 +219,16 @@ def code_outcomes(column: Any, layout: Layout) -> FloatArray:
     """Return the outcomes of a batch, shape (n, 1): 1 for the second class, or numbers in [0, 1]."""
     values, index = _labels(column)
     if layout.classes is None:
-        return np.array(values, dtype=np.float64).reshape(-1, 1)
+        return np.array(values, dtype=np.float64)[:, None]
     known = list(layout.classes)
     if index is not None:
-        return _code_distinct(values, index, known).reshape(-1, 1)
+        return _code_distinct(values, index, known)[:, None]
     if values.dtype.kind in "biuf" and all(isinstance(c, int | float) for c in known):
         ones = values == known[1]
         if bool((ones | (values == known[0])).all()):
-            return ones.astype(np.float64)[:, None]
+            return np.asarray(ones.astype(np.float64)[:, None])
     check_labels(values)
-    return (code_labels(values, known) == 1).astype(np.float64)[:, None]
+    return np.asarray((code_labels(values, known) == 1).astype(np.float64)[:, None])
 
 
 def _code_distinct(values: NDArray[Any], index: IntArray, known: list[Any]) -> FloatArray:

@@ -54,11 +54,7 @@ class Batches:
 
     def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
         """Refuse a batch without a wanted column."""
-        for name in wanted:
-            if name not in batch:
-                some = ", ".join(repr(one) for one in list(batch)[:10]) + (", ..." if len(batch) > 10 else "")
-                where = self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}"
-                raise MissingColumn(f"{where} has no column {name!r}; it has {some}.{suggest(name, batch)}")
+        _require(self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}", tuple(batch), wanted)
 
     def _compare(self, batch: Batch, kinds: dict[str, tuple[Any, str | None]], k: int) -> None:
         """Refuse a column that held numbers and now holds text, or the other way round."""
@@ -73,6 +69,14 @@ class Batches:
                     "Give every batch the same types."
                 )
             kinds[name] = _type(column), kind or before
+
+
+def _require(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse rows without a wanted column; name those that there are."""
+    for name in wanted:
+        if name not in names:
+            some = ", ".join(repr(one) for one in names[:10]) + (", ..." if len(names) > 10 else "")
+            raise MissingColumn(f"{where} has no column {name!r}; it has {some}.{suggest(name, names)}")
 
 
 def open_batches(rows: object) -> Batches:
@@ -148,6 +152,7 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     with _reading(path, "a Parquet file"):
         with ParquetFile(path) as file:
             schema = file.schema_arrow
+        _require(path, schema.names, wanted or ())
         names = [name for name in schema.names if wanted is None or name in wanted]
         is_text = [pa.types.is_string(schema.field(name).type) for name in names]
         texts = [name for name, text in zip(names, is_text, strict=True) if text]
@@ -161,7 +166,7 @@ def _arrow_file(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
 
     with _reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_file(buffer) as file:
-            options = _options(file.schema, wanted)
+            options = _options(path, file.schema, wanted)
         with pa.ipc.open_file(buffer, options=options) as file:
             for k in range(file.num_record_batches):
                 for batch in _slices(file.get_batch(k)):
@@ -175,7 +180,7 @@ def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
 
     with _reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_stream(buffer) as stream:
-            options = _options(stream.schema, wanted)
+            options = _options(path, stream.schema, wanted)
         with pa.ipc.open_stream(buffer, options=options) as stream:
             for one in stream:
                 for batch in _slices(one):
@@ -183,10 +188,11 @@ def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
                     give_back()
 
 
-def _options(schema: Any, wanted: Sequence[str] | None) -> Any:
+def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:
     """Return options that read only the wanted columns; those that read all leave the columns where they are."""
     import pyarrow as pa
 
+    _require(path, schema.names, wanted or ())
     fields = [k for k, name in enumerate(schema.names) if wanted is None or name in wanted]
     return pa.ipc.IpcReadOptions(included_fields=fields if len(fields) < len(schema) else None, use_threads=False)
 
@@ -241,11 +247,15 @@ def _same(waiting: Sequence[Any], batch: Any) -> bool:
 def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
     """Yield Arrow batches as one, if they hold rows."""
     batches = [batch for batch in waiting if batch.num_rows]
+    names = batches[0].schema.names if batches else []
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"The rows have several columns named {twice!r}; rename them.")
     if len(batches) == 1:
-        yield dict(zip(batches[0].schema.names, batches[0].columns, strict=True))
+        yield dict(zip(names, batches[0].columns, strict=True))
     elif batches:
         columns = zip(*(batch.columns for batch in batches), strict=True)
-        yield {name: join(column) for name, column in zip(batches[0].schema.names, columns, strict=True)}
+        yield {name: join(column) for name, column in zip(names, columns, strict=True)}
 
 
 def _record_batches(table: Any) -> Iterator[Any]:
@@ -344,12 +354,23 @@ def join(columns: Sequence[Column]) -> Column:
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(columns)
     if all(is_arrow_array(column) for column in columns):
-        joined = sys.modules["pyarrow"].chunked_array(columns).unify_dictionaries().combine_chunks()
-        return joined.chunk(0) if joined.__class__.__name__ == "ChunkedArray" else joined
+        return _join_arrow(columns)
     import narwhals.stable.v2 as nw
 
     frames = [_series(column).alias("x").to_frame() for column in columns]
     return nw.concat(frames).get_column("x").to_native()
+
+
+def _join_arrow(columns: Sequence[Any]) -> Any:
+    """Join Arrow arrays; one without values takes the type of the others, and dictionaries become one."""
+    import pyarrow as pa
+
+    tables = [pa.table({"x": column}) for column in columns]
+    try:
+        joined = pa.concat_tables(tables, promote_options="permissive")["x"]
+    except pa.ArrowException as error:
+        raise InvalidInput(f"Batches hold different types in one column ({error}). Give all the same.") from error
+    return joined.unify_dictionaries().combine_chunks()
 
 
 def for_frames(column: Column) -> Any:

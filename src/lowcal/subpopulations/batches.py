@@ -7,23 +7,49 @@ of these values, once while a dictionary stays the same; rows then go from bytes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.joint import Column, join_codes
+from lowcal.engines.joint import Look, join_codes
 from lowcal.files.batches import for_frames, is_arrow_array
 from lowcal.frames import Table as Frame
 from lowcal.simplex import IntArray
 from lowcal.subpopulations.base import Encoder, Rows
 from lowcal.subpopulations.groups import GroupEncoder
-from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.levels import FIRST, Levels
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import UnionEncoder
 
 Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The levels of few values: those of a dictionary, or all of a type; `values` is None where rows come as levels.
+
+    From `first` to `last` every value is one level above the one before it.
+    """
+
+    values: Any
+    levels: IntArray
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, values: Any, levels: IntArray) -> Known:
+        """Find the first run of levels of values, which is all of a sorted dictionary."""
+        seen = np.flatnonzero(levels >= FIRST)
+        first = int(seen[0]) if len(seen) else 0
+        steps = np.flatnonzero(np.diff(levels[first:]) != 1)
+        return cls(values, levels, first, first + int(steps[0]) if len(steps) else len(levels) - 1)
+
+    def holds(self, index: NDArray[Any]) -> bool:
+        """Whether all rows lie in the run."""
+        return len(index) > 0 and bool(index.max() <= self.last) and bool(self.first == 0 or index.min() >= self.first)
 
 
 class BatchEncoder:
@@ -38,9 +64,8 @@ class BatchEncoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self._parts = [BatchEncoder(part) for part in encoder.parts] if isinstance(encoder, UnionEncoder) else []
-        self._known: dict[str, tuple[Any, IntArray]] = {}
-        self._own: dict[str, IntArray] = {}
-        self._strided: dict[int, list[tuple[IntArray, NDArray[Any]]]] = {}
+        self._known: dict[str, Known] = {}
+        self._tables: dict[tuple[int, int], tuple[Known, NDArray[Any]]] = {}
 
     def __call__(self, batch: Batch, n: int) -> Rows:
         """Return the encoded rows of a batch of n rows."""
@@ -55,33 +80,37 @@ class BatchEncoder:
         if not encoder.levels:
             return encoder.merge([], n)
         columns = [self._levels(level, batch[level.column]) for level in encoder.levels]
-        return tuple(
-            self._merge(t, [columns[k] for k in merged], encoder.shape(merged), n)
-            for t, merged in enumerate(encoder.plan)
-        )
+        runs = [known.holds(index) for index, known in columns]
+        merged = []
+        for t, plan in enumerate(encoder.plan):
+            shape = encoder.shape(plan)
+            kind, looks = np.min_scalar_type(prod(shape)), []
+            for place, k in enumerate(plan):
+                (index, known), stride = columns[k], prod(shape[place + 1 :])
+                table = self._table(t, k, known, stride, kind)
+                offset = stride * (int(known.levels[known.first]) - known.first)
+                looks.append(Look(index, table, stride, offset) if runs[k] else Look(index, table))
+            merged.append(join_codes(looks, n, kind))
+        return tuple(merged)
 
-    def _merge(self, t: int, columns: list[Column], shape: tuple[int, ...], n: int) -> IntArray:
-        """Return the merged column t; its tables, stride times level, are made anew when a dictionary has changed."""
-        kind, made = np.min_scalar_type(prod(shape)), self._strided.get(t)
-        if made is None or any(known is not levels for (known, _), (_, levels) in zip(made, columns, strict=True)):
-            strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
-            made = [(levels, (levels * s).astype(kind)) for (_, levels), s in zip(columns, strides, strict=True)]
-            self._strided[t] = made
-        return join_codes([(a, table) for (a, _), (_, table) in zip(columns, made, strict=True)], n, kind)
+    def _table(self, t: int, k: int, known: Known, stride: int, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return stride times level of every value of column k, made once for the merged column t and a dictionary."""
+        made = self._tables.get((t, k))
+        if made is None or made[0] is not known:
+            made = self._tables[t, k] = known, (known.levels * stride).astype(kind)
+        return made[1]
 
-    def _levels(self, levels: Levels, column: Any) -> Column:
+    def _levels(self, levels: Levels, column: Any) -> tuple[NDArray[Any], Known]:
         """Return small whole numbers for the rows, and the level of each such number."""
-        few = _few_values(column)
+        few, known = _few_values(column), self._known.get(levels.column)
         if few is None:
-            codes = levels.codes(Frame.of({levels.column: for_frames(column)}))
-            return codes, self._own.setdefault(levels.column, np.arange(levels.count))
-        index, values = few
-        known = self._known.get(levels.column)
-        if known is None or not _equal(known[0], values):
-            small = _every(values)
-            known = values, levels.codes(Frame.of({levels.column: small})).astype(np.intp)
-            self._known[levels.column] = known
-        return index, known[1]
+            index, values = levels.codes(Frame.of({levels.column: for_frames(column)})), None
+        else:
+            index, values = few
+        if known is None or not _equal(known.values, values):
+            every = np.arange(levels.count) if few is None else levels.codes(Frame.of({levels.column: _every(values)}))
+            known = self._known[levels.column] = Known.of(values, every.astype(np.intp))
+        return index, known
 
 
 def _few_values(column: Any) -> tuple[NDArray[Any], Any] | None:
@@ -108,9 +137,9 @@ def _indices(column: Any) -> NDArray[Any]:
 
 def _equal(known: Any, values: Any) -> bool:
     """Whether these are the same few values."""
-    if isinstance(known, np.dtype) or isinstance(values, np.dtype):
-        return isinstance(known, np.dtype) and isinstance(values, np.dtype) and known == values
-    return known is values or bool(known.equals(values))
+    if type(known) is not type(values) or known is None or isinstance(known, np.dtype):
+        return known is values or (isinstance(known, np.dtype) and bool(known == values))
+    return bool(known.equals(values))
 
 
 def _every(values: Any) -> Any:
