@@ -23,7 +23,7 @@ class Look(NamedTuple):
     With a `stride`, table[a] = stride * a + offset for all numbers a that occur, modulo the size of the table's type.
     """
 
-    index: NDArray[Any]
+    places: NDArray[Any]
     table: NDArray[Any]
     stride: int | None = None
     offset: int = 0
@@ -34,7 +34,7 @@ LayPair = Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDAr
 
 
 def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return sum_k table_k[index_k] for n rows; `kind` is unsigned, holds every sum, and every table is of it.
+    """Return sum_k table_k[places_k] for n rows; `kind` is unsigned, holds every sum, and every table is of it.
 
     >>> a, b = np.array([0, 1, 1], dtype=np.uint8), np.array([2, 0, 1], dtype=np.uint8)
     >>> tables = np.array([0, 3], dtype=np.uint8), np.array([1, 2, 3], dtype=np.uint8)
@@ -45,7 +45,7 @@ def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[An
     tables = [look for look in looks if look.stride is None]
     out = _look_up(tables, n, kind) if tables else np.zeros(n, dtype=kind)
     for look in products:
-        out += look.index.astype(kind, copy=False) * kind.type(look.stride)
+        out += look.places.astype(kind, copy=False) * kind.type(look.stride)
     if products:
         out += kind.type(sum(look.offset for look in products) % (1 << 8 * kind.itemsize))
     return out
@@ -56,11 +56,11 @@ def _look_up(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]
     out = np.empty(n, dtype=kind)
     lay = (_compiled() or lay_pair) if kernels_for(n * len(looks)).compiled else lay_pair
     if len(looks) == 1:
-        out[:] = np.take(looks[0].table, looks[0].index)
+        out[:] = np.take(looks[0].table, looks[0].places)
     else:
-        lay(looks[0].index, looks[0].table, looks[1].index, looks[1].table, out)
+        lay(looks[0].places, looks[0].table, looks[1].places, looks[1].table, out)
     for look in looks[2:]:
-        out += np.take(look.table, look.index)
+        out += np.take(look.table, look.places)
     return out
 
 
