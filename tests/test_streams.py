@@ -6,6 +6,7 @@ import builtins
 import io
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lowcal
-from lowcal import persistence, streams
+from lowcal import persistence, provenance, streaming, streams
 from lowcal.errors import FitInterrupted, InvalidInput, MissingColumn, MissingExtra
 from lowcal.files import batches as reading
 from lowcal.inputs import read_outcomes
@@ -302,6 +303,32 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     assert str(fits[0].predictor.to_dict()) == str(fits[1].predictor.to_dict())
 
 
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_a_direction_that_leads_nowhere_gives_way_to_the_worst_constraint(
+    geometry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the sample says: every update lowers the loss of all rows as much as its violation guarantees."""
+    real = streaming.block_terms
+
+    def astray(*given: Any) -> Any:
+        return tuple(replace(term, theta=np.where(np.arange(term.theta.size).reshape(term.theta.shape) == 2, 1.0, 0.0))
+                     for term in real(*given))  # fmt: skip
+
+    monkeypatch.setattr(streaming, "block_terms", astray)
+    monkeypatch.setattr(streaming, "can_bend", lambda *given: False)
+    of = {"subpopulations": lowcal.Groups(["city", "band"]), "notion": "multiaccuracy"}
+    fit = multicalibrate_stream(cut(DATA, 1000), alpha=0.003, geometry=geometry, **of)
+    start = DATA["p"] if geometry == "euclidean" else np.clip(DATA["p"], 1e-9, 1 - 1e-9)
+    likely = np.where(DATA["y"] == 1, start, 1 - start)
+    first = np.mean((DATA["y"] - start) ** 2) if geometry == "euclidean" else -np.mean(np.log(likely))
+    losses = [first, *(r.brier if geometry == "euclidean" else r.log_loss for r in fit.history)]
+    before = [lowcal.measure(DATA["y"], DATA["p"], X, **of).largest, *(r.violation for r in fit.history[:-1])]
+    least = np.square(before) * (1.0 if geometry == "euclidean" else 2.0)
+    assert fit.status is lowcal.Status.REACHED
+    assert fit.n_updates > 3
+    assert (-np.diff(losses) >= least - 1e-13).all()
+
+
 def test_a_fit_needs_about_as_many_updates_as_in_memory() -> None:
     of = {"subpopulations": lowcal.Groups(list(X)), "alpha": 0.0005, "geometry": "euclidean"}
     whole = lowcal.multicalibrate(DATA["y"], DATA["p"], X, **of)
@@ -327,6 +354,7 @@ def test_the_predictor_can_be_saved_and_serves_single_rows(tmp_path: Path) -> No
 
 def test_an_audit_on_the_fitted_rows_warns() -> None:
     fit = multicalibrate_stream(cut(DATA, 777), alpha=0.003, subpopulations=lowcal.Groups(list(X)))
+    assert provenance.was_fitted_on(DATA["y"][:, None].astype(float), fit.predictor(DATA["p"], X)[:, None])
     with pytest.warns(lowcal.AuditWarning):
         lowcal.audit(DATA["y"], fit.predictor(DATA["p"], X), X, null_draws=19, random_state=0)
 

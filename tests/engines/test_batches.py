@@ -68,6 +68,9 @@ def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch:
 # --- batches are encoded as tables are --------------------------------------------------------------------------
 
 
+LEARNED = 60
+
+
 def column(kind: str, rng: np.random.Generator, n: int) -> Any:
     whole = rng.integers(-3, 9, n)
     texts = np.array(list("gfedcba"), dtype=object)[rng.integers(0, 7, n)]
@@ -77,6 +80,8 @@ def column(kind: str, rng: np.random.Generator, n: int) -> Any:
         "int8": lambda: whole.astype(np.int8),
         "uint16": lambda: (whole + 3).astype(np.uint16),
         "arrow int8": lambda: pa.array(whole.astype(np.int8), mask=rng.random(n) < 0.1 * rng.integers(0, 2)),
+        # those that were learned from are 4 to 6
+        "few": lambda: (4 + rng.integers(0, 3, n) - (0 if n == LEARNED else rng.integers(0, 4))).astype(np.uint8),
         "float": lambda: np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
         "objects": lambda: texts,
         "dictionary": lambda: pa.array(texts.tolist()).dictionary_encode(),
@@ -88,7 +93,7 @@ def column(kind: str, rng: np.random.Generator, n: int) -> Any:
     }[kind]()
 
 
-KINDS = ["int8", "uint16", "arrow int8", "float", "objects", "dictionary", "bytes", "numbers", "truth"]
+KINDS = ["few", "int8", "uint16", "arrow int8", "float", "objects", "dictionary", "bytes", "numbers", "truth"]
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from(KINDS), min_size=1, max_size=4), st.integers(1, 2))
@@ -97,7 +102,7 @@ KINDS = ["int8", "uint16", "arrow int8", "float", "objects", "dictionary", "byte
 def test_batches_are_encoded_as_tables_are(seed: int, kinds: list[str], depth: int) -> None:
     """One encoder sees batches whose dictionaries, and whose values, differ from those it was learned from."""
     rng = np.random.default_rng(seed)
-    learned = {f"{kind}{k}": _series(column(kind, rng, 60)) for k, kind in enumerate(kinds)}
+    learned = {f"{kind}{k}": _series(column(kind, rng, LEARNED)) for k, kind in enumerate(kinds)}
     encoder = lowcal.Intersections(depth=depth, n_bins=3, min_mass=2).prepare(learned).encoder
     encode = BatchEncoder(encoder)
     for _ in range(4):
@@ -159,6 +164,16 @@ def test_bins_never_lose_more_than_the_newton_step(seed: int, n: int, size: floa
     assert squared(one, eta) >= exact - 1e-12
 
 
+def test_the_newton_step_is_taken_where_a_bin_hides_the_best_one() -> None:
+    """Both limits, 1 and 1.0002, lie in one bin, the minimum between them; 1 loses more than the Newton step."""
+    one = Line(np.full(2, 0.5), np.array([1.0, 0.99995]), np.array([0.5, 0.4999]), np.full(2, 0.5))
+    slope, bend = one.weight @ (one.delta * (one.y - one.f)), one.weight @ np.square(one.delta)
+    bins = Bins(1.0)
+    bins.add(one)
+    assert bins.best() == pytest.approx(slope / bend, rel=1e-12)
+    assert squared(one, bins.best()) < squared(one, 1.0) / 1.5
+
+
 def test_bins_find_the_best_step_but_for_the_width_of_a_bin() -> None:
     for seed in range(20):
         one = line(seed, 20_000, 0.1)
@@ -194,6 +209,28 @@ def test_slopes_never_lose_more_than_the_newton_step(seed: int, n: int, size: fl
         start_loss = logarithmic(one, 0.0)
         assert logarithmic(one, eta) <= start_loss - slope**2 / (2 * bend) + 1e-9 * (1 + start_loss)
         assert eta >= slope / bend * (1 - 1e-9)
+
+
+@LINES
+@settings(deadline=None)
+def test_slopes_tell_how_much_the_loss_falls_at_least(seed: int, n: int, size: float) -> None:
+    one = line(seed, n, size)
+    slopes = Slopes(1.0 / size)
+    slopes.add(one)
+    if slopes.bend == 0.0:
+        return
+    for low, eta in enumerate(slopes.steps[:-1]):
+        fallen = logarithmic(one, 0.0) - logarithmic(one, eta)
+        assert slopes._drop(low, float(eta)) <= fallen + 1e-9 * (1 + abs(fallen))
+
+
+def test_what_slopes_tell_is_nearly_all_where_the_loss_is_nearly_a_parabola() -> None:
+    one = Line(np.full(2, 0.5), np.array([1.0, 0.0]), np.array([0.1, -0.05]), np.full(2, 0.5))
+    slopes = Slopes(1.0)
+    slopes.add(one)
+    for low in (1, 3, 5):
+        fallen = logarithmic(one, 0.0) - logarithmic(one, float(slopes.steps[low]))
+        assert slopes._drop(low, float(slopes.steps[low])) == pytest.approx(fallen, rel=1e-3)
 
 
 def test_slopes_find_the_best_step_nearly() -> None:
