@@ -344,7 +344,7 @@ def take(column: Column, rows: NDArray[np.intp]) -> Column:
         return column[rows]
     if is_arrow_array(column):
         return column.take(sys.modules["pyarrow"].array(rows))
-    return _series(column)[rows.tolist()].to_native()
+    return _series(column)[rows].to_native()
 
 
 def join(columns: Sequence[Column]) -> Column:
