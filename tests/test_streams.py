@@ -337,6 +337,12 @@ def test_a_fit_needs_about_as_many_updates_as_in_memory() -> None:
     assert streamed.bound == whole.bound
 
 
+def test_a_fit_that_rounding_stops_says_so() -> None:
+    fit = multicalibrate_stream(cut(DATA, 1000), alpha=1e-19, subpopulations=lowcal.Groups("city"), max_updates=99)
+    assert fit.status is lowcal.Status.STALLED
+    assert fit.violation < 1e-9
+
+
 def test_nothing_is_updated_that_holds_already() -> None:
     fit = multicalibrate_stream(cut(DATA, 500), alpha=0.9, subpopulations=lowcal.Groups(list(X)))
     assert (fit.status, fit.n_updates) == (lowcal.Status.REACHED, 0)
@@ -687,6 +693,21 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none.parquet").touch()
     with pytest.raises(InvalidInput, match="is empty"):
         measure_stream(tmp_path / "none.parquet")
+
+
+def test_types_that_have_nothing_in_common_are_refused() -> None:
+    dates = pa.array([1] * N, pa.date32())
+    tables = [pa.table({"y": DATA["y"], "p": DATA["p"], "x": x}) for x in (pa.array(DATA["age"]), dates)]
+    with pytest.raises(InvalidInput, match="Batches hold different types in one column"):
+        measure_stream(tables)
+
+
+def test_columns_of_a_dict_may_be_series_of_any_kind() -> None:
+    kinds = {"y": pd.Series(DATA["y"]), "p": pl.Series(DATA["p"]), "city": pa.chunked_array([DATA["city"].tolist()])}
+    whole = lowcal.measure(DATA["y"], DATA["p"], {"city": DATA["city"]})
+    agree(measure_stream([kinds]), whole)
+    lists = {name: list(kinds[name]) for name in ("y", "p")} | {"city": DATA["city"].tolist()}
+    agree(measure_stream([lists]), whole)
 
 
 def test_columns_of_one_name_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,25 @@ def test_the_compiled_loop_agrees(seed: int) -> None:
     joint.lay_pair(a, tables[0], b, tables[1], defined)
     assert np.array_equal(found, defined)
     assert np.array_equal(found, [int(tables[0][i]) + int(tables[1][j]) for i, j in zip(a, b, strict=True)])
+
+
+def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    looks = [Look(rng.integers(0, 5, 99).astype(np.uint8), rng.integers(0, 40, 5).astype(np.uint16)) for _ in range(3)]
+    expected = sum(look.table[look.places] for look in looks)
+    calls: list[str] = []
+    monkeypatch.setattr(kernels, "COMPILE_FROM", 100)
+    for name, module in (("compiled", compiled_joint), ("numpy", joint)):
+        real = module.lay_pair
+        monkeypatch.setattr(module, "lay_pair", lambda *given, name=name, real=real: calls.append(name) or real(*given))
+    for missing in (False, True):
+        joint._compiled.cache_clear()
+        if missing:
+            monkeypatch.setitem(sys.modules, "lowcal.engines.compiled_joint", None)
+            monkeypatch.delattr("lowcal.engines.compiled_joint")
+        assert np.array_equal(join_codes(looks, 99, np.dtype(np.uint16)), expected)
+    joint._compiled.cache_clear()
+    assert calls == ["compiled", "numpy"]
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
