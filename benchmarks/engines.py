@@ -9,10 +9,11 @@ gate (T1 to T10), its limit and whether it is met. T6 is in predict.py, the peer
 import os
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from collections.abc import Callable
 from itertools import combinations
-from time import process_time
+from time import perf_counter, process_time
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -31,7 +32,10 @@ from lowcal.engines.parts import outer_moments
 from lowcal.engines.reference import Codes, Table
 from lowcal.frames import Table as Frame
 from lowcal.moments import moments_at
+from lowcal.progress import Passes
 from lowcal.solvers import SOLVERS, Problem
+from lowcal.streaming import Tallying, open_stream
+from lowcal.streams import Piece, Roles
 from lowcal.updates import Term, Update
 from lowcal.weights import evaluate, monomials
 
@@ -497,6 +501,96 @@ def codes_of_one(n: int) -> None:
     show("   all rows in one bin, two moments / reading", t["one"] / t["read"])
 
 
+#: Runs in a process of its own: memory beyond what imports take, in MB, and what was reached.
+ADDED = """
+import sys
+import numba, pyarrow.ipc
+import lowcal
+from lowcal import auditing
+from lowcal.engines import compiled_codes, compiled_joint
+from lowcal.streaming import measure_stream, multicalibrate_stream
+
+def peak():  # of this program: getrusage would count what the process held before it became Python
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+path, what, before = sys.argv[1], sys.argv[2], peak()
+if what == "measure":
+    found = measure_stream(path, subpopulations=lowcal.Groups())
+    print(peak() - before, f"{len(found.names)} groups, largest violation {found.largest:.3g}")
+else:
+    found = multicalibrate_stream(path, subpopulations=lowcal.Groups(), alpha=0.001)
+    print(peak() - before, found)
+"""
+
+
+def write_stream(path: str, n: int, is_sorted: bool = True) -> None:
+    """An Arrow file of 10 columns of 10 texts as bytes, predictions in float32 and labels in a byte: 15 bytes a row."""
+    import pyarrow as pa
+
+    order = range(10) if is_sorted else (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)
+    texts, writer = pa.array([f"v{k}" for k in order]), None
+    for start in range(0, n, 1 << 18):
+        y, p, X = people(min(1 << 18, n - start), [10] * 10, seed=start)
+        bytes_ = {name: pa.array(column.astype(np.uint8)) for name, column in X.items()}
+        columns = {name: pa.DictionaryArray.from_arrays(column, texts) for name, column in bytes_.items()}
+        batch = pa.RecordBatch.from_pydict(
+            {**columns, "p": pa.array(p.astype(np.float32)), "y": pa.array(y.astype(np.uint8))}
+        )
+        writer = writer or pa.ipc.new_file(path, batch.schema)
+        writer.write(batch)
+    assert writer is not None
+    writer.close()
+
+
+def streams(n: int) -> None:
+    """A pass over an Arrow file against the same pass over rows in memory, encoded before; memory of a fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/rows.arrow"
+        write_stream(path, n)
+        show(
+            "T10 Arrow stream, a pass of moments / in memory, encoded before",
+            passes_of_stream(path, n),
+            "<= 2",
+        )
+        for what in ("measure", "fit"):
+            start = perf_counter()
+            done = subprocess.run([sys.executable, "-c", ADDED, path, what], capture_output=True, text=True, check=True)
+            added, said = done.stdout.strip().split(" ", 1)
+            print(f"{what} of a stream, {perf_counter() - start:.1f} s with all imports: {said}")
+            show(f"T10 added memory (RSS) of a {what} of {n:,} streamed rows, MB", float(added), "<= 250")
+        write_stream(path, n, is_sorted=False)
+        show("   the pass / in memory, dictionaries in no order", passes_of_stream(path, n))
+
+
+def passes_of_stream(path: str, n: int) -> np.ndarray:
+    """Moments of degree 2 of 100 groups: rows read, decoded and encoded, against codes and numbers in memory."""
+    stream, sample = open_stream(path, Roles("y", "p"), lowcal.Groups(), None, 0, Passes(False))
+    families, weights, weight = sample.learner.families, monomials(1, 1), np.full(n, 1 / n)
+    held: list[Piece] = []
+    stream.each("", held.append)
+    rows = tuple(np.concatenate(codes) for codes in zip(*(piece.rows for piece in held), strict=True))
+    p, y = np.concatenate([piece.p for piece in held]), np.concatenate([piece.y for piece in held])
+    held.clear()
+    design = families[0].design(rows)
+
+    def streamed() -> np.ndarray:
+        sums = Tallying(families, weights, n, False, False)
+        stream.each("", lambda piece: sums.add(piece, piece.p))
+        return sums.done().moments
+
+    def in_memory() -> np.ndarray:
+        rho = y - p
+        rho *= weight[:, None]
+        return moments_at(design, weights, p, rho)
+
+    assert np.abs(streamed() - in_memory()).max() < 1e-12
+    t = times({"stream": streamed, "memory": in_memory}, 5)
+    print(f"{n:,} rows, Arrow file; ns a row: ", end="")
+    print(", ".join(f"{name} {np.median(each) / n * 1e9:.1f}" for name, each in t.items()))
+    return t["stream"] / t["memory"]
+
+
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     passes(n)
@@ -510,7 +604,8 @@ def main() -> None:
     first_calls()
     trees(n // 5)
     growth()
-    print("Not built, so not measured: T1 memberships as bytes, T10 Arrow streams.")
+    streams(10 * n)
+    print("Not built, so not measured: T1 memberships as bytes.")
 
 
 if __name__ == "__main__":

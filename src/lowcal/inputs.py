@@ -208,10 +208,20 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
     """Return weights that sum to one; None is uniform."""
     if sample_weight is None:
         return np.full(n, 1.0 / n)
+    weight = check_weight(sample_weight)
+    check_length("sample_weight", len(weight), n)
+    largest = weight.max(initial=0.0)
+    if largest <= 0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    weight = weight / largest  # so that the sum can't overflow
+    return np.asarray(weight / weight.sum())
+
+
+def check_weight(sample_weight: ArrayLike) -> FloatArray:
+    """Return weights as numbers, not normalised; refuse those that are negative, infinite or missing."""
     weight = _as_float(sample_weight, "sample_weight")
     if weight.ndim != 1:
         raise InvalidInput(f"sample_weight must have one dimension, but its shape is {weight.shape}.")
-    check_length("sample_weight", len(weight), n)
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
         row = int(bad.argmax())
@@ -219,11 +229,7 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
             f"sample_weight is {weight[row]} in row {row}, but weights must be finite and not negative. "
             "Give a row that should not count the weight 0."
         )
-    largest = weight.max(initial=0.0)
-    if largest <= 0:
-        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
-    weight = weight / largest  # so that the sum can't overflow
-    return np.asarray(weight / weight.sum())
+    return weight
 
 
 def _read_y(
@@ -240,21 +246,26 @@ def _read_y(
         raise InvalidInput(
             f"y must have shape (n,), or (n, {n_classes}) for soft labels like p, but its shape is {y.shape}."
         )
-    _check_labels(y)
-    if n_classes == 2 and classes is None and _is_fraction(y):
+    check_labels(y)
+    if n_classes == 2 and classes is None and is_fraction(y):
         return y.astype(np.float64)[:, None], Layout(2, None)
     if classes is None and _are_numbers_of_classes(y, n_classes):
         known, codes = list(range(n_classes)), y.astype(np.intp)
     else:
-        known = _classes(y, n_classes, classes)
-        codes = _encode(y, known)
-    if np.count_nonzero(np.bincount(codes, weight)) < 2:
-        raise InvalidInput(
-            f"y holds one class only ({known[codes[weight > 0][0]]!r}) in the rows with weight; "
-            "calibration needs at least two classes."
-        )
+        known = find_classes(y, n_classes, classes)
+        codes = code_labels(y, known)
+    check_two_classes(codes if weight.all() else codes[weight > 0], known)
     coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
     return coded, Layout(n_classes, tuple(known))
+
+
+def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
+    """Refuse labels, those of the rows with weight, that are all the same."""
+    if np.count_nonzero(np.bincount(codes)) < 2:
+        raise InvalidInput(
+            f"y holds one class only ({known[codes[0]]!r}) in the rows with weight; "
+            "calibration needs at least two classes."
+        )
 
 
 def _check_range_of_y(y: FloatArray) -> None:
@@ -264,7 +275,7 @@ def _check_range_of_y(y: FloatArray) -> None:
         raise InvalidInput(f"y is {y[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1].")
 
 
-def _check_labels(y: NDArray[Any]) -> None:
+def check_labels(y: NDArray[Any]) -> None:
     """Refuse labels that are missing, infinite or containers."""
     if y.dtype.kind in "biu":
         return
@@ -285,7 +296,7 @@ def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
-def _is_fraction(y: NDArray[Any]) -> bool:
+def is_fraction(y: NDArray[Any]) -> bool:
     """Whether y holds outcomes in [0, 1] that are not just the two labels 0 and 1."""
     if y.dtype.kind != "f":
         return False
@@ -301,7 +312,7 @@ def _are_numbers_of_classes(y: NDArray[Any], n_classes: int) -> bool:
     return y.dtype.kind != "f" or bool((y == np.floor(y)).all())
 
 
-def _classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
+def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
         return _given_classes(classes, n_classes)
@@ -343,7 +354,8 @@ def _sorted(values: set[Any]) -> list[Any]:
         return sorted(values, key=lambda v: (type(v).__name__, str(v)))
 
 
-def _encode(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
+def code_labels(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
+    """Return the position of every label among the classes; another label is an error."""
     position = {c: k for k, c in enumerate(classes)}
     if y.dtype.kind == "O":
         codes = np.array([position.get(_plain(v), -1) for v in y.tolist()], dtype=np.intp)

@@ -75,20 +75,63 @@ def best_step(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArra
     return _best(*(np.concatenate(pair) for pair in zip(at_bins, inside, strict=True)))
 
 
+class Bins:
+    """The same line search for rows that come in batches and are not kept: their sums in bins.
+
+    The step is the best of those whose loss the sums tell exactly, one between every two bins and the last limit of
+    each bin, or the Newton step where it may lose less; so it never loses more than the Newton step does.
+
+    >>> bins = Bins(3.0)
+    >>> f, y, w = np.array([0.5, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5])
+    >>> bins.add(Line(f, y, np.array([0.25, -0.25]), w))
+    >>> bins.best()
+    3.6
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale, self.sums = scale, empty_bins()
+
+    def add(self, line: Line) -> None:
+        """Add rows."""
+        _add_rows(line, self.scale, self.sums)
+
+    def best(self) -> float:
+        """Return the step."""
+        bend, cross, square = self.sums[:, :3].sum(axis=0)
+        if bend <= 0.0 or cross <= 0.0:
+            return 0.0
+        eta, loss = _between(self.sums, _outside(self.sums))
+        # an upper bound on the loss of the Newton step: to clip at 0 and 1 brings rows nearer to their outcomes
+        newton = square - cross * cross / bend
+        return _best(eta, loss) if loss.min() <= newton else float(cross / bend)
+
+
 def _best(eta: FloatArray, loss: FloatArray) -> float:
     return float(eta[int(loss.argmin())])
 
 
+def empty_bins() -> FloatArray:
+    """Return bins without rows."""
+    bins = np.zeros((BINS, 7))
+    bins[:, 5] = np.inf
+    return bins
+
+
 def _binned(line: Line, scale: float) -> tuple[FloatArray, NDArray[np.uint16]]:
     """Return the sums of every bin (rows of `add_clipped`) and the bin of every row, BINS for rows that do not move."""
+    bins = empty_bins()
+    return bins, _add_rows(line, scale, bins)
+
+
+def _add_rows(line: Line, scale: float, bins: FloatArray) -> NDArray[np.uint16]:
+    """Add rows to bins; return the bin of each."""
     n = len(line.f)
-    bins, where = np.zeros((BINS, 7)), np.empty(n, dtype=np.uint16)
-    bins[:, 5] = np.inf
+    where = np.empty(n, dtype=np.uint16)
     add_clipped = kernels_for(8 * n).add_clipped
     for part in rows_in_cache(n, 4):
         piece = (np.ascontiguousarray(a[part]) for a in line)
         add_clipped(*piece, scale, TINY, bins, where[part])
-    return bins, where
+    return where
 
 
 def _outside(bins: FloatArray) -> Outside:

@@ -8,7 +8,9 @@ definition; `compiled_codes` takes the same steps where a problem is large and n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,7 +53,26 @@ def kernels_for(numbers: int) -> Kernels:
     >>> kernels_for(100).compiled
     False
     """
-    return (_compiled() or PURE) if numbers >= COMPILE_FROM else PURE
+    return (_compiled() or PURE) if numbers * _times.get() >= COMPILE_FROM else PURE
+
+
+#: How many times as large as what is at hand the whole is.
+_times: ContextVar[float] = ContextVar("times", default=1.0)
+
+
+@contextmanager
+def part_of(n: int, total: int) -> Iterator[None]:
+    """Choose kernels as for all of the `total` rows of which n are at hand: batches must not change the choice.
+
+    >>> with part_of(10, 1000):
+    ...     _times.get()
+    100.0
+    """
+    token = _times.set(total / max(n, 1))
+    try:
+        yield
+    finally:
+        _times.reset(token)
 
 
 @cache

@@ -64,7 +64,7 @@ def require_pyarrow(what: str) -> Any:
     return pyarrow
 
 
-def damaged(shown: str, error: Exception) -> InvalidInput:
-    """Tell that a file is not Parquet, or not all of it."""
+def damaged(shown: str, error: Exception, kind: str = "a Parquet file") -> InvalidInput:
+    """Tell that a file is not what it should be, or not all of it."""
     why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-    return InvalidInput(f"{shown} is damaged, cut short or not a Parquet file ({why}); write it again.")
+    return InvalidInput(f"{shown} is damaged, cut short or not {kind} ({why}); write it again.")
