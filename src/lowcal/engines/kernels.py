@@ -23,12 +23,17 @@ COMPILE_FROM = 1 << 21
 #: Below this many rows, making a sparse row costs more than it saves.
 FEW_ROWS = 1 << 13
 
+#: Bits are packed in pieces of about this many bytes, which stay in the second cache.
+BYTES = 1 << 18
+
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
 
 
 #: A table in CSR form: indptr, indices, data.
 Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
+
+ByteArray: TypeAlias = NDArray[np.uint8]
 
 
 class Kernels(NamedTuple):
@@ -42,6 +47,7 @@ class Kernels(NamedTuple):
     add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
     replay: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
+    pack_bits: Callable[[ByteArray, ByteArray], bool]
     compiled: bool = False
 
 
@@ -72,6 +78,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.add_groups,
         compiled_codes.replay,
         compiled_codes.lay_powers,
+        compiled_codes.pack_bits,
         compiled=True,
     )
 
@@ -214,4 +221,26 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         power = power * f
 
 
-PURE = Kernels(add_histogram, add_pairs, add_look_up, add_pair_look_up, add_clipped, add_groups, replay, lay_powers)
+def pack_bits(C: ByteArray, out: ByteArray) -> bool:
+    """Fill out[k, i] with the bits C[i, 8k], C[i, 8k + 1], ..., the first one lowest; False if C is not all 0 or 1."""
+    n, m = C.shape
+    size = max(1, BYTES // m)
+    for s in range(0, n, size):
+        part = np.ascontiguousarray(C[s : s + size])
+        if part.max(initial=0) > 1:
+            return False
+        out[:, s : s + size] = np.packbits(part, axis=1, bitorder="little").T
+    return True
+
+
+PURE = Kernels(
+    add_histogram,
+    add_pairs,
+    add_look_up,
+    add_pair_look_up,
+    add_clipped,
+    add_groups,
+    replay,
+    lay_powers,
+    pack_bits,
+)
