@@ -234,7 +234,7 @@ class Column:
         """Return what is left of the moments, and the coefficients for it; moves `moved`."""
         parts = Parts(self.codes, self.levels)
         if self.sums is None:
-            self.sums = parts.products(problem.U, problem.h * problem.U)
+            self.sums = parts.squares(np.sqrt(problem.h) * problem.U)
             self.grams = [_gather(table.power(2), self.sums) for table in self.tables]
         seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
         left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))

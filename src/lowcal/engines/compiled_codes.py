@@ -250,3 +250,23 @@ def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
                 seen |= column[i]
                 bits[i] |= column[i] << place
     return bool(seen <= 1)
+
+
+@compile_kernel
+def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
+    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
+    for i in range(len(p)):
+        y = 0
+        for a in range(1, p.shape[1]):
+            if rho[i, a] > rho[i, y]:
+                y = a
+        others = 1.0 - p[i, y]
+        w = rho[i, y] / others if others > 0.0 else 0.0
+        weight[i], labels[i] = w, y
+        off = abs(rho[i, y] + w * p[i, y] - w)
+        for a in range(p.shape[1]):
+            if a != y:
+                off = max(off, abs(rho[i, a] + w * p[i, a]))
+        if not off <= tolerance * w:
+            return False
+    return True

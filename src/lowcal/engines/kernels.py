@@ -48,6 +48,7 @@ class Kernels(NamedTuple):
     replay: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
+    find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
 
 
@@ -79,6 +80,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.replay,
         compiled_codes.lay_powers,
         compiled_codes.pack_bits,
+        compiled_codes.find_labels,
         compiled=True,
     )
 
@@ -233,6 +235,18 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
     return True
 
 
+def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
+    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
+    every, label = np.arange(len(p)), rho.argmax(axis=1)
+    others = 1.0 - p[every, label]
+    weight[:] = np.divide(rho[every, label], others, out=np.zeros(len(p)), where=others > 0.0)
+    labels[:] = label
+    rest = weight[:, None] * p
+    rest += rho
+    rest[every, label] -= weight
+    return bool((np.maximum(rest.max(axis=1), -rest.min(axis=1)) <= tolerance * weight).all())
+
+
 PURE = Kernels(
     add_histogram,
     add_pairs,
@@ -243,4 +257,5 @@ PURE = Kernels(
     replay,
     lay_powers,
     pack_bits,
+    find_labels,
 )

@@ -13,7 +13,7 @@ from numbers import Integral
 
 import numpy as np
 
-from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
+from lowcal.engines.parts import FEW_PRODUCTS, outer_moments, residual_moments
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments_at
@@ -164,6 +164,9 @@ def _moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: 
     """Return the moments of all weights; many products a row (many classes) are never written out."""
     if len(weights) * rho.shape[1] <= FEW_PRODUCTS:
         return moments_at(design, weights, p, rho)
+    if tuple(weights) == monomials(p.shape[1], 1):  # probabilities sum to one, so the moments of p hold those of 1
+        v = residual_moments(design, p, rho).transpose(0, 2, 1)
+        return np.concatenate([v.sum(axis=2, keepdims=True), v], axis=2).transpose(0, 2, 1)
     U = evaluate(weights, p)
     assert isinstance(U, np.ndarray)
     return outer_moments(design, U, rho)
