@@ -171,7 +171,11 @@ class Table:
 
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes."""
-        return np.asarray(self.matrix.toarray()[codes])
+        return self._dense[codes]
+
+    @cached_property
+    def _dense(self) -> FloatArray:
+        return np.asarray(self.matrix.toarray())
 
     def squared(self) -> Table:
         """Return the table of squares."""

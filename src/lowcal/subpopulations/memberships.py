@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,12 @@ class Packed:
         return len(self.bytes_[0]), 8 * len(self.bytes_)
 
 
+@cache
+def _table(bits: tuple[int, ...]) -> Table:
+    """Return the table of some bits of a byte; bytes with the same ones share it."""
+    return Table(sparse.csr_array(_BITS[:, bits]))
+
+
 _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
 
 
@@ -194,7 +200,7 @@ class Members:
                 runs[-1][1].append(j % 8)
             else:
                 runs.append((j // 8, [j % 8]))
-        decode = tuple(Table(sparse.csr_array(_BITS[:, bits])) for _, bits in runs)
+        decode = tuple(_table(tuple(bits)) for _, bits in runs)
         return Codes(tuple(rows.bytes_[byte] for byte, _ in runs), decode)
 
     def take(self, members: IntArray) -> Members:
