@@ -17,6 +17,7 @@ from lowcal.engines import kernels, parts
 from lowcal.engines.parts import Parts, labels_of, outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.frames import Table as Frame
+from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
 
 
@@ -95,6 +96,14 @@ def test_moments_of_labels_are_sums_over_rows(
     np.testing.assert_allclose(soft, np.einsum("nc,ns,nt->cst", dense, p, rho + 0.1 * p), rtol=0, atol=1e-10)
     one = np.column_stack([np.ones(n), p])
     np.testing.assert_allclose(degree, np.einsum("nc,ns,nt->cst", dense, one, rho), rtol=0, atol=1e-10)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([0.0, 1.0, -1.0]))
+def test_one_sort_gives_both_sides(seed: int, d: int, shift: float) -> None:
+    m = np.random.default_rng(seed).normal(size=(4, 3, d)) + shift
+    for side, sign in zip(low_degree._both_sides(m), (1.0, -1.0), strict=True):
+        np.testing.assert_allclose(side, low_degree.best_linear(sign * m)[0], atol=1e-13)
 
 
 @pytest.mark.parametrize("compile_from", [0, 10**9])

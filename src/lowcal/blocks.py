@@ -299,9 +299,8 @@ def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
     root = np.sqrt(h) * U
     for part in pieces(len(root), S * m * (CHUNK // CACHE)):  # a piece is made and used in cache
         C = design.rows(part).dense()
-        A = np.empty((len(C), S, m))  # the members of a weight stand together, so that loops are long
-        np.multiply(C[:, None, :], root[part][:, :, None], out=A)
-        A = A.reshape(len(C), S * m)
+        # the members of a weight stand together, so that loops are long
+        A = np.multiply(C[:, None, :], root[part][:, :, None], order="C").reshape(len(C), S * m)
         total += A.T @ A
     return total.reshape(S, m, S, m).transpose(1, 0, 3, 2).reshape(S * m, S * m)
 

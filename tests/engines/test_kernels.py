@@ -311,6 +311,9 @@ def test_kernels_let_go_of_the_lock() -> None:
         "add_clipped",
         "replay",
         "lay_powers",
+        "find_labels",
+        "_pack_rows",
+        "_pack_columns",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]
 

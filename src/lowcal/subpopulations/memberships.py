@@ -1,6 +1,7 @@
 """Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
 
 Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
+Booleans and bytes are packed as they are, and fractions stay in their own type: nothing becomes float64 as a whole.
 """
 
 from __future__ import annotations
