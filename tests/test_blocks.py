@@ -202,7 +202,7 @@ def test_chunks_are_smaller_where_more_rows_are_needed(monkeypatch):
     bits = np.random.default_rng(0).integers(0, 2, (60, 40))
     monkeypatch.setattr(blocks, "FEW_FEATURES", 10)
     monkeypatch.setattr(blocks, "CHUNK_FEATURES", 32)
-    for rows, members in ((60, 16), (30, 8), (15, 4)):
+    for rows, members in ((120, 16), (60, 16), (30, 8), (15, 4)):
         monkeypatch.setattr(blocks, "GRAM_ROWS", rows)
         design = lowcal.Memberships(everyone=False, min_mass=0).prepare(bits).design()
         sizes = [len(block.members) for block in blocks._blocks(design, 2)]

@@ -55,6 +55,16 @@ def test_other_bytes_are_seen_wherever_they_stand(engine, seed: int, n: int, m: 
 
 
 @BOTH
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+@pytest.mark.parametrize("m", [7, 8, 12])
+def test_the_smallest_other_byte_is_seen_in_every_column(engine, order: str, m: int) -> None:
+    for j in range(m):
+        C = np.zeros((3, m), dtype=np.uint8)
+        C[1, j] = 2
+        assert engine(laid_out(C, order), np.empty((-(-m // 8), 3), dtype=np.uint8)) is False
+
+
+@BOTH
 def test_rows_beyond_one_block(engine) -> None:
     C = np.random.default_rng(0).integers(0, 2, (2 * compiled_codes.ROWS + 3, 11)).astype(np.uint8)
     for X in (C, np.asfortranarray(C)):
@@ -180,7 +190,7 @@ def test_numbers_outside_are_refused_with_their_place(kind: type, value: float, 
 
 
 def test_columns_are_held_as_they_are() -> None:
-    C = np.random.default_rng(0).integers(0, 2, (6, 3)).astype(np.uint8)
+    C = np.arange(18, dtype=np.uint8).reshape(6, 3)
     assert np.shares_memory(Table.of(C).held(["x0", "x1", "x2"]), C)
     np.testing.assert_array_equal(Table.of(C).held(["x2", "x0"]), C[:, [2, 0]])
     taken = Table.of(C).take(np.array([4, 4, 0])).held(["x0", "x1", "x2"])
