@@ -123,7 +123,10 @@ def overlapping(scale: float) -> None:
     y, p = (rng.random(n) < 1 / (1 + np.exp(-odds))).astype(float), 1 / (1 + np.exp(-1.5 * Z[:, 0]))
     counts, seconds = [100, 300, 1000, 3000], []
     for m in counts:
-        C = (Z @ rng.normal(size=(12, m)) / np.sqrt(12) > 0.5 * rng.normal(size=m)).astype(float)
+        directions, cuts = rng.normal(size=(12, m)), 0.5 * rng.normal(size=m)
+        C = np.empty((n, m), dtype=bool)
+        for part in (slice(s, s + 10_000) for s in range(0, n, 10_000)):
+            C[part] = Z[part] @ directions / np.sqrt(12) > cuts
         learner = lowcal.Memberships().prepare(C)
         seconds.append(line(f"{n:,} rows, overlapping", learner, y, p, "degree-2", 0.002))
     show("growth of the fit in overlapping groups, 100 to 1000: exponent", exponent(counts[:3], seconds[:3]))
