@@ -121,12 +121,16 @@ def overlapping(scale: float) -> None:
     Z = rng.normal(size=(n, 12))
     odds = 0.8 * Z[:, 0] - 0.7 * Z[:, 1] * Z[:, 2] + 0.6 * np.sin(2 * Z[:, 3])
     y, p = (rng.random(n) < 1 / (1 + np.exp(-odds))).astype(float), 1 / (1 + np.exp(-1.5 * Z[:, 0]))
-    counts, seconds = [100, 300, 1000], []
+    counts, seconds = [100, 300, 1000, 3000], []
     for m in counts:
-        C = (Z @ rng.normal(size=(12, m)) / np.sqrt(12) > 0.5 * rng.normal(size=m)).astype(float)
+        directions, cuts = rng.normal(size=(12, m)), 0.5 * rng.normal(size=m)
+        C = np.empty((n, m), dtype=bool)
+        for part in (slice(s, s + 10_000) for s in range(0, n, 10_000)):
+            C[part] = Z[part] @ directions / np.sqrt(12) > cuts
         learner = lowcal.Memberships().prepare(C)
         seconds.append(line(f"{n:,} rows, overlapping", learner, y, p, "degree-2", 0.002))
-    show("growth of the fit in overlapping groups: exponent", exponent(counts, seconds))
+    show("growth of the fit in overlapping groups, 100 to 1000: exponent", exponent(counts[:3], seconds[:3]))
+    show("growth of the fit in overlapping groups, 300 to 3000: exponent", exponent(counts[1:], seconds[1:]))
 
 
 def classes(scale: float) -> None:

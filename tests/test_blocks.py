@@ -188,6 +188,28 @@ def test_blocks_are_every_member_once():
                 assert all(len(block.members) <= 4 or isinstance(block, blocks.Column) for block in found)
 
 
+def test_the_gram_matrix_is_that_of_the_features(monkeypatch):
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(blocks, "CACHE", 1 << 6)  # many pieces
+    for make in CLASSES.values():
+        design, U, h = make(rng, 50), rng.normal(size=(50, 3)), rng.random((50, 1))
+        features = (design.dense()[:, :, None] * U[:, None, :]).reshape(50, -1)
+        np.testing.assert_allclose(blocks._gram(design, U, h), (h * features).T @ features, atol=1e-12)
+
+
+def test_chunks_are_smaller_where_more_rows_are_needed(monkeypatch):
+    """Rows times features of a chunk stay the same, so all Gram matrices together cost in proportion to features."""
+    bits = np.random.default_rng(0).integers(0, 2, (60, 40))
+    monkeypatch.setattr(blocks, "FEW_FEATURES", 10)
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 32)
+    for rows, members in ((120, 16), (60, 16), (30, 8), (15, 4)):
+        monkeypatch.setattr(blocks, "GRAM_ROWS", rows)
+        design = lowcal.Memberships(everyone=False, min_mass=0).prepare(bits).design()
+        sizes = [len(block.members) for block in blocks._blocks(design, 2)]
+        assert max(sizes) == members
+        assert sum(sizes) == 40
+
+
 @pytest.mark.parametrize("notion", ["multiaccuracy", "full-0.5"])
 def test_a_sample_stands_for_all_rows(data, monkeypatch, notion):
     """The coefficients of a sampled Gram matrix are those of all rows, up to its noise."""

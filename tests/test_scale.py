@@ -12,11 +12,12 @@ from scipy import sparse
 
 import definition
 import lowcal
-from lowcal import solvers, stopping
-from lowcal.engines import parts
-from lowcal.engines.parts import Parts, outer_moments
+from lowcal import certificates, solvers, stopping
+from lowcal.engines import kernels, parts
+from lowcal.engines.parts import Parts, labels_of, outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.frames import Table as Frame
+from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
 
 
@@ -57,6 +58,75 @@ def test_outer_moments_are_sums_over_rows(kind: str, seed: int, n: int, few: int
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
 
 
+def residuals(rng: np.random.Generator, n: int, d: int) -> tuple[np.ndarray, ...]:
+    """Probabilities with zeros and ones among them, weights with zeros, labels, and the residuals of these."""
+    p = rng.dirichlet(np.full(d, 0.3), n)
+    p[rng.random(p.shape) < 0.2] = 0.0
+    p[np.arange(n), rng.integers(0, d, n)] += 1e-12
+    p /= p.sum(axis=1, keepdims=True)
+    w, y = rng.random(n) * (rng.random(n) < 0.8) * 10.0 ** rng.integers(-9, 2, n), rng.integers(0, d, n)
+    return p, w, y, w[:, None] * (np.eye(d)[y] - p)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(["codes", "thresholds", "matrix", "sparse", "stacked"]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 40),
+    st.integers(3, 12),
+    st.sampled_from([0, 10**6]),
+    st.sampled_from([1, 1 << 23]),
+    st.sampled_from([0, 10**9]),
+)
+def test_moments_of_labels_are_sums_over_rows(
+    kind: str, seed: int, n: int, d: int, few: int, most: int, compile_from: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    design, (p, _, _, rho) = make_design(kind, rng, n), residuals(rng, n, d)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "FEW_PRODUCTS", few)
+        patch.setattr(parts, "MOST_SUMS", most)
+        patch.setattr(parts, "NUMBERS", 100)
+        patch.setattr(kernels, "COMPILE_FROM", compile_from)
+        got = residual_moments(design, p, rho)
+        soft = residual_moments(design, p, rho + 0.1 * p)
+        degree = LowDegree(2).suprema(p, rho, design).moments
+    dense = design.dense()
+    np.testing.assert_allclose(got, np.einsum("nc,ns,nt->cst", dense, p, rho), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(soft, np.einsum("nc,ns,nt->cst", dense, p, rho + 0.1 * p), rtol=0, atol=1e-10)
+    one = np.column_stack([np.ones(n), p])
+    np.testing.assert_allclose(degree, np.einsum("nc,ns,nt->cst", dense, one, rho), rtol=0, atol=1e-10)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([0.0, 1.0, -1.0]))
+def test_one_sort_gives_both_sides(seed: int, d: int, shift: float) -> None:
+    m = np.random.default_rng(seed).normal(size=(4, 3, d)) + shift
+    for side, sign in zip(low_degree._both_sides(m), (1.0, -1.0), strict=True):
+        np.testing.assert_allclose(side, low_degree.best_linear(sign * m)[0], atol=1e-13)
+
+
+@pytest.mark.parametrize("compile_from", [0, 10**9])
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_and_weights_are_read_off_residuals(seed: int, compile_from: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, w, y, rho = residuals(rng, 200, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "COMPILE_FROM", compile_from)
+        found = labels_of(p, rho)
+        assert found is not None
+        moves = (w > 0.0) & (p[np.arange(200), y] < 1.0)
+        np.testing.assert_array_equal(found[1][moves], y[moves])
+        np.testing.assert_allclose(found[0][moves], w[moves], rtol=1e-14)
+        np.testing.assert_array_equal(found[0][~moves], 0.0)
+        assert labels_of(p, -rho) is None  # weights below 0
+        assert labels_of(np.eye(5), np.eye(5)) is None  # a sure label has no residual
+        for share in (1e-9, 0.5):  # one outcome of 200 is no label
+            soft = rho.copy()
+            soft[7] = np.eye(5)[0] * (1 - share) + np.eye(5)[1] * share - p[7]
+            assert labels_of(p, soft) is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
@@ -73,6 +143,7 @@ def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: 
     parts.FEW_PRODUCTS, parts.NUMBERS = few, numbers
     try:
         sums, looked_up = Parts(ids, count).products(A, B), Parts(ids, count).combine(A, theta)
+        squares = Parts(ids, count).squares(A)
     finally:
         parts.FEW_PRODUCTS, parts.NUMBERS = before
     assert sums.shape == (count, 2, 3)
@@ -81,8 +152,32 @@ def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: 
         np.testing.assert_allclose(
             sums[k], sum((np.outer(A[i], B[i]) for i in range(n) if ids[i] == k), np.zeros((2, 3)))
         )
+        np.testing.assert_allclose(
+            squares[k], sum((np.outer(A[i], A[i]) for i in range(n) if ids[i] == k), np.zeros((2, 2))), atol=1e-12
+        )
     for i in range(n):
         np.testing.assert_allclose(looked_up[i], A[i] @ theta[ids[i]] if ids[i] < count else 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 4])
+def test_draws_of_a_few_subpopulations_at_a_time_are_those_of_all(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(d)
+    p = rng.dirichlet(np.ones(max(d, 2)), 300)
+    y = np.array([rng.choice(len(row), p=row) for row in p])
+    X = {name: np.array(list("abcde"))[rng.integers(0, 5, 300)] for name in "gh"}
+    p = p[:, 1] if d == 1 else p
+
+    def report() -> lowcal.AuditReport:
+        return lowcal.audit(y, p, X, subpopulations=lowcal.Groups(), alpha=0.01, random_state=0)
+
+    whole = report()
+    monkeypatch.setattr(certificates, "CHUNK", 1 << 7)
+    monkeypatch.setattr(certificates, "BATCH", 30)
+    some = report()
+    assert [one.subpopulation for one in some.findings] == [one.subpopulation for one in whole.findings]
+    for a, b in zip(some.findings, whole.findings, strict=True):
+        assert (a.lower, a.upper) == pytest.approx((b.lower, b.upper), abs=1e-12)
+    assert some.certified_alpha == pytest.approx(whole.certified_alpha, abs=1e-12)
 
 
 def many_classes(n: int = 600, d: int = 12) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

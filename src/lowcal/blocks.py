@@ -20,7 +20,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from lowcal.engines.logistic import Regression, regress
 from lowcal.engines.parts import Parts
-from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
+from lowcal.engines.reference import CACHE, CHUNK, Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
 from lowcal.moments import displacement, moments, moments_at
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, IntArray, leading, log_odds
@@ -30,7 +30,8 @@ from lowcal.weights import Cell, CellIds, Evaluated, LogOdds, Monomial, Weight, 
 
 #: Up to this many features are solved for at once.
 FEW_FEATURES = 100
-#: Overlapping subpopulations are solved for in chunks of at most this many features.
+#: Overlapping subpopulations are solved for in chunks of at most this many features, in smaller ones where more than
+#: GRAM_ROWS rows are needed: the Gram matrices of all chunks together then take time in proportion to the features.
 CHUNK_FEATURES = 400
 #: Beyond this many features, members whose violation is below this share of alpha sit out.
 MANY_FEATURES, SMALL_SHARE = 2000, 0.2
@@ -240,7 +241,7 @@ class Column:
         """Return what is left of the moments, and the coefficients for it; moves `moved`."""
         parts = Parts(self.codes, self.levels)
         if self.sums is None:
-            self.sums = parts.products(problem.U, problem.h * problem.U)
+            self.sums = parts.squares(np.sqrt(problem.h) * problem.U)
             self.grams = [_gather(table.power(2), self.sums) for table in self.tables]
         seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
         left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))
@@ -299,14 +300,15 @@ def _sweep(problem: Squares) -> FloatArray:
 
 def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
     """Return the Gram matrix of the features c(x) u(f), members major."""
-    n_features = design.shape[1] * U.shape[1]
-    total = np.zeros((n_features, n_features))
+    m, S = design.shape[1], U.shape[1]
+    total = np.zeros((S * m, S * m))
     root = np.sqrt(h) * U
-    for part in pieces(len(root), n_features):
+    for part in pieces(len(root), S * m * (CHUNK // CACHE)):  # a piece is made and used in cache
         C = design.rows(part).dense()
-        A = (C[:, :, None] * root[part][:, None, :]).reshape(len(C), -1)
+        # the members of a weight stand together, so that loops are long
+        A = np.multiply(C[:, None, :], root[part][:, :, None], order="C").reshape(len(C), S * m)
         total += A.T @ A
-    return total
+    return total.reshape(S, m, S, m).transpose(1, 0, 3, 2).reshape(S * m, S * m)
 
 
 def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
@@ -324,7 +326,7 @@ def _blocks(design: Design, per_member: int) -> Iterator[Column | Chunk]:
     if m * per_member <= FEW_FEATURES:
         yield Chunk(np.arange(m), design)
         return
-    room, start = max(1, CHUNK_FEATURES // per_member), 0
+    room, start = max(1, int(CHUNK_FEATURES * min(1.0, GRAM_ROWS / max(design.shape[0], 1))) // per_member), 0
     rest: list[tuple[IntArray, Design]] = []
     for column in _columns(design):
         members = start + np.arange(column.shape[1])
@@ -343,7 +345,8 @@ def _blocks(design: Design, per_member: int) -> Iterator[Column | Chunk]:
 
 
 def _join(columns: Sequence[tuple[IntArray, Design]]) -> Chunk:
-    return Chunk(np.concatenate([members for members, _ in columns]), stack([design for _, design in columns]))
+    together = Stacked(tuple(design for _, design in columns)).joined()
+    return Chunk(np.concatenate([members for members, _ in columns]), stack(together))
 
 
 def _columns(design: Design) -> Iterator[Design]:
@@ -359,6 +362,8 @@ def _columns(design: Design) -> Iterator[Design]:
 
 def _take(design: Design, members: IntArray) -> Design:
     """Return some members of a code column or a matrix."""
+    if len(members) == design.shape[1]:
+        return design
     if isinstance(design, Codes):
         return Codes(design.codes, (design.decode[0].take(members),))
     if isinstance(design, Matrix):

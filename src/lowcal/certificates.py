@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
 from lowcal.engines.reference import CHUNK, Design, pieces
 from lowcal.moments import moments
 from lowcal.notions.base import Finite, Notion, Suprema
@@ -36,6 +37,8 @@ Method = Literal["bootstrap", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "bernstein", "hoeffding")
 #: Multiplier draws; quantiles near 95% are then good to about half a per cent of coverage.
 DRAWS = 1000
+#: At least so many of them are made at a time: the bags' moments are read anew each time.
+BATCH = 256
 #: Draws where each one has to look at all rows again.
 SLOW_DRAWS = 200
 #: When resampled, the smooth statistic sees predictions rounded to multiples of STEP, for redrawn labels of COARSE.
@@ -242,18 +245,45 @@ def _resample(
     """
     bags = Bags.deal(panel.weight, int(np.prod(shape)), rng)
     flat = bags.moments(panel.design, U, panel.rho, shape).reshape(len(bags.share), -1)
-    spread_of = np.sqrt(np.square(flat - bags.share[:, None] * flat.sum(axis=0)).sum(axis=0))
+    spread_of = np.empty(flat.shape[1])
+    for part in pieces(len(spread_of), 16 * len(flat)):  # some columns at a time, which stay in cache
+        here = flat[:, part]
+        spread_of[part] = np.sqrt(np.square(here - bags.share[:, None] * here.sum(axis=0)).sum(axis=0))
     spread_of = np.where(spread_of > 0.0, spread_of, np.inf)
     largest, suprema = [], []
-    for xi in bags.multipliers(DRAWS, flat.shape[1], rng):
-        draws = xi @ flat
-        largest.append((np.abs(draws) / spread_of).max(axis=1))
+    for xi in bags.multipliers(DRAWS, min(flat.shape[1], 2 * CHUNK // BATCH), rng):
+        size, found = _draw(xi, flat, spread_of, notion, weights, shape)
+        largest.append(size)
+        suprema.append(found)
+    critical = _quantile(np.concatenate(largest), beta)
+    return Resampled(critical, _deviation(np.concatenate(suprema), beta))
+
+
+def _draw(
+    xi: FloatArray,
+    flat: FloatArray,
+    spread_of: FloatArray,
+    notion: Finite,
+    weights: Sequence[Weight],
+    shape: tuple[int, int, int],
+) -> tuple[FloatArray, FloatArray]:
+    """Return the largest studentised moment of every draw and the suprema of all c, 0 where monomials attain them.
+
+    A few c at a time: a product of many draws with their moments is fast, and stays small.
+    """
+    m, numbers = shape[0], shape[1] * shape[2]
+    largest, suprema = np.zeros(len(xi)), np.zeros((len(xi), m))
+    some = max(1, 2 * CHUNK // (len(xi) * numbers))
+    for c in range(0, m, some):
+        part = slice(c * numbers, (c + some) * numbers)
+        draws = xi @ flat[:, part]
         if not notion.is_largest(shape[2]):
             found = notion.norm(weights, draws.reshape(-1, *shape[1:]))
-            suprema.append(found.upper.reshape(len(draws), -1))
-    critical = _quantile(np.concatenate(largest), beta)
-    deviation = _deviation(np.concatenate(suprema), beta) if suprema else np.zeros(shape[0])
-    return Resampled(critical, deviation)
+            suprema[:, c : c + some] = found.upper.reshape(len(xi), -1)
+        np.abs(draws, out=draws)
+        draws /= spread_of[part]
+        np.maximum(largest, draws.max(axis=1), out=largest)
+    return largest, suprema
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,7 +366,9 @@ def statistic(notion: Notion, p: FloatArray, design: Design, step: float = STEP)
     if isinstance(notion, Finite):
         weights = notion.constraints(p)
         U = evaluate(weights, p)
-        return Statistic(lambda rho: notion.norm(weights, moments(design, U, rho)).value, _no_error(design))
+        is_wide = not isinstance(U, CellIds) and p.shape[1] > 1 and len(weights) * p.shape[1] > FEW_PRODUCTS
+        compute: Callable[..., FloatArray] = outer_moments if is_wide else moments  # products are not written out
+        return Statistic(lambda rho: notion.norm(weights, compute(design, U, rho)).value, _no_error(design))
     if isinstance(notion, Smooth):
         grid = GridSmooth(p, design, step)
         return Statistic(grid.values, grid.error)

@@ -208,12 +208,14 @@ class Table:
         is_named: bool,
         matrix: Any = None,
         keep: bool = True,
+        source: NDArray[Any] | Sequence[Any] | None = None,
     ) -> None:
         self.names = tuple(names)
         self.n_rows = n_rows
         self.is_named = is_named
         self._read = read
         self._matrix = matrix
+        self._source = source
         self._keep = keep
         self._cache: dict[int, Column] = {}
         self._position = {name: i for i, name in enumerate(self.names)}
@@ -278,7 +280,30 @@ class Table:
         rows = np.arange(self.n_rows)[rows]
         if self._matrix is not None:
             return _of_sparse(self._matrix[rows])
+        if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
+            return _of_array(self._source[rows])
         return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
+
+    def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
+        """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
+
+        Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
+
+        >>> Table.of({"a": np.array([True, False]), "b": np.array([False, False])}).held(["b", "a"])
+        array([[False,  True],
+               [False, False]])
+        """
+        positions = [self._find(name) for name in names]
+        if isinstance(self._source, np.ndarray):
+            return self._source if positions == list(range(len(self.names))) else self._source[:, positions]
+        columns = [_plain(self._source[k]) for k in positions] if self._source is not None else []
+        kinds = {None if column is None else column.dtype for column in columns}
+        if len(kinds) != 1 or None in kinds:
+            return None
+        matrix = np.empty((self.n_rows, len(columns)), dtype=kinds.pop(), order="F")
+        for j, column in enumerate(columns):
+            matrix[:, j] = column
+        return matrix
 
     @property
     def is_sparse(self) -> bool:
@@ -313,7 +338,7 @@ class Table:
 
 def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool) -> Table:
     """Make a table of arrays with one dimension or narwhals series."""
-    return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named)
+    return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named, source=columns)
 
 
 def _of_array(X: NDArray[Any]) -> Table:
@@ -324,7 +349,9 @@ def _of_array(X: NDArray[Any]) -> Table:
         raise InvalidInput(f"X is an array of shape {X.shape}, but only one or two dimensions make a table.")
     X = _unmasked(X)
     columns = [X] if X.ndim == 1 else list(X.T)
-    return _of_columns(_numbered(len(columns)), columns, len(X), is_named=False)
+    names = _numbered(len(columns))
+    source = X.reshape(len(X), len(columns)) if X.dtype.kind in "biuf" else None
+    return Table(names, len(X), partial(_read_one, names, columns), is_named=False, source=source)
 
 
 def _of_sparse(X: Any) -> Table:
@@ -481,6 +508,17 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
 def _tells_its_type(series: nw.Series[Any]) -> bool:
     """Whether a type that narwhals lacks shows in the array: it does in pandas, and a column of nulls has none."""
     return bool(series.implementation.is_pandas_like() or series.is_null().all())
+
+
+def _plain(column: Any) -> NDArray[Any] | None:
+    """Give an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
+    if not isinstance(column, np.ndarray):
+        import narwhals.stable.v2 as nw
+
+        if not (column.dtype.is_numeric() or column.dtype == nw.Boolean) or column.null_count() > 0:
+            return None
+        column = column.to_numpy()
+    return column if column.dtype.kind in "biuf" else None
 
 
 def _floats(series: nw.Series[Any]) -> FloatArray:

@@ -315,5 +315,8 @@ def test_kernels_let_go_of_the_lock() -> None:
         "replay",
         "lay_powers",
         "lay_residuals",
+        "find_labels",
+        "_pack_rows",
+        "_pack_columns",
     ):
         assert getattr(compiled_codes, name).targetoptions["nogil"]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.engines.reference import Codes, Matrix
+from lowcal.engines.small import pack
 from lowcal.frames import Table
 from lowcal.subpopulations import Memberships
-from lowcal.subpopulations.memberships import Packed, pack
+from lowcal.subpopulations.memberships import Packed
 
 
 def uniform(n):
@@ -98,7 +99,7 @@ def test_taking_members_in_any_order():
 
 
 def test_pack_puts_the_first_column_in_the_lowest_bit():
-    packed = pack(np.eye(10))
+    packed = Packed(pack(np.eye(10)))
     assert [b.dtype for b in packed.bytes_] == [np.uint8, np.uint8]
     np.testing.assert_array_equal(packed.bytes_[0], [1, 2, 4, 8, 16, 32, 64, 128, 0, 0])
     np.testing.assert_array_equal(packed.bytes_[1], [0] * 8 + [1, 2])

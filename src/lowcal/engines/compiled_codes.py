@@ -10,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
-from lowcal.engines.kernels import Sparse
-from lowcal.engines.lanes import adder
+from lowcal.engines.kernels import ByteArray, Sparse
+from lowcal.engines.lanes import adder, read_eight
 from lowcal.simplex import FloatArray, IntArray
 
 #: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
 
 add_two, add_four = adder(2), adder(4)
+
+#: Eight bytes that are 0 or 1, times this: the highest byte holds their bits, the first one lowest.
+TO_BITS, HIGHEST = np.uint64(0x0102040810204080), np.uint64(56)
+#: Bytes that are more than 1 have one of these bits.
+NOT_BITS = np.uint64(0xFEFEFEFEFEFEFEFE)
 
 
 @compile_kernel
@@ -213,3 +218,64 @@ def _move_group(f: FloatArray, inside: NDArray[np.uint8], step: float, power: in
     else:
         for i in range(len(f)):
             f[i] = min(max(f[i] + step * inside[i] * f[i] ** power, 0.0), 1.0)
+
+
+def pack_bits(C: ByteArray, out: ByteArray) -> bool:
+    """Fill out[k, i] with the bits C[i, 8k], C[i, 8k + 1], ..., the first one lowest; False if C is not all 0 or 1."""
+    if C.flags.f_contiguous and C.shape[1] > 1:
+        return _pack_columns(C.T, out)
+    return _pack_rows(np.ascontiguousarray(C).reshape(-1), C.shape[1], out)
+
+
+@compile_kernel
+def _pack_rows(flat: ByteArray, m: int, out: ByteArray) -> bool:
+    """Pack rows that lie one after the other: eight bytes are read at once."""
+    seen, whole = np.uint64(0), m // 8
+    for i in range(out.shape[1]):
+        for k in range(whole):
+            word = read_eight(flat, i * m + 8 * k)
+            seen |= word
+            out[k, i] = (word * TO_BITS) >> HIGHEST
+        if 8 * whole < m:
+            byte = np.uint64(0)
+            for j in range(8 * whole, m):
+                seen |= np.uint64(flat[i * m + j])
+                byte |= np.uint64(flat[i * m + j]) << np.uint64(j - 8 * whole)
+            out[whole, i] = byte
+    return bool((seen & NOT_BITS) == 0)
+
+
+@compile_kernel
+def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
+    """Pack columns that lie one after the other, some rows of eight of them at a time."""
+    m, n = columns.shape
+    seen = np.uint8(0)
+    for s in range(0, n, ROWS):
+        for j in range(m):
+            column, bits, place = columns[j, s : s + ROWS], out[j // 8, s : s + ROWS], np.uint8(j % 8)
+            if place == 0:
+                bits[:] = 0
+            for i in range(len(column)):
+                seen |= column[i]
+                bits[i] |= column[i] << place
+    return bool(seen <= 1)
+
+
+@compile_kernel
+def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
+    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
+    for i in range(len(p)):
+        y = 0
+        for a in range(1, p.shape[1]):
+            if rho[i, a] > rho[i, y]:
+                y = a
+        others = 1.0 - p[i, y]
+        w = rho[i, y] / others if others > 0.0 else 0.0
+        weight[i], labels[i] = w, y
+        off = abs(rho[i, y] + w * p[i, y] - w)
+        for a in range(p.shape[1]):
+            if a != y:
+                off = max(off, abs(rho[i, a] + w * p[i, a]))
+        if not off <= tolerance * w:
+            return False
+    return True

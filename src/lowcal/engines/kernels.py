@@ -22,12 +22,17 @@ from lowcal.simplex import FloatArray, IntArray
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
 COMPILE_FROM = 1 << 21
+#: Bits are packed in pieces of about this many bytes, which stay in the second cache.
+BYTES = 1 << 18
+
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
 
 
 #: A table in CSR form: indptr, indices, data.
 Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
+
+ByteArray: TypeAlias = NDArray[np.uint8]
 
 
 class Kernels(NamedTuple):
@@ -42,6 +47,8 @@ class Kernels(NamedTuple):
     replay: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
+    pack_bits: Callable[[ByteArray, ByteArray], bool]
+    find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
 
 
@@ -92,6 +99,8 @@ def _compiled() -> Kernels | None:
         compiled_codes.replay,
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
+        compiled_codes.pack_bits,
+        compiled_codes.find_labels,
         compiled=True,
     )
 
@@ -239,6 +248,30 @@ def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArra
     lay_powers(f, rho, R)
 
 
+def pack_bits(C: ByteArray, out: ByteArray) -> bool:
+    """Fill out[k, i] with the bits C[i, 8k], C[i, 8k + 1], ..., the first one lowest; False if C is not all 0 or 1."""
+    n, m = C.shape
+    size = max(1, BYTES // m)
+    for s in range(0, n, size):
+        part = np.ascontiguousarray(C[s : s + size])
+        if part.max(initial=0) > 1:
+            return False
+        out[:, s : s + size] = np.packbits(part, axis=1, bitorder="little").T
+    return True
+
+
+def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
+    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
+    every, label = np.arange(len(p)), rho.argmax(axis=1)
+    others = 1.0 - p[every, label]
+    weight[:] = np.divide(rho[every, label], others, out=np.zeros(len(p)), where=others > 0.0)
+    labels[:] = label
+    rest = weight[:, None] * p
+    rest += rho
+    rest[every, label] -= weight
+    return bool((np.maximum(rest.max(axis=1), -rest.min(axis=1)) <= tolerance * weight).all())
+
+
 PURE = Kernels(
     add_histogram,
     add_pairs,
@@ -249,4 +282,6 @@ PURE = Kernels(
     replay,
     lay_powers,
     lay_residuals,
+    pack_bits,
+    find_labels,
 )

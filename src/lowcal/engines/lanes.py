@@ -1,4 +1,4 @@
-"""Lanes: neighbouring numbers added by one instruction.
+"""Lanes: neighbouring numbers added by one instruction, neighbouring bytes read by one.
 
 A table in cache is bound by how many numbers a core can store in a cycle. numba turns `a[k] += x; a[k + 1] += y` into
 two additions and two stores; LLVM's vectors make one of each. Sums are those of plain loops, bit by bit.
@@ -14,6 +14,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 
+from lowcal.engines.kernels import ByteArray
 from lowcal.simplex import FloatArray
 
 Adder = Callable[[FloatArray, int | np.intp, FloatArray, int | np.intp], None]
@@ -36,3 +37,16 @@ def adder(lanes: int) -> Adder:
         return numba.void(out, numba.intp, R, numba.intp), generate
 
     return cast(Adder, intrinsic(add))
+
+
+def _read(_typing: Any, array: Any, _i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        word = ir.IntType(64).as_pointer()
+        return builder.load(builder.bitcast(builder.gep(data, [arguments[1]]), word), align=1)
+
+    return numba.uint64(array, numba.intp), generate
+
+
+#: For kernels: the eight bytes from array[i] on of a flat contiguous array, the first one lowest.
+read_eight = cast(Callable[[ByteArray, int | np.intp], np.uint64], intrinsic(_read))

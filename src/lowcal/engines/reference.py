@@ -171,7 +171,11 @@ class Table:
 
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes."""
-        return np.asarray(self.matrix.toarray()[codes])
+        return self._dense[codes]
+
+    @cached_property
+    def _dense(self) -> FloatArray:
+        return np.asarray(self.matrix.toarray())
 
     def squared(self) -> Table:
         """Return the table of squares."""
@@ -405,10 +409,24 @@ class Matrix:
         return np.asarray(self.matrix.T @ R)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
-        """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell."""
+        """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell.
+
+        With more numbers a row than cells, a product for each cell.
+        """
         n, q = R.shape
+        if q > n_cells:
+            return self._by_cell(ids, n_cells, R)
         placed = [sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1)) for a in range(q)]
         return np.stack([_array(P.T @ self.matrix).T[:, :n_cells] for P in placed], axis=2)
+
+    def _by_cell(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+        total = np.zeros((self.shape[1], n_cells, R.shape[1]))
+        order = np.argsort(ids, kind="stable")
+        starts = np.searchsorted(ids[order], np.arange(n_cells + 1))
+        for s in np.flatnonzero(np.diff(starts)):
+            rows = order[starts[s] : starts[s + 1]]
+            total[:, s] = self.matrix[rows].T @ R[rows]
+        return total
 
     def sums(self, q: int) -> MatrixSums:
         """Return zero."""

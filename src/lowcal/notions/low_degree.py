@@ -13,7 +13,7 @@ from numbers import Integral
 
 import numpy as np
 
-from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
+from lowcal.engines.parts import FEW_PRODUCTS, outer_moments, residual_moments
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments_at
@@ -164,6 +164,9 @@ def _moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: 
     """Return the moments of all weights; many products a row (many classes) are never written out."""
     if len(weights) * rho.shape[1] <= FEW_PRODUCTS:
         return moments_at(design, weights, p, rho)
+    if tuple(weights) == monomials(p.shape[1], 1):  # probabilities sum to one, so the moments of p hold those of 1
+        v = residual_moments(design, p, rho).transpose(0, 2, 1)
+        return np.concatenate([v.sum(axis=2, keepdims=True), v], axis=2).transpose(0, 2, 1)
     U = evaluate(weights, p)
     assert isinstance(U, np.ndarray)
     return outer_moments(design, U, rho)
@@ -210,6 +213,25 @@ def best_linear(m: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.maximum(best[..., 0], 0.0), size
 
 
+def _both_sides(m: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return S+(m) and S+(-m) from one sort: the s largest of -m are the s smallest of m.
+
+    >>> [side.tolist() for side in _both_sides(np.array([[1.0, 1.0, -1.0]]))]
+    [[1.0], [1.0]]
+    """
+    d = m.shape[-1]
+    below = np.sort(m, axis=-1)
+    np.cumsum(below, axis=-1, out=below)
+    total = below[..., -1:]
+    s = np.arange(1, d + 1)
+    size = np.minimum(s, d + 1 - s)
+    # the s largest are all but the d - s smallest
+    above = (total - below[..., :-1]) / size[-2::-1]
+    up = np.maximum(above.max(axis=-1, initial=0.0), total[..., 0] / size[-1])
+    below /= size
+    return up, np.maximum(-below.min(axis=-1), 0.0)
+
+
 def _linear_witness(m: FloatArray, size: int) -> FloatArray:
     """Return the coefficients (q_0, q_1, .., q_d) that attain S+: z_A / s, or (1 - z_{A^c}) / (d + 1 - s)."""
     d = len(m)
@@ -226,7 +248,7 @@ def _linear_witness(m: FloatArray, size: int) -> FloatArray:
 def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     """Return max(sum_a S+(m^a), sum_a S+(-m^a)): exact over all of W_2 (spec 2.2)."""
     linear = v[:, 1:, :].transpose(0, 2, 1)  # (m, label a, coordinate i)
-    up, down = best_linear(linear)[0].sum(axis=1), best_linear(-linear)[0].sum(axis=1)
+    up, down = (side.sum(axis=1) for side in _both_sides(linear))
     value = np.maximum(up, down)
 
     def witness(j: int) -> Witness:

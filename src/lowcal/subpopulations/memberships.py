@@ -1,19 +1,22 @@
 """Memberships: X itself says who belongs where, as an (n, m) array, data frame or sparse matrix of numbers in [0, 1].
 
 Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
+Booleans and bytes are packed as they are, and fractions stay in their own type: nothing becomes float64 as a whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Design, Matrix, Table
+from lowcal.engines.reference import Codes, Design, Matrix, Table, pieces
+from lowcal.engines.small import AnyArray, Small, pack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -88,7 +91,7 @@ class MembershipEncoder:
     names: tuple[str, ...]
     columns: tuple[str, ...] | None = None
 
-    def __call__(self, X: Frame) -> Packed | FloatArray | sparse.csr_array:
+    def __call__(self, X: Frame) -> Packed | AnyArray | sparse.csr_array:
         """Return packed bits, a dense array or a sparse matrix, whichever X allows."""
         if len(X.names) != len(self.names):
             raise InvalidInput(
@@ -100,9 +103,10 @@ class MembershipEncoder:
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
         columns = self.columns if self.columns is not None and X.is_named else X.names
-        C = np.column_stack([_numbers(X.column(name)) for name in columns])
-        _check(C, lambda k: divmod(k, C.shape[1]), columns)
-        return pack(C) if bool(((C == 0) | (C == 1)).all()) else C
+        C = X.held(columns)
+        if C is None:
+            C = np.column_stack([_numbers(X.column(name)) for name in columns])
+        return _stored(C, columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
@@ -121,7 +125,22 @@ def _numbers(column: Column) -> FloatArray:
     )
 
 
-def _check(values: FloatArray, place: Any, names: Sequence[str]) -> None:
+def _stored(C: AnyArray, names: Sequence[str]) -> Packed | AnyArray:
+    """Return 0/1 memberships as bits, others in their own type; nothing of the size of C is made in float64."""
+    bits = pack(C)
+    if bits is not None:
+        return Packed(bits)
+    for part in pieces(*C.shape):
+        _check(C[part], partial(_place, part.start, C.shape[1]), names)
+    return C
+
+
+def _place(start: int, m: int, k: int) -> tuple[int, int]:
+    """Return row and column of the k-th number of a piece that begins at a row."""
+    return start + k // m, k % m
+
+
+def _check(values: AnyArray, place: Callable[[int], tuple[int, int]], names: Sequence[str]) -> None:
     good = (values >= 0) & (values <= 1)
     if not good.all():
         k = int((~good).ravel().argmax())
@@ -141,7 +160,7 @@ def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
 class Packed:
     """0/1 memberships, eight columns to a byte."""
 
-    bytes_: tuple[IntArray, ...]
+    bytes_: tuple[AnyArray, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,14 +168,10 @@ class Packed:
         return len(self.bytes_[0]), 8 * len(self.bytes_)
 
 
-def pack(C: FloatArray) -> Packed:
-    """Pack the columns of a 0/1 array into bytes, the first column in the lowest bit.
-
-    >>> pack(np.array([[1.0, 0.0, 1.0]])).bytes_
-    (array([5], dtype=uint8),)
-    """
-    bits = np.packbits(C.astype(bool), axis=1, bitorder="little")
-    return Packed(tuple(np.ascontiguousarray(bits[:, k]) for k in range(bits.shape[1])))
+@cache
+def _table(bits: tuple[int, ...]) -> Table:
+    """Return the table of some bits of a byte; bytes with the same ones share it."""
+    return Table(sparse.csr_array(_BITS[:, bits]))
 
 
 _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
@@ -169,12 +184,13 @@ class Members:
     names: tuple[str, ...]
     columns: tuple[int, ...]
 
-    def design(self, rows: Packed | FloatArray | sparse.csr_array) -> Design:
+    def design(self, rows: Packed | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships in the form in which the rows hold them."""
         if isinstance(rows, Packed):
             return self._unpack(rows)
         if isinstance(rows, np.ndarray):
-            return Matrix(rows[:, self.columns])
+            C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
+            return Matrix(C) if C.dtype == np.float64 else Small(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
     def _unpack(self, rows: Packed) -> Codes:
@@ -185,7 +201,7 @@ class Members:
                 runs[-1][1].append(j % 8)
             else:
                 runs.append((j // 8, [j % 8]))
-        decode = tuple(Table(sparse.csr_array(_BITS[:, bits])) for _, bits in runs)
+        decode = tuple(_table(tuple(bits)) for _, bits in runs)
         return Codes(tuple(rows.bytes_[byte] for byte, _ in runs), decode)
 
     def take(self, members: IntArray) -> Members:
