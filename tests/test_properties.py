@@ -451,7 +451,12 @@ def test_mirror_line_search_minimises_log_loss(case: tuple[np.ndarray, ...]) -> 
     start = newton(p, delta, rho, weight, "mirror")
 
     def loss(t: float) -> float:
-        return definition.log_loss(y, np.clip(definition.mirror(p, t * delta), 1e-12, 1), weight)
+        """The log loss without a floor, below which it would no longer be convex."""
+        if p.shape[1] == 1:
+            odds = (np.log(p) - np.log1p(-p) + t * delta)[:, 0]
+            return float(weight @ (np.logaddexp(0, odds) - y[:, 0] * odds))
+        score = np.log(p) + t * delta
+        return float(weight @ (np.logaddexp.reduce(score, axis=1) - (y * score).sum(axis=1)))
 
     best = loss(eta)
     # the search is bounded to 64 Newton steps, and within that convex: no worse than any point of a grid

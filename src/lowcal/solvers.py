@@ -433,11 +433,11 @@ def gain_of_noise(problem: Problem, p: FloatArray, n_features: int) -> float:
 def bound(solver: str, problem: Problem, p: FloatArray, loss: float | None = None) -> int:
     """Return the a-priori bound on the number of updates from the start p, whose potential may be known (spec 4.3)."""
     d = p.shape[1]
-    loss = problem.loss(p) if loss is None else loss
     if solver == "first":
         beta = problem.notion.tolerance(p, problem.alpha)
-        own = 0.0 if problem.step is None else loss / min(problem.step, beta) / beta
+        own = 0.0 if problem.step is None else problem.loss(p) / min(problem.step, beta) / beta
         return _whole(max(8 * d / beta / beta, own))
+    loss = problem.loss(p) if loss is None else loss
     gain = problem.notion.gain(d) * problem.alpha
     progress = guaranteed_progress(problem, gain, d)
     return _whole(loss / progress if progress > 0 else np.inf)
