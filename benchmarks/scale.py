@@ -114,31 +114,23 @@ def columns(scale: float) -> None:
     show("growth of the fit in groups, many columns: exponent", exponent(counts, seconds), "<= 1.1")
 
 
-def half_spaces(n: int, counts: list[int], alpha: float) -> list[float]:
-    """CPU seconds of fits with so many overlapping 0/1 memberships: half spaces of twelve numbers."""
+def overlapping(scale: float) -> None:
+    """Growth in overlapping 0/1 memberships: half spaces of twelve numbers."""
+    n = int(100_000 * scale)
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(n, 12))
     odds = 0.8 * Z[:, 0] - 0.7 * Z[:, 1] * Z[:, 2] + 0.6 * np.sin(2 * Z[:, 3])
     y, p = (rng.random(n) < 1 / (1 + np.exp(-odds))).astype(float), 1 / (1 + np.exp(-1.5 * Z[:, 0]))
-    seconds = []
+    counts, seconds = [100, 300, 1000, 3000], []
     for m in counts:
         directions, cuts = rng.normal(size=(12, m)), 0.5 * rng.normal(size=m)
         C = np.empty((n, m), dtype=bool)
         for part in (slice(s, s + 10_000) for s in range(0, n, 10_000)):
             C[part] = Z[part] @ directions / np.sqrt(12) > cuts
         learner = lowcal.Memberships().prepare(C)
-        seconds.append(line(f"{n:,} rows, overlapping", learner, y, p, "degree-2", alpha))
-    return seconds
-
-
-def overlapping(scale: float) -> None:
-    """Growth in overlapping memberships: while ten rows a feature are sampled, and once these are all rows."""
-    counts, many = [100, 300, 1000, 3000], [1000, 2000, 4000, 8000]
-    seconds = half_spaces(int(100_000 * scale), counts, 0.002)
+        seconds.append(line(f"{n:,} rows, overlapping", learner, y, p, "degree-2", 0.002))
     show("growth of the fit in overlapping groups, 100 to 1000: exponent", exponent(counts[:3], seconds[:3]))
     show("growth of the fit in overlapping groups, 300 to 3000: exponent", exponent(counts[1:], seconds[1:]))
-    seconds = half_spaces(int(20_000 * scale), many, 0.005)
-    show("growth in overlapping groups, Gauss-Seidel on all rows: exponent", exponent(many, seconds), "<= 1.1")
 
 
 def classes(scale: float) -> None:

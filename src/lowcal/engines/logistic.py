@@ -16,9 +16,9 @@ from scipy.linalg import cho_factor, cho_solve
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray, sigmoid
 
-#: Steps end with one that lowers the loss by less than this many rows' worth for each parameter: a tenth of what its
-#: noise alone is worth. What is left after that step is a small share of it.
-ENOUGH = 0.05
+#: Steps end with one that lowers the loss by less than this many rows' worth for each parameter, whose noise alone is
+#: worth half a row. What is left after that step is a small share of it.
+ENOUGH = 0.01
 #: On some of the rows, steps end sooner: these rows have noise of their own.
 ENOUGH_OF_SAMPLE = 0.1
 #: No more steps than this on the sample, and on all rows.
