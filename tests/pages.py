@@ -15,7 +15,6 @@ import subprocess
 import sys
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,9 +22,6 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 SHELL = ("sh", "bash")
 CALLS = re.compile(r"^(lowcal |python -c )", flags=re.MULTILINE)
-
-#: Pages that need what is not built yet: the commands, and the names of the package, that they call.
-PENDING: dict[str, tuple[str, ...]] = {}
 
 
 @dataclass
@@ -119,13 +115,6 @@ def run_command(command: str, folder: Path, status: int = 0) -> subprocess.Compl
         check=False,
         stdin=subprocess.DEVNULL,
     )
-
-
-def is_built(what: str) -> bool:
-    """Whether a command, written `lowcal audit`, or a name, written `lowcal.save`, exists."""
-    if " " not in what:
-        return hasattr(import_module("lowcal"), what.removeprefix("lowcal."))
-    return run_command(f"{what} --help", ROOT).returncode == 0
 
 
 def broken_links(page: Path) -> list[str]:

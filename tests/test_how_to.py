@@ -23,7 +23,7 @@ def test_there_are_pages():
     assert {f"docs/{name}.md" for name in expected.split()} <= {named(page) for page in RUN}
 
 
-@pytest.mark.parametrize("page", [page for page in RUN if named(page) not in pages.PENDING], ids=named)
+@pytest.mark.parametrize("page", RUN, ids=named)
 def test_a_page_runs_and_prints_what_it_shows(page, tmp_path):
     pages.run(page, tmp_path)
 
@@ -31,12 +31,6 @@ def test_a_page_runs_and_prints_what_it_shows(page, tmp_path):
 @pytest.mark.parametrize("page", EVERY, ids=named)
 def test_links_of_a_page_lead_somewhere(page):
     assert not pages.broken_links(page)
-
-
-def test_a_page_waits_only_for_what_is_not_built():
-    for page, needs in pages.PENDING.items():
-        assert (pages.ROOT / page).exists()
-        assert not all(map(pages.is_built, needs)), f"{page} can run: take it off pages.PENDING"
 
 
 # --- the runner itself ---------------------------------------------------------------------------------------
@@ -118,13 +112,6 @@ def test_a_command_may_take_several_lines():
     assert pages.split_commands(block) == commands
     with pytest.raises(AssertionError, match="no end"):
         pages.split_commands("python -c '\nprint(1)")
-
-
-def test_what_is_built_is_known():
-    assert pages.is_built("lowcal demo")
-    assert pages.is_built("lowcal.audit")
-    assert not pages.is_built("lowcal nonsense")
-    assert not pages.is_built("lowcal.nonsense")
 
 
 def test_a_link_to_nowhere_is_found(tmp_path):

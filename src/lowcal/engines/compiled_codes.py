@@ -45,14 +45,28 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
+def _number_pairs(a: IntArray, b: IntArray, n_b: int, pair: IntArray) -> int:
+    """Number the pairs of codes of at most ROWS rows; return how many there are."""
+    for i in range(len(a)):
+        pair[i] = np.intp(a[i]) * n_b + np.intp(b[i])
+    return len(a)
+
+
+@compile_kernel
 def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
     """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
     pair = np.empty(ROWS, np.intp)
     for s in range(0, len(a), ROWS):
-        first, second = a[s : s + ROWS], b[s : s + ROWS]
-        for i in range(len(first)):
-            pair[i] = np.intp(first[i]) * n_b + np.intp(second[i])
-        add_histogram(pair[: len(first)], R[s : s + ROWS], out)
+        size = _number_pairs(a[s : s + ROWS], b[s : s + ROWS], n_b, pair)
+        add_histogram(pair[:size], R[s : s + ROWS], out)
+
+
+@compile_kernel
+def _raise(f: FloatArray, R: FloatArray) -> None:
+    """Fill every column but the first with the one before it times f."""
+    for j in range(1, R.shape[1]):
+        for i in range(len(f)):
+            R[i, j] = R[i, j - 1] * f[i]
 
 
 @compile_kernel
@@ -60,9 +74,7 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
     """Fill R[i, j] with rho_i f_i^j."""
     for i in range(len(f)):
         R[i, 0] = rho[i]
-    for j in range(1, R.shape[1]):
-        for i in range(len(f)):
-            R[i, j] = R[i, j - 1] * f[i]
+    _raise(f, R)
 
 
 @compile_kernel
@@ -70,9 +82,7 @@ def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArra
     """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
     for i in range(len(f)):
         R[i, 0] = weight[i] * (y[i] - f[i])
-    for j in range(1, R.shape[1]):
-        for i in range(len(f)):
-            R[i, j] = R[i, j - 1] * f[i]
+    _raise(f, R)
 
 
 @compile_kernel
@@ -101,10 +111,8 @@ def add_pair_look_up(a: IntArray, b: IntArray, width: int, table: FloatArray, ou
     """Add table[a_i * width + b_i, :] to out[i, :]."""
     pair = np.empty(ROWS, np.intp)
     for s in range(0, len(a), ROWS):
-        first, second = a[s : s + ROWS], b[s : s + ROWS]
-        for i in range(len(first)):
-            pair[i] = np.intp(first[i]) * width + np.intp(second[i])
-        add_look_up(pair[: len(first)], table, out[s : s + ROWS])
+        size = _number_pairs(a[s : s + ROWS], b[s : s + ROWS], width, pair)
+        add_look_up(pair[:size], table, out[s : s + ROWS])
 
 
 @compile_kernel
