@@ -197,17 +197,78 @@ def test_the_gram_matrix_is_that_of_the_features(monkeypatch):
         np.testing.assert_allclose(blocks._gram(design, U, h), (h * features).T @ features, atol=1e-12)
 
 
-def test_chunks_are_smaller_where_more_rows_are_needed(monkeypatch):
-    """Rows times features of a chunk stay the same, so all Gram matrices together cost in proportion to features."""
-    bits = np.random.default_rng(0).integers(0, 2, (60, 40))
-    monkeypatch.setattr(blocks, "FEW_FEATURES", 10)
-    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 32)
-    for rows, members in ((120, 16), (60, 16), (30, 8), (15, 4)):
-        monkeypatch.setattr(blocks, "GRAM_ROWS", rows)
-        design = lowcal.Memberships(everyone=False, min_mass=0).prepare(bits).design()
-        sizes = [len(block.members) for block in blocks._blocks(design, 2)]
-        assert max(sizes) == members
-        assert sum(sizes) == 40
+def overlapping(n, masses, seed=0):
+    """Packed 0/1 memberships with these masses, some features and residuals that need them."""
+    rng = np.random.default_rng(seed)
+    bits = (rng.random((n, len(masses))) < masses).astype(np.uint8)
+    design = lowcal.Memberships(everyone=False, min_mass=0).prepare(bits).design()
+    U, h = np.column_stack([np.ones(n), rng.random(n)]), np.full((n, 1), 1 / n)
+    return bits, design, U, h, rng.normal(size=(n, 1)) + bits @ rng.normal(size=(len(masses), 1))
+
+
+def test_several_chunks_know_their_correlations_from_few_rows(monkeypatch):
+    """Rows grow with the features of a chunk and not with those of all, so that time is in proportion to features."""
+    sizes = []
+    real = blocks._gram
+
+    def watch(design, U, h):
+        sizes.append((design.shape, len(U)))
+        return real(design, U, h)
+
+    monkeypatch.setattr(blocks, "_gram", watch)
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 80)
+    _, design, U, h, y = overlapping(3000, np.full(200, 0.3))
+    g = moments(design, U, h * y)
+    theta = blocks.solve(blocks.Squares(design, U, h, g, 1e-6))
+    assert sum(m for (_, m), _ in sizes) == 200
+    assert all(n == rows == 10 * 2 * m for (n, m), rows in sizes)
+    left = g - moments(design, U, h * displacement(design, U, theta))
+    assert np.abs(left).max() <= 0.1 * np.abs(g).max()
+    sizes.clear()
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 400)
+    theta = blocks.solve(blocks.Squares(design, U, h, g, 1e-9))
+    assert sizes == [((3000, 200), 3000)]  # alone it is exact
+    left = g - moments(design, U, h * displacement(design, U, theta))
+    assert np.abs(left).max() <= 1e-6 * np.abs(g).max()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_step_of_a_chunk_makes_the_squares_larger(monkeypatch, seed):
+    """Of rare subpopulations few rows say next to nothing; some of them do not occur there, others look like copies."""
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 40)
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", 1)
+    bits, design, U, h, y = overlapping(4000, np.geomspace(2e-3, 0.5, 90), seed)
+    C = (bits[:, :, None] * U[:, None, :]).reshape(4000, -1)
+    problem = blocks.Squares(design, U, h, moments(design, U, h * y), 1e-6, seed)
+    theta, moved = np.zeros_like(problem.g), np.zeros_like(y)
+    loss = [float((h * y**2).sum())]
+    found = blocks._blocks(design, 2)
+    assert len(found) > 3
+    for _ in range(30):
+        for block in found:
+            _, step = block.step(problem, moved)
+            theta[block.members] += step
+            loss.append(float((h * (y - moved) ** 2).sum()))
+    assert np.diff(loss).max() <= 1e-12
+    np.testing.assert_allclose(moved, C @ theta.reshape(-1, 1), atol=1e-10)
+    best = np.linalg.lstsq(C, y)[0]
+    least = float((h * (y - C @ best) ** 2).sum())
+    assert loss[-1] - least <= 0.01 * (loss[0] - least)
+
+
+def test_overlapping_subpopulations_are_swept_over_more_rows(monkeypatch):
+    monkeypatch.setattr(blocks, "GRAM_ROWS", 1000)
+    monkeypatch.setattr(blocks, "SWEEP_ROWS", 5000)
+    monkeypatch.setattr(blocks, "CHUNK_FEATURES", 100)
+    _, bits, *_ = overlapping(500, np.full(200, 0.3))
+    _, few, *_ = overlapping(500, np.full(40, 0.3))
+    column = Codes((np.zeros(500, dtype=np.uint8),), (table(np.eye(30)),))
+    floats = Matrix(np.random.default_rng(0).random((500, 200)))
+    assert blocks._rows_needed(bits, 2) == 5000
+    assert blocks._rows_needed(few, 2) == 1000
+    assert blocks._rows_needed(column, 2) == 1000
+    assert blocks._rows_needed(floats, 2) == 10 * 2 * 200
+    assert blocks._rows_needed(bits, 40) == 10 * 40 * 200
 
 
 @pytest.mark.parametrize("notion", ["multiaccuracy", "full-0.5"])

@@ -4,7 +4,8 @@ On the simplex the Gram matrix is G (x) (I - 11'/d), and the moments of a featur
 theta = G^-1 g label by label. In the mirror geometry each label has its own curvature f_a (1 - f_a).
 Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a code column,
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
-a Gram matrix of its own. A subsample of the rows may stand for all of them in G.
+a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks know their correlations from
+fewer rows still, and go the best length that way; time grows in proportion to the features.
 This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from lowcal.engines.kernels import part_of
 from lowcal.engines.logistic import Regression, regress
 from lowcal.engines.parts import Parts
 from lowcal.engines.reference import CACHE, CHUNK, Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
@@ -30,9 +32,10 @@ from lowcal.weights import Cell, CellIds, Evaluated, LogOdds, Monomial, Weight, 
 
 #: Up to this many features are solved for at once.
 FEW_FEATURES = 100
-#: Overlapping subpopulations are solved for in chunks of at most this many features, in smaller ones where more than
-#: GRAM_ROWS rows are needed: the Gram matrices of all chunks together then take time in proportion to the features.
-CHUNK_FEATURES = 400
+#: Overlapping subpopulations are solved for in chunks of at most this many features.
+CHUNK_FEATURES = 250
+#: Several chunks know the correlations of their features from this many rows for each feature.
+CHUNK_ROWS = 10
 #: Beyond this many features, members whose violation is below this share of alpha sit out.
 MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 #: Of thresholds, which nest, at most so many features take part in one round.
@@ -41,6 +44,8 @@ MAX_FEATURES = 1500
 MAX_WITNESSES = 100
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
 GRAM_ROWS = 20_000
+#: Several chunks are swept over this many rows, or over ten for each feature if that is more.
+SWEEP_ROWS = 100_000
 #: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
@@ -71,7 +76,7 @@ MOST_SUMS = 1 << 24
 class Squares:
     """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
 
-    `ridge` is relative to the diagonal.
+    `ridge` is relative to the diagonal, `seed` draws the rows from which chunks know correlations.
     """
 
     design: Design
@@ -79,6 +84,7 @@ class Squares:
     h: FloatArray
     g: FloatArray
     ridge: float
+    seed: int | Sequence[int] = 0
 
 
 def block_terms(
@@ -99,11 +105,11 @@ def block_terms(
     families, chosen = _active(learner, found.value, _per_member(weights), alpha)
     design = stack([family.design(learner.rows) for family in families])
     g = moments_at(design, weights, p, rho) if found.moments is None else found.moments[chosen]
-    rows = _sample_rows(len(p), seed, 10 * len(g) * _per_member(weights))
+    rows = _sample_rows(len(p), seed, _rows_needed(design, _per_member(weights)))
     if rows is not None:
         design, weight, p = design.rows(rows), weight[rows] * (len(p) / len(rows)), p[rows]
     h = weight[:, None] * _row_curvature(p, geometry)
-    return _split(families, weights, _solve_all(design, evaluate(weights, p), h, g, rows is not None))
+    return _split(families, weights, _solve_all(design, evaluate(weights, p), h, g, seed, rows is not None))
 
 
 def _per_member(weights: Sequence[Weight]) -> int:
@@ -143,6 +149,11 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
 
 
+def _is_coded(design: Design) -> bool:
+    """Whether a pass over the rows reads codes, which is fast beside a Gram matrix."""
+    return isinstance(design, Codes)
+
+
 def _is_nested(design: Design) -> bool:
     return isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
 
@@ -154,13 +165,19 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
 
 
-def _sample_rows(n: int, seed: int | Sequence[int], least: int = 0) -> IntArray | None:
-    """Return a sorted random sample of the rows when there are many, one of every run; None: all of them."""
-    size = max(GRAM_ROWS, least)
+def _sample_rows(n: int, seed: int | Sequence[int], size: int) -> IntArray | None:
+    """Return a sorted random sample of so many rows, one of every run; None: there are no more."""
     if n <= size:
         return None
     edges = np.linspace(0, n, size + 1).astype(np.intp)
     return edges[:-1] + (np.random.default_rng(seed).random(size) * np.diff(edges)).astype(np.intp)
+
+
+def _rows_needed(design: Design, per_member: int) -> int:
+    """Return how many rows may stand for all."""
+    n_overlapping = sum(len(members) for members, column in _sorted(design, per_member)[1] if _is_coded(column))
+    least = SWEEP_ROWS if n_overlapping * per_member > CHUNK_FEATURES else GRAM_ROWS
+    return max(least, 10 * design.shape[1] * per_member)
 
 
 def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
@@ -168,11 +185,13 @@ def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
     return max(RIDGE, n_features / n_rows) if is_sample else RIDGE
 
 
-def _solve_all(design: Design, U: Evaluated, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
+def _solve_all(
+    design: Design, U: Evaluated, h: FloatArray, g: FloatArray, seed: int | Sequence[int], is_sample: bool
+) -> FloatArray:
     """Return theta of shape (m, S, d) for the weights U."""
     if isinstance(U, CellIds):
-        return _solve_cells(design, U, h, g, is_sample)
-    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample)))
+        return _solve_cells(design, U, h, g, seed, is_sample)
+    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed))
 
 
 def solve(problem: Squares) -> FloatArray:
@@ -209,7 +228,9 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     return theta
 
 
-def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sample: bool) -> FloatArray:
+def _solve_cells(
+    design: Design, U: CellIds, h: FloatArray, g: FloatArray, seed: int | Sequence[int], is_sample: bool
+) -> FloatArray:
     """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
     theta = np.zeros_like(g)
     order = np.argsort(U.ids, kind="stable")
@@ -218,7 +239,7 @@ def _solve_cells(design: Design, U: CellIds, h: FloatArray, g: FloatArray, is_sa
         inside = order[starts[s] : starts[s + 1]]
         if len(inside):
             ridge = _ridge(len(g), len(inside), is_sample)
-            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge)
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed)
             theta[:, [s]] = solve(here)
     return theta
 
@@ -261,23 +282,60 @@ def _gather(table: sparse.csc_array, sums: FloatArray) -> FloatArray:
 
 
 class Chunk:
-    """Overlapping subpopulations: one Gram matrix for all of them."""
+    """Overlapping subpopulations: one Gram matrix for all of them.
 
-    def __init__(self, members: IntArray, design: Design) -> None:
-        self.members, self.design = members, design
-        self.is_exact = True
+    Where there are several chunks, each is solved for again and again, and correlations from few rows will do: it is
+    not exact then, but its diagonal and the length of every step are, so that no step makes the squares larger.
+    """
+
+    def __init__(self, members: IntArray, design: Design, is_exact: bool) -> None:
+        self.members, self.design, self.is_exact = members, design, is_exact
         self.gram: FloatArray | None = None
 
     def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what is left of the moments, and the coefficients for it; moves `moved`."""
         if self.gram is None:
-            self.gram = _gram(self.design, problem.U, problem.h)
+            self.gram = self._gram(problem)
         seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
         left = problem.g[self.members] - seen
         m, S, d = left.shape
         theta = ridge_solve(self.gram, left.reshape(m * S, d), problem.ridge).reshape(m, S, d)
-        moved += displacement(self.design, problem.U, theta)
+        delta = displacement(self.design, problem.U, theta)
+        if not self.is_exact:
+            part = _good_part(left, theta, problem.h, delta)
+            theta, delta = part * theta, part * delta
+        moved += delta
         return left, theta
+
+    def _gram(self, problem: Squares) -> FloatArray:
+        U, h, size = problem.U, problem.h, len(self.members) * problem.U.shape[1]
+        least = CHUNK_ROWS * size if _is_coded(self.design) else GRAM_ROWS
+        rows = None if self.is_exact else _sample_rows(len(U), problem.seed, least)
+        if rows is None:
+            return _gram(self.design, U, h)
+        diagonal = moments(self.design.squared(), U * U, h).ravel()
+        return _with_diagonal(_gram(self.design.rows(rows), U[rows], h[rows]), diagonal, size / len(rows))
+
+
+def _good_part(left: FloatArray, theta: FloatArray, h: FloatArray, delta: FloatArray) -> FloatArray:
+    """Return, for every label, the part of a step theta that leaves the least squares: rows move by delta."""
+    gain, cost = np.einsum("msa,msa->a", left, theta), np.einsum("nk,na,na->a", h, delta, delta)
+    return np.asarray(np.minimum(np.divide(gain, cost, out=np.zeros_like(gain), where=cost > 0.0), 1.0))
+
+
+def _with_diagonal(G: FloatArray, diagonal: FloatArray, ridge: float) -> FloatArray:
+    """Return the Gram matrix with the correlations of G and this diagonal, and with a ridge on it.
+
+    >>> _with_diagonal(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]]), np.array([4.0, 1.0, 9.0]), 0.5)
+    array([[ 6. ,  1. ,  0. ],
+           [ 1. ,  1.5,  0. ],
+           [ 0. ,  0. , 13.5]])
+    """
+    here = np.diag(G)
+    scale = np.sqrt(np.divide(diagonal, here, out=np.zeros_like(here), where=here > np.finfo(float).tiny))
+    scaled = G * scale[:, None] * scale
+    np.fill_diagonal(scaled, (1.0 + ridge) * diagonal)
+    return scaled
 
 
 def _sweep(problem: Squares) -> FloatArray:
@@ -287,14 +345,15 @@ def _sweep(problem: Squares) -> FloatArray:
     """
     theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
     blocks = list(_blocks(problem.design, problem.U.shape[1]))
-    for _ in range(1 if len(blocks) == 1 and blocks[0].is_exact else SWEEPS):
-        rest = 0.0
-        for block in blocks:
-            left, step = block.step(problem, moved)
-            theta[block.members] += step
-            rest = max(rest, float(np.abs(left).max()))
-        if rest <= SWEPT * np.abs(problem.g).max():
-            break
+    with part_of(1, len(blocks)):
+        for _ in range(1 if len(blocks) == 1 and blocks[0].is_exact else SWEEPS):
+            rest = 0.0
+            for block in blocks:
+                left, step = block.step(problem, moved)
+                theta[block.members] += step
+                rest = max(rest, float(np.abs(left).max()))
+            if rest <= SWEPT * np.abs(problem.g).max():
+                break
     return theta
 
 
@@ -320,33 +379,46 @@ def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
 
-def _blocks(design: Design, per_member: int) -> Iterator[Column | Chunk]:
-    """Yield the blocks of a design: all at once if these are few, columns of long runs, chunks of the rest."""
+def _blocks(design: Design, per_member: int) -> list[Column | Chunk]:
+    """Return the blocks of a design: all at once if these are few, columns of long runs, chunks of the rest."""
     m = design.shape[1]
     if m * per_member <= FEW_FEATURES:
-        yield Chunk(np.arange(m), design)
-        return
-    room, start = max(1, int(CHUNK_FEATURES * min(1.0, GRAM_ROWS / max(design.shape[0], 1))) // per_member), 0
-    rest: list[tuple[IntArray, Design]] = []
+        return [Chunk(np.arange(m), design, is_exact=True)]
+    columns, rest = _sorted(design, per_member)
+    chunks = list(_chunks(rest, max(1, CHUNK_FEATURES // per_member)))
+    return [*columns, *(Chunk(members, some, is_exact=len(chunks) == 1) for members, some in chunks)]
+
+
+def _sorted(design: Design, per_member: int) -> tuple[list[Column], list[tuple[IntArray, Design]]]:
+    """Return the code columns of long runs, and the members of the others."""
+    columns, rest, start = [], [], 0
     for column in _columns(design):
         members = start + np.arange(column.shape[1])
         start += len(members)
         found = _runs(column, members, per_member)
-        if found is not None:
-            yield found
-            continue
+        if found is None:
+            rest.append((members, column))
+        else:
+            columns.append(found)
+    return columns, rest
+
+
+def _chunks(columns: Sequence[tuple[IntArray, Design]], room: int) -> Iterator[tuple[IntArray, Design]]:
+    """Yield members and their designs, joined and split such that each has at most so many."""
+    held: list[tuple[IntArray, Design]] = []
+    for members, column in columns:
         for some in np.array_split(np.arange(len(members)), -(-len(members) // room)):
-            if sum(len(taken) for taken, _ in rest) + len(some) > room:
-                yield _join(rest)
-                rest = []
-            rest.append((members[some], _take(column, some)))
-    if rest:
-        yield _join(rest)
+            if sum(len(taken) for taken, _ in held) + len(some) > room:
+                yield _join(held)
+                held = []
+            held.append((members[some], _take(column, some)))
+    if held:
+        yield _join(held)
 
 
-def _join(columns: Sequence[tuple[IntArray, Design]]) -> Chunk:
+def _join(columns: Sequence[tuple[IntArray, Design]]) -> tuple[IntArray, Design]:
     together = Stacked(tuple(design for _, design in columns)).joined()
-    return Chunk(np.concatenate([members for members, _ in columns]), stack(together))
+    return np.concatenate([members for members, _ in columns]), stack(together)
 
 
 def _columns(design: Design) -> Iterator[Design]:
@@ -417,11 +489,11 @@ def _witness_terms(
         for family, weights in members
     ]
     A = np.concatenate(columns, axis=1)
-    g, rows = (A.T @ rho)[:, None, :], _sample_rows(len(p), seed)
+    g, rows = (A.T @ rho)[:, None, :], _sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if rows is not None:
         A, h = A[rows], h[rows] * (len(h) / len(rows))
     one = np.ones((len(A), 1))
-    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None)))[:, 0]
+    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None), seed))[:, 0]
     stops = np.cumsum([len(weights) for _, weights in members])[:-1]
     parts = np.split(theta, stops)
     return tuple(Term(family, weights, part[None]) for (family, weights), part in zip(members, parts, strict=True))
@@ -457,6 +529,6 @@ def bent_terms(
     if not weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(weight))
     rows = len(regression.z)
-    sample = _sample_rows(rows, seed, max(20 * design.shape[1], rows // SHARE_BENT))
+    sample = _sample_rows(rows, seed, max(GRAM_ROWS, 20 * design.shape[1], rows // SHARE_BENT))
     theta = regress(regression, sample, everyone, n)
     return _split(learner.families, (Monomial(), LogOdds()), theta[:, :, None])
