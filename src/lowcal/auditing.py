@@ -109,7 +109,7 @@ def measure(
     chosen_notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
-    learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight)
+    learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
     problem = Problem(outcomes.y, outcomes.weight, chosen_notion, learner, alpha=np.inf)
     explore(problem, outcomes.p)
     rho = problem.rho(outcomes.p)
@@ -226,9 +226,9 @@ def _crossed(
     chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, finds: IntArray, judges: IntArray
 ) -> Panel | None:
     """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
-    learner = chosen.prepare(table.take(finds), outcomes.weight[finds])
-    p = outcomes.p[finds]
-    problem = Problem(outcomes.y[finds], learner.weight, notion, learner, np.inf)
+    y, p = outcomes.y[finds], outcomes.p[finds]
+    learner = chosen.prepare(table.take(finds), outcomes.weight[finds], lambda: y - p)
+    problem = Problem(y, learner.weight, notion, learner, np.inf)
     known = len(learner.names)
     for _ in range(SEARCHES):
         if not explore(problem, p):

@@ -112,7 +112,7 @@ def multicalibrate(
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = _subset(outcomes, ~held_out) if held_out.any() else outcomes
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
-    learner = chosen.prepare(fitted_table, fitted.weight)
+    learner = chosen.prepare(fitted_table, fitted.weight, fitted.residual)
     geometry = geometry or _best_geometry(solver, step, notion, learner, fitted.p)
     problem = Problem(
         fitted.y,

@@ -61,6 +61,10 @@ class Outcomes:
     weight: FloatArray
     layout: Layout
 
+    def residual(self) -> FloatArray:
+        """Return y - p."""
+        return self.y - self.p
+
 
 def read_outcomes(
     y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None = None, classes: Sequence[Any] | None = None

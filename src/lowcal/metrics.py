@@ -343,7 +343,7 @@ class _Sample:
     ) -> _Sample:
         outcomes = read_outcomes(y, p, sample_weight, classes)
         table = read_features(X, len(outcomes.p))
-        learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight)
+        learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
         problem = Problem(outcomes.y, outcomes.weight, LowDegree(2), learner, alpha=np.inf)
         explore(problem, outcomes.p)
         design = learner.design()

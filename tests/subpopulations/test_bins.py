@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal.frames import Table
-from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins
+from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins, order_by_residual
 
 
 def shares(cuts, distinct, mass):
@@ -96,3 +96,48 @@ def test_what_is_computed_once_belongs_to_its_key():
     for key in keys + keys:
         rows.once(key, lambda key=key: calls.append(key))
     assert calls == keys
+
+
+def ordered(values, weight, residual):
+    X = Table.of({"a": np.array(values, dtype=object)})
+    return order_by_residual(learn_bins("a", X, 64, weight), X, weight, residual)
+
+
+def test_categories_go_from_the_lowest_mean_residual_to_the_highest():
+    values = np.repeat(["a", "b", "c", "d"], 200)
+    means = np.repeat([0.3, -0.2, 0.1, -0.4], 200)
+    residual = (means + np.tile([0.5, -0.5], 400))[:, None]
+    weight = np.full(800, 1 / 800)
+    assert ordered(values, weight, residual).categories == ("d", "b", "c", "a")
+    assert ordered(values, weight, -residual).categories == ("a", "c", "b", "d")
+    heavy = weight * np.where(np.tile([True, False], 400), 1.0, 0.0)  # rows without weight say nothing
+    seen = np.where(heavy[:, None] > 0, residual, 9.0 * means[::-1, None])
+    assert ordered(values, heavy / heavy.sum(), seen).categories == ("d", "b", "c", "a")
+
+
+def test_small_categories_keep_their_place_in_the_middle():
+    """The means of few rows are noise, which a tree would learn by heart."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([np.repeat(["low", "high"], 300), [f"id {k:03d}" for k in range(100) for _ in range(9)]])
+    residual = np.concatenate([np.repeat([-0.4, 0.4], 300), rng.normal(size=900)])[:, None]
+    weight = np.full(len(values), 1 / len(values))
+    found = ordered(values, weight, residual).categories
+    assert found == ("low", *(f"id {k:03d}" for k in range(100)), "high")
+    assert ordered(values[600:], weight[600:], residual[600:]).categories == found[1:-1]
+
+
+def test_several_labels_are_ordered_where_they_differ_most():
+    values = np.repeat(["a", "b", "c"], 300)
+    along = np.repeat([0.1, -0.3, 0.2], 300)[:, None]
+    residual = along * np.array([1.0, -0.9, -0.1]) + 1e-3 * np.random.default_rng(0).normal(size=(900, 3))
+    weight = np.full(900, 1 / 900)
+    assert ordered(values, weight, residual).categories in (("b", "a", "c"), ("c", "a", "b"))
+    assert ordered(values, weight, residual).categories == ordered(values[::-1], weight, residual[::-1]).categories
+
+
+def test_numbers_and_pairs_of_categories_are_left_alone():
+    X = Table.of({"number": np.arange(400.0) % 5, "pair": np.array(["x", "y"] * 200, dtype=object)})
+    weight, residual = np.full(400, 1 / 400), -np.arange(400.0)[:, None]
+    for name in X.names:
+        levels = learn_bins(name, X, 64, weight)
+        assert order_by_residual(levels, X, weight, residual) is levels

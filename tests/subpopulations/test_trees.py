@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal import multicalibrate
+from lowcal import load, multicalibrate, save
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
-from lowcal.subpopulations import Trees
+from lowcal.subpopulations import Groups, Trees
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.trees import OWN_TREES, TreeSum, is_combination, n_labels
@@ -412,3 +412,34 @@ def test_sums_keep_the_contract(geometry):
 def test_no_split_no_sum():
     learner = Trees(n_trees=5, min_mass=1).prepare(Table.of({"x": np.ones(50)}))
     assert not learner.learn(np.ones((50, 1)))
+
+
+@pytest.mark.parametrize("union", [False, True])
+def test_one_split_takes_any_set_of_categories(union, tmp_path):
+    """Sorted by name, the wrong categories and the right ones alternate; one cut must be enough to tell them apart."""
+    rng = np.random.default_rng(0)
+    town = rng.choice(np.array(list("abcdefgh"), dtype=object), 8000)
+    p = np.full(8000, 0.5)
+    y = (rng.random(8000) < np.where(np.isin(town, list("aceg")), 0.8, 0.2)).astype(float)
+    stump = Trees(max_depth=1)
+    chosen = stump + Groups([]) if union else stump
+    fit = multicalibrate(y, p, {"town": town}, subpopulations=chosen, notion="multiaccuracy", alpha=0.02)
+    assert fit.status == "reached"
+    assert fit.n_updates == 1
+    told = {name for term in fit.predictor.updates[0].terms for name in term.family.names if "town" in name}
+    sets = {frozenset(re.findall(r"\b[a-h]\b", name)) for name in told}
+    assert sets == {frozenset("aceg"), frozenset("bdfh")}
+    save(fit.predictor, tmp_path / "mended.json")
+    again = load(tmp_path / "mended.json")
+    new = {"town": np.array(["h", "a", "zz", None], dtype=object)}
+    np.testing.assert_array_equal(again(np.full(4, 0.5), new), fit.predictor(np.full(4, 0.5), new))
+    assert abs(fit.predictor(0.5 * np.ones(2), {"town": np.array(["h", "a"], dtype=object)}) - [0.2, 0.8]).max() < 0.03
+
+
+def test_without_residuals_categories_are_cut_in_sorted_order():
+    town = np.array(list("cba") * 200, dtype=object)
+    levels = Trees().prepare({"town": town}).encoder.levels
+    assert levels[0].categories == ("a", "b", "c")
+    residual = np.tile([-0.3, 0.4, 0.1], 200)[:, None]
+    levels = Trees().prepare({"town": town}, residual=lambda: residual).encoder.levels
+    assert levels[0].categories == ("c", "a", "b")

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,17 +262,31 @@ class WeakLearner:
         return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
 
 
+#: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
+Residual: TypeAlias = Callable[[], FloatArray]
+
+
 class Subpopulations(ABC):
     """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
 
-    def prepare(self, X: object, sample_weight: ArrayLike | None = None) -> WeakLearner:
-        """Do all work on X (any supported table) once and return the weak learner bound to those rows."""
+    def prepare(
+        self, X: object, sample_weight: ArrayLike | None = None, residual: Residual | None = None
+    ) -> WeakLearner:
+        """Do all work on X (any supported table) once and return the weak learner bound to those rows.
+
+        `residual` returns y - f at the start, shape (n, d), where that is known already.
+        """
         table = Frame.of(X)
-        return self.bind(table, read_weight(sample_weight, table.n_rows))
+        weight = read_weight(sample_weight, table.n_rows)
+        return self.bind(table, weight) if residual is None else self.bind_for(table, weight, residual)
 
     @abstractmethod
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Return the weak learner of this class on a table, for weights that sum to one."""
+
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
+        """Return the weak learner for a search that begins at these residuals; most classes need not know them."""
+        return self.bind(X, sample_weight)
 
     def __add__(self, other: Subpopulations) -> Subpopulations:
         """Return the union of the two classes."""

@@ -7,17 +7,22 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.reference import histogram
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray
-from lowcal.subpopulations.levels import MISSING, UNSEEN, Levels, learn_levels, weighted_values
+from lowcal.simplex import FloatArray, leading
+from lowcal.subpopulations.base import effective_rows, is_enough
+from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, weighted_values
 
 T = TypeVar("T")
+
+#: Categories worth so many rows have mean residuals that can order them.
+LEAST_ORDERED = 100
 
 
 class Binned:
@@ -82,6 +87,28 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     distinct, mass = weighted_values(X.numeric([column_name])[:, 0], sample_weight)
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
     return Levels(column.name, None, tuple(cuts))
+
+
+def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, residual: FloatArray) -> Levels:
+    """Return a column's levels with its categories from the lowest mean residual to the highest.
+
+    A cut of this order is the best split into two sets of categories, where any other order allows only some. Means of
+    categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay in the middle.
+    Several labels are ordered along the direction in which the means differ most.
+    """
+    if levels.categories is None or len(levels.categories) <= 2:
+        return levels
+    weighted = sample_weight[:, None] * residual
+    sums = histogram(levels.codes(X), np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
+    mass, square, moments = sums[FIRST:, 0], sums[FIRST:, 1], sums[FIRST:, 2:]
+    known = is_enough(effective_rows(mass, square), LEAST_ORDERED)
+    if not known.any():
+        return levels
+    mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0), 0.0)
+    direction = np.linalg.svd(mean, full_matrices=False)[2][0]
+    key = mean @ (direction * np.sign(direction[leading(np.abs(direction))]))
+    order = np.argsort(key, kind="stable")
+    return replace(levels, categories=tuple(levels.categories[k] for k in order))
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:

@@ -21,8 +21,16 @@ from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive, check_whole
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Offer, Subpopulations, WeakLearner, check_min_mass
-from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins
+from lowcal.subpopulations.base import (
+    Everyone,
+    Family,
+    Offer,
+    Residual,
+    Subpopulations,
+    WeakLearner,
+    check_min_mass,
+)
+from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, grow
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 
@@ -44,7 +52,8 @@ class Trees(Subpopulations):
     shrinkage : the share of its fit that each boosted tree takes.
     geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
 
-    A value unseen in fitting goes where missing ones go.
+    A value unseen in fitting goes where missing ones go. Categories are cut in the order of their mean residuals at the
+    start of the fit, so that a split can take any set of them; those of fewer than 100 rows stay in the middle.
 
     >>> Trees(max_depth=2)
     Trees(max_depth=2, columns=None, max_bins=64, min_mass=30, n_trees=1, shrinkage=0.1, geometry='euclidean')
@@ -60,8 +69,18 @@ class Trees(Subpopulations):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
+        return self._bind(X, sample_weight, None)
+
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
+        """Bin the features once, with categories in the order of their mean residuals."""
+        return self._bind(X, sample_weight, residual)
+
+    def _bind(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
         self._check()
         levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
+        if residual is not None and any(level.categories is not None for level in levels):
+            known = residual()
+            levels = tuple(order_by_residual(level, X, sample_weight, known) for level in levels)
         encoder = BinEncoder(levels)
         rows = encoder(X)
         learn = Learn(rows, levels, sample_weight, self)

@@ -9,7 +9,7 @@ from typing import Any
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Encoder, Family, Rows, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Encoder, Family, Residual, Rows, Subpopulations, WeakLearner
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,23 @@ class Union(Subpopulations):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Prepare every part on the same rows."""
-        learners = [part.bind(X, sample_weight) for part in self.parts]
-        known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
+        return _together([part.bind(X, sample_weight) for part in self.parts], sample_weight)
 
-        def learn(Z: FloatArray) -> Sequence[Family]:
-            return [Part(i, f) for i, one in enumerate(learners) if one.learner for f in one.learner(Z)]
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
+        """Prepare every part for the same residuals."""
+        return _together([part.bind_for(X, sample_weight, residual) for part in self.parts], sample_weight)
 
-        encoder = UnionEncoder(tuple(one.encoder for one in learners))
-        rows = tuple(one.rows for one in learners)
-        return WeakLearner(
-            encoder, rows, sample_weight, known, None if all(one.is_exact for one in learners) else learn
-        )
+
+def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> WeakLearner:
+    """Return the learner that searches each of those given."""
+    known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
+
+    def learn(Z: FloatArray) -> Sequence[Family]:
+        return [Part(i, f) for i, one in enumerate(learners) if one.learner for f in one.learner(Z)]
+
+    encoder = UnionEncoder(tuple(one.encoder for one in learners))
+    rows = tuple(one.rows for one in learners)
+    return WeakLearner(encoder, rows, sample_weight, known, None if all(one.is_exact for one in learners) else learn)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray, brier
 from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Residual
 from lowcal.testing.rules import CLOSE, attempt, require
 
 #: Rows of the built-in table.
@@ -61,9 +62,11 @@ class Setting:
             w[::9] = 0.0
         return np.asarray(w / w.sum())
 
-    def prepare(self) -> WeakLearner:
+    def prepare(self, residual: Residual | None = None) -> WeakLearner:
         """Return the learner on the table."""
-        return self.subpopulations.prepare(self.table, self.weight)
+        if residual is None:
+            return self.subpopulations.prepare(self.table, self.weight)
+        return self.subpopulations.prepare(self.table, self.weight, residual)
 
     def explored(self) -> WeakLearner:
         """Return the learner after it was asked a few times, so that learned members are among its own."""
@@ -541,7 +544,7 @@ def _fit(setting: Setting, solver: SolverName) -> None:
         f"A fit with the solver {solver!r} ended as {str(fit.status)!r} with the violation {fit.violation:.6g}.",
         "Violations that the search reports must be those of the members it returns.",
     )
-    rows, fitted = setting.prepare().rows, p[:, None]
+    rows, fitted = setting.prepare(lambda: (y - p)[:, None]).rows, p[:, None]
     for update in fit.predictor.updates:
         fitted = update(fitted, rows)
     away = float(np.abs(fit.predictor(p, setting.table) - fitted[:, 0]).max(initial=0.0))
