@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import load, multicalibrate, save
+from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
 from lowcal.subpopulations import Groups, Trees
@@ -443,3 +444,31 @@ def test_without_residuals_categories_are_cut_in_sorted_order():
     residual = np.tile([-0.3, 0.4, 0.1], 200)[:, None]
     levels = Trees().prepare({"town": town}, residual=lambda: residual).encoder.levels
     assert levels[0].categories == ("c", "a", "b")
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+def test_a_union_boosts_like_its_parts(geometry):
+    """What boosted trees offer is taken in a union too, in their own geometry, after the groups were mended."""
+    data = make_miscalibrated(4000, n_columns=4, n_levels=4, random_state=1)
+    trees = Trees(n_trees=10, geometry=geometry)
+    options = {"alpha": 0.004, "random_state": 0, "stop_at_noise": False, "max_updates": 6}
+    alone, both = (
+        multicalibrate(data.y, data.p, data.X, subpopulations=chosen, **options) for chosen in (trees, Groups() + trees)
+    )
+    for fit in (alone, both):
+        assert {update.geometry for update in fit.predictor.updates} == {geometry}
+        assert any("sum #" in name for u in fit.predictor.updates for t in u.terms for name in t.family.names)
+    first = [name for term in both.predictor.updates[0].terms for name in term.family.names]
+    assert any(name.startswith("g0=") for name in first)
+    learner = (Groups() + trees).prepare(data.X)
+    assert learner.boosts
+    assert learner.geometry == geometry
+    assert not learner.offers
+    learner.learn((data.y - data.p)[:, None])
+    assert [offer.geometry for offer in learner.offers] == [geometry]
+    other = Trees(n_trees=3, geometry="mirror" if geometry == "euclidean" else "euclidean", max_depth=1)
+    mixed = (trees + other).prepare(data.X)
+    mixed.learn((data.y - data.p)[:, None])
+    assert mixed.geometry == geometry
+    assert len(mixed.offers) == 1  # what is boosted for another geometry can't be taken
+    assert not (Groups() + Trees()).prepare(data.X).boosts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Encoder, Family, Residual, Rows, Subpopulations, WeakLearner
+from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.subpopulations.base import Encoder, Family, Offer, Residual, Rows, Subpopulations, WeakLearner
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,41 @@ class Union(Subpopulations):
 def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> WeakLearner:
     """Return the learner that searches each of those given."""
     known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
-
-    def learn(Z: FloatArray) -> Sequence[Family]:
-        return [Part(i, f) for i, one in enumerate(learners) if one.learner for f in one.learner(Z)]
-
     encoder = UnionEncoder(tuple(one.encoder for one in learners))
     rows = tuple(one.rows for one in learners)
-    return WeakLearner(encoder, rows, sample_weight, known, None if all(one.is_exact for one in learners) else learn)
+    learn = None if all(one.is_exact for one in learners) else LearnEach(learners)
+    return WeakLearner(encoder, rows, sample_weight, known, learn)
+
+
+class LearnEach:
+    """Makes new members with every part that learns, and offers what the parts that boost offer."""
+
+    def __init__(self, learners: Sequence[WeakLearner]) -> None:
+        self.learners = learners
+
+    def __call__(self, Z: FloatArray) -> Sequence[Family]:
+        """Return the new families of all parts."""
+        return [Part(i, f) for i, one in enumerate(self.learners) if one.learner for f in one.learner(Z)]
+
+    @property
+    def boosts(self) -> bool:
+        """Whether some part boosts."""
+        return any(one.boosts for one in self.learners)
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """The geometry of what is offered: that of the first part that boosts."""
+        return next((one.geometry for one in self.learners if one.boosts), None)
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """What the parts of this geometry proposed last."""
+        return [
+            replace(offer, family=Part(i, offer.family))
+            for i, one in enumerate(self.learners)
+            for offer in one.offers
+            if offer.geometry == self.geometry
+        ]
 
 
 @dataclass(frozen=True)
