@@ -131,7 +131,12 @@ def test_what_the_defaults_mean(monkeypatch, options, n, expected):
     assert given[0]["geometry"] == given[0]["subpopulations"].geometry == "euclidean"
 
 
-@pytest.mark.parametrize(("trees", "geometry"), [(Trees(n_trees=2), "euclidean"), (Trees(n_trees=1), "mirror")])
+BOOSTS = Trees(n_trees=2)
+
+
+@pytest.mark.parametrize(
+    ("trees", "geometry"), [(BOOSTS, "euclidean"), (Groups() + BOOSTS, "euclidean"), (Trees(n_trees=1), "mirror")]
+)
 def test_trees_that_boost_bring_their_geometry(trees, geometry):
     X = np.random.default_rng(0).normal(size=(400, 2))
     y = X[:, 0] > -0.7

@@ -29,7 +29,7 @@ from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.stopping import Status
-from lowcal.subpopulations import Private, Trees
+from lowcal.subpopulations import Private, Trees, Union
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -153,7 +153,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             progress=self.progress,
             random_state=seed,
             classes=classes,
-            patience=BOOSTED_PATIENCE if self.solver == "block" and _boosts(subpopulations) else None,
+            patience=BOOSTED_PATIENCE if self.solver == "block" and _boosted(subpopulations) else None,
         )
 
     def _geometry(self) -> Any:
@@ -162,7 +162,8 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             return self.geometry
         if self.solver == "first" or isinstance(self.subpopulations, Private):
             return "euclidean"
-        return self.subpopulations.geometry if _boosts(self.subpopulations) else self._best_geometry
+        boosted = _boosted(self.subpopulations)
+        return self._best_geometry if boosted is None else boosted.geometry
 
     def _subpopulations(self, n: int, geometry: Any) -> Any:
         """Return the class given, or trees whose smallest node suits a small sample; boosted if held-out rows guard."""
@@ -414,8 +415,10 @@ def _bounds(given: Any) -> tuple[float, float]:
     return low, high
 
 
-def _boosts(subpopulations: Any) -> bool:
-    return isinstance(subpopulations, Trees) and subpopulations.n_trees != 1
+def _boosted(subpopulations: Any) -> Trees | None:
+    """Return the boosted trees of a class or a union; None if there are none."""
+    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+    return next((part for part in parts if isinstance(part, Trees) and part.n_trees != 1), None)
 
 
 def _is_frame(X: Any) -> bool:
