@@ -59,9 +59,12 @@ SWEEPS, SWEPT = 10, 0.05
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
-#: Log odds are shifted and bent by group with priors of precision 1 and 40: deviations of about 1, and .15 a unit. A
-#: stronger prior for shifts would leave violations of small groups behind.
-PRECISION = (1.0, 40.0)
+#: Log odds are shifted by group with a prior of precision 1 where there are 500 rows or more for each group, and of up
+#: to 10 where there are fewer: deviations of about 1 and of .3. With few rows the prior keeps noise out; with many it
+#: would only leave violations of small groups behind.
+SHIFTS, ROWS_A_GROUP = (1.0, 10.0), 500
+#: They are bent with one of precision 40: deviations of about .15 a unit.
+BENDS = 40.0
 #: The precision for everyone together, as a share: next to nothing, but predictions may be the same for all.
 FREE = 0.01
 #: Up to this many subpopulations shift and bend log odds together: the Hessian is dense.
@@ -522,7 +525,8 @@ def bent_terms(
     """
     n, design = 1.0 / float(weight @ weight), learner.design()
     everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
-    penalty = np.tile(np.array(PRECISION) / n, (design.shape[1], 1))
+    precision = np.clip(ROWS_A_GROUP * design.shape[1] / n, *SHIFTS)
+    penalty = np.tile(np.array([precision, BENDS]) / n, (design.shape[1], 1))
     if everyone is not None:
         penalty[everyone] *= FREE
     regression = Regression(design, log_odds(p[:, 0]), y[:, 0], weight, penalty)

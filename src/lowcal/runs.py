@@ -19,7 +19,6 @@ from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.solvers import SOLVERS, Problem, Step, bound, explore, is_within
 from lowcal.stopping import Monitor, Patience, Status
 from lowcal.subpopulations.base import Rows
-from lowcal.threads import one_blas_thread
 from lowcal.updates import Predictor, Update
 
 
@@ -138,7 +137,7 @@ class Run:
         status, last = None, None
         if self.held_out is not None:
             self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
-        with Progress(progress, self.problem.alpha) as bar, one_blas_thread():
+        with Progress(progress, self.problem.alpha) as bar:
             try:
                 for step in SOLVERS[self.solver](self.problem, p):
                     last = step  # its predictions may cost a pass over the rows: they are asked for at the end

@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController  # scikit-learn requires it
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+P = ParamSpec("P")
 
 #: Every thread needs room for a few arrays of the rows' length.
 MAX_THREADS = 4
@@ -36,6 +37,17 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     """
     limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limit
+
+
+def on_one_blas_thread(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Let a function run with one BLAS thread: a long scalar product is enough to wake the others, which then spin."""
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> Result:
+        with one_blas_thread():
+            return function(*args, **kwargs)
+
+    return limited
 
 
 def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -124,13 +124,17 @@ def test_the_hierarchy_holds_on_fitted_rows(tmp_path):
 
 
 def test_rows_needed_and_their_verdict():
-    curve = {"250": {"mean": 0.05}, "500": {"mean": 0.02}, "1000": {"mean": 0.01}}
+    curve = {rows: {"mean": mean, "sd": 0.003} for rows, mean in (("250", 0.05), ("500", 0.02), ("1000", 0.01))}
     assert samples.rows_needed(curve) == 500
     assert samples.rows_needed({"250": {"mean": 0.05}}) is None
     curves = {"3": dict.fromkeys(samples.NOTIONS, curve)}
     for own, full, holds in ((500, None, True), (500, 500, True), (500, 250, False), (None, None, False)):
         needed = {"3": {"MA": None, "MC2": own, "smooth": None, "MC-full": full}}
-        assert samples.judge({"needed": needed, "curves": curves})[0].holds is holds
+        claim = samples.judge({"needed": needed, "curves": curves})[0]
+        assert claim.holds is holds
+        if full == 250:
+            assert "needed 250 rows" in claim.reason
+            assert "MC2 0.0500 ± 0.0030" in claim.reason
 
 
 def test_wrong_targets_and_seeds_are_refused(tmp_path):
