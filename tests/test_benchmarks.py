@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are not part of this copy")
 
 
 @pytest.fixture

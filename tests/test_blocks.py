@@ -232,11 +232,12 @@ def test_several_chunks_know_their_correlations_from_few_rows(monkeypatch):
     assert np.abs(left).max() <= 1e-6 * np.abs(g).max()
 
 
+@pytest.mark.parametrize("rows", [1, 10])
 @pytest.mark.parametrize("seed", range(5))
-def test_no_step_of_a_chunk_makes_the_squares_larger(monkeypatch, seed):
+def test_no_step_of_a_chunk_makes_the_squares_larger(monkeypatch, seed, rows):
     """Of rare subpopulations few rows say next to nothing; some of them do not occur there, others look like copies."""
     monkeypatch.setattr(blocks, "CHUNK_FEATURES", 40)
-    monkeypatch.setattr(blocks, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(blocks, "CHUNK_ROWS", rows)
     bits, design, U, h, y = overlapping(4000, np.geomspace(2e-3, 0.5, 90), seed)
     C = (bits[:, :, None] * U[:, None, :]).reshape(4000, -1)
     problem = blocks.Squares(design, U, h, moments(design, U, h * y), 1e-6, seed)
@@ -321,3 +322,26 @@ def test_a_new_subsample_is_drawn_in_every_round(data, monkeypatch):
     assert len(drawn) >= 2
     assert all(len(rows) < 3000 for rows in drawn)
     assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize(("rows_a_group", "precision"), [(2000, 1.0), (500, 1.0), (100, 5.0), (50, 10.0), (10, 10.0)])
+def test_the_prior_of_shifts_is_stronger_where_rows_are_few_for_the_groups(monkeypatch, rows_a_group, precision):
+    """Weights count as the rows they are worth, and everyone together has next to no prior."""
+    seen = []
+    monkeypatch.setattr(blocks, "regress", lambda r, *_: seen.append(r.penalty) or np.zeros_like(r.penalty))
+    m = 8
+    n = rows_a_group * (m + 1)
+    X = {"g": np.arange(n) % m}
+    learner = lowcal.Groups(min_mass=0, n_bins=m).prepare(X)
+    assert learner.design().shape[1] == m + 1
+    y, p = (np.arange(n) % 3 == 0).astype(float)[:, None], np.full((n, 1), 0.4)
+    blocks.bent_terms(learner, p, y, np.full(n, 1 / n), 0)
+    twice = np.repeat([1.0, 0.0], [n, n]) / n  # as many rows again that have no weight
+    doubled = lowcal.Groups(min_mass=0, n_bins=m).prepare({"g": np.tile(X["g"], 2)}, twice)
+    blocks.bent_terms(doubled, np.tile(p, (2, 1)), np.tile(y, (2, 1)), twice, 0)
+    for penalty in seen:
+        groups = [j for j, name in enumerate(learner.names) if name != "everyone"]
+        np.testing.assert_allclose(penalty[groups] * n, np.tile([precision, 40.0], (m, 1)))
+        everyone = learner.names.index("everyone")
+        np.testing.assert_allclose(penalty[everyone], 0.01 * penalty[groups[0]])
+    assert len(seen) == 2

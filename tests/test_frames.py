@@ -576,8 +576,6 @@ REFUSED = {
 @backends
 @pytest.mark.parametrize("kind", REFUSED)
 def test_types_that_are_refused(backend, kind):
-    if kind == "list" and backend in (as_dict, as_structured):
-        pytest.skip("a list of lists has two dimensions here")
     table = Table.of(backend({"fine": [1.0, 2.0], "c": [REFUSED[kind], None]}))
     assert table.column("fine").is_numeric
     with pytest.raises(InvalidInput, match=r"Column 'c' of X has .*; convert it to a number or a string"):

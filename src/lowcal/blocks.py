@@ -5,7 +5,7 @@ theta = G^-1 g label by label. In the mirror geometry each label has its own cur
 Few features are solved for at once. Many are solved for block by block (Gauss-Seidel): a block is a code column,
 whose groups form runs of disjoint ones with a small Gram matrix for each group, or a chunk of overlapping groups with
 a Gram matrix of its own. A subsample of the rows may stand for all of them in G. Chunks know their correlations from
-fewer rows still, and go the best length that way; time grows in proportion to the features.
+fewer rows still, and go that way no further than it helps; time grows in proportion to the features.
 This is the direction only: the line search that follows uses all rows, so no promise depends on the subsample.
 """
 
@@ -288,7 +288,7 @@ class Chunk:
     """Overlapping subpopulations: one Gram matrix for all of them.
 
     Where there are several chunks, each is solved for again and again, and correlations from few rows will do: it is
-    not exact then, but its diagonal and the length of every step are, so that no step makes the squares larger.
+    not exact then, but its diagonal is, and a step that goes too far is cut short: none makes the squares larger.
     """
 
     def __init__(self, members: IntArray, design: Design, is_exact: bool) -> None:
@@ -321,7 +321,10 @@ class Chunk:
 
 
 def _good_part(left: FloatArray, theta: FloatArray, h: FloatArray, delta: FloatArray) -> FloatArray:
-    """Return, for every label, the part of a step theta that leaves the least squares: rows move by delta."""
+    """Return, for every label, the part of a step theta, at most all, that leaves the least squares.
+
+    Rows move by delta. Beyond the whole step, the ridge's cure of one direction would overshoot in the others.
+    """
     gain, cost = np.einsum("msa,msa->a", left, theta), np.einsum("nk,na,na->a", h, delta, delta)
     return np.asarray(np.minimum(np.divide(gain, cost, out=np.zeros_like(gain), where=cost > 0.0), 1.0))
 

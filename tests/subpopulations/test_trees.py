@@ -416,7 +416,7 @@ def test_no_split_no_sum():
 
 
 @pytest.mark.parametrize("union", [False, True])
-def test_one_split_takes_any_set_of_categories(union, tmp_path):
+def test_one_split_parts_categories_with_low_residuals_from_those_with_high_ones(union, tmp_path):
     """Sorted by name, the wrong categories and the right ones alternate; one cut must be enough to tell them apart."""
     rng = np.random.default_rng(0)
     town = rng.choice(np.array(list("abcdefgh"), dtype=object), 8000)

@@ -92,8 +92,8 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
 def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, residual: FloatArray) -> Levels:
     """Return a column's levels with its categories from the lowest mean residual to the highest.
 
-    A cut of this order is the best split into two sets of categories, where any other order allows only some. Means of
-    categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay in the middle.
+    For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
+    of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
     if levels.categories is None or len(levels.categories) <= 2:

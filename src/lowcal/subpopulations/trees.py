@@ -53,7 +53,7 @@ class Trees(Subpopulations):
     geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
 
     A value unseen in fitting goes where missing ones go. Categories are cut in the order of their mean residuals at the
-    start of the fit, so that a split can take any set of them; those of fewer than 100 rows stay in the middle.
+    start of the fit, so that one split parts the low ones from the high ones; those of under 100 rows stay between.
 
     >>> Trees(max_depth=2)
     Trees(max_depth=2, columns=None, max_bins=64, min_mass=30, n_trees=1, shrinkage=0.1, geometry='euclidean')
