@@ -141,7 +141,7 @@ def multicalibrate(
     run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
     fit = run(fitted.p, progress)
     if fit.predictor.updates:
-        _remember(fit, outcomes, table)
+        _remember(fit, outcomes, table, run.end if watch is None else None)
     return fit
 
 
@@ -152,11 +152,14 @@ def _best_geometry(solver: str, step: object, notion: Notion, learner: WeakLearn
     return learner.geometry or ("mirror" if can_bend(notion, learner, p) else "euclidean")
 
 
-def _remember(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
-    """Leave a sketch of the rows, so that an audit on them can warn."""
+def _remember(fit: Fit, outcomes: Outcomes, table: Frame, mended: FloatArray | None) -> None:
+    """Leave a sketch of the rows, so that an audit on them can warn; `mended` are their predictions, where known."""
     some = sketch_rows(len(outcomes.p))
-    rows = fit.predictor.encoder(table.take(some))
-    remember(len(outcomes.p), outcomes.y[some], fit.predictor.replay(outcomes.p[some], rows))
+    if mended is None:
+        end = fit.predictor.replay(outcomes.p[some], fit.predictor.encoder(table.take(some)))
+    else:
+        end = mended[some]
+    remember(len(outcomes.p), outcomes.y[some], end)
 
 
 def _check_options(

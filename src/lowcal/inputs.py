@@ -265,7 +265,7 @@ def _read_y(
 
 def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
     """Refuse labels, those of the rows with weight, that are all the same."""
-    if np.count_nonzero(np.bincount(codes)) < 2:
+    if codes.min() == codes.max():
         raise InvalidInput(
             f"y holds one class only ({known[codes[0]]!r}) in the rows with weight; "
             "calibration needs at least two classes."

@@ -174,12 +174,12 @@ class Run:
 
     def _finish(self, p: FloatArray, status: Status | None) -> Fit:
         """Measure once more, keep the best held-out predictor, and say what holds."""
-        updates = self.updates
+        updates, self.end = self.updates, p
         if self.held_out is not None and status is not Status.STOPPED:
             best = self.held_out.patience.best_updates
             if best < len(updates):
                 status, updates = Status.PATIENCE, updates[:best]
-                p = self._replay(updates)
+                self.end = p = self._replay(updates)
         if status is Status.LIMIT:
             explore(self.problem, p)  # a learner that was cut short is asked once more before anything is said
         found = self.problem.suprema(p)

@@ -235,10 +235,9 @@ def replay(
 
 def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
     """Fill R[i, j] with rho_i f_i^j."""
-    power = rho
-    for j in range(R.shape[1]):
-        R[:, j] = power
-        power = power * f
+    R[:, 0] = rho
+    for j in range(1, R.shape[1]):
+        np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
 def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:

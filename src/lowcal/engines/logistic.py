@@ -16,17 +16,17 @@ from scipy.linalg import cho_factor, cho_solve
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray, sigmoid
 
-#: Steps end with one that lowers the loss by less than this many rows' worth for each parameter, whose noise alone is
-#: worth half a row. What is left after that step is a small share of it.
-ENOUGH = 0.01
+#: Steps end when the next is expected to lower the loss by less than this many rows' worth for each parameter, whose noise
+#: alone is worth half a row. Expected: by the share that the step before left over.
+ENOUGH = 0.05
 #: On some of the rows, steps end sooner: these rows have noise of their own.
 ENOUGH_OF_SAMPLE = 0.1
 #: No more steps than this on the sample, and on all rows.
 MOST_STEPS = 12
 #: The best line for everyone is found on so many rows.
-LINE_ROWS = 4000
+LINE_ROWS = 2000
 #: The line is found when a step gains less than this many rows' worth.
-LITTLE = 1e-3
+LITTLE = 0.01
 #: Added to the Hessian of the line: the log odds of one sure prediction may be all there is.
 LEAST_BEND = 1e-9
 
@@ -58,9 +58,8 @@ class Regression:
             sums.add(part, R)
         return sums.total() - self.penalty * theta
 
-    def hessian(self, theta: FloatArray) -> FloatArray:
-        """Return the Hessian, features ordered as theta.ravel()."""
-        f = sigmoid(_bend(self.z, self.design.combine(theta)))
+    def hessian(self, f: FloatArray) -> FloatArray:
+        """Return the Hessian at predictions f, features ordered as theta.ravel()."""
         h = self.weight * f * (1.0 - f)
         one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
         m = len(one)
@@ -80,10 +79,16 @@ def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
 
 @dataclass
 class Path:
-    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
+    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse.
+
+    `noise`: a Hessian from few rows lets the next step gain at least this share of what a step gains.
+    """
 
     hessian: FloatArray
+    noise: float = 0.0
     pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
+    #: What the last step left over, as a share of what it gained.
+    left: float = 1.0
 
     def __post_init__(self) -> None:
         self.factor = cho_factor(self.hessian)
@@ -108,12 +113,14 @@ class Path:
 
 
 def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
-    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
-    g = regression.gradient(theta)
+    """Return theta after steps that leave less than `enough` to gain; one that goes too far is cut short."""
+    g, before = regression.gradient(theta), 0.0
     for _ in range(MOST_STEPS):
         step = path.direction(g)
         ahead = float((g * step).sum())
-        if ahead <= 2.0 * enough:
+        if before > 0.0:
+            path.left = min(max(ahead / before, path.noise), 1.0)
+        if path.left * ahead <= 2.0 * enough:
             return theta + step
         there = regression.gradient(theta + step)
         while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
@@ -121,7 +128,7 @@ def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float)
             step, ahead = share * step, share * ahead
             there = regression.gradient(theta + step)
         path.see(step, g - there)
-        theta, g = theta + step, there
+        theta, g, before = theta + step, there, ahead
     return theta
 
 
@@ -161,11 +168,11 @@ def regress(regression: Regression, sample: IntArray | None, everyone: int | Non
     `sample`: the rows for the Hessian, on which the steps begin; None: all.
     """
     some = regression if sample is None else regression.rows(sample)
-    theta = np.zeros(regression.penalty.shape)
+    theta, line = np.zeros(regression.penalty.shape), np.zeros(2)
     if everyone is not None:
         few = slice(None, None, -(-len(some.z) // LINE_ROWS))
-        theta[everyone] = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
-    path = Path(some.hessian(theta))
+        theta[everyone] = line = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
+    path = Path(some.hessian(sigmoid(_bend(some.z, line[None]))), noise=theta.size / len(some.z))
     worth = theta.size / n
     if sample is not None:
         theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))

@@ -32,6 +32,9 @@ PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
 PAIRS_IN_CACHE = 1 << 17
 
+#: Decode tables of so few numbers are multiplied zeros and all.
+SMALL_TABLE = 1 << 12
+
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
@@ -155,7 +158,12 @@ class Table:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return np.asarray(self._transposed @ histogram)
+        return np.asarray((self._dense.T if self._is_small else self._transposed) @ histogram)
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether the zeros are so few that SciPy takes longer to skip them."""
+        return self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE
 
     @cached_property
     def _transposed(self) -> sparse.csr_array:
@@ -163,7 +171,7 @@ class Table:
 
     def spread(self, theta: FloatArray) -> FloatArray:
         """Return decode theta."""
-        return np.asarray(self.matrix @ theta)
+        return np.asarray((self._dense if self._is_small else self.matrix) @ theta)
 
     def take(self, groups: IntArray) -> Table:
         """Return the columns of some groups."""
@@ -628,8 +636,10 @@ def _symmetric(sizes: Sequence[int], q: int, block: Callable[[int, int], FloatAr
 def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray, numbers: int) -> FloatArray:
     """Return sum_i H_ik A[a_i, :]' B[b_i, :] from sums of H over codes of one column, of both, or of A and groups."""
     if a is b:
-        codes = np.arange(A.shape[0])
-        return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), histogram(a, H, A.shape[0]))
+        codes, sums = np.arange(A.shape[0]), histogram(a, H, A.shape[0])
+        if H.shape[1] * A.shape[0] * B.shape[1] > PAIRS_IN_CACHE:
+            return weighted_gram(Codes((codes,), (A,)), Codes((codes,), (B,)), sums)
+        return _gathered(A, sums.T[:, :, None] * B.look_up(codes))
     if A.shape[0] * B.shape[0] <= PAIRS_IN_CACHE:
         pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H, numbers)
         by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], -1)

@@ -149,10 +149,16 @@ class _Tables:
         for k in used:
             levels = np.concatenate([e[0] for e in self.entries[k]])
             groups = np.concatenate([e[1] for e in self.entries[k]])
-            shape = (sizes[k], len(self.names[k]))
-            tables.append(Table(sparse.csr_array((np.ones(len(levels)), (levels, groups)), shape=shape)))
+            tables.append(Table(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
         names = tuple(name for k in used for name in self.names[k])
         return CodeFamily(names, tuple(used), tuple(tables))
+
+
+def _one_hot(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> sparse.csr_array:
+    """Return the sparse matrix that is 1 at these places, no two alike; SciPy would look for repeats."""
+    order = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[order], np.arange(shape[0] + 1))
+    return sparse.csr_array((np.ones(len(rows)), columns[order], starts), shape=shape)
 
 
 def _prepare(

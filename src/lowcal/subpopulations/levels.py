@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.errors import InvalidInput
-from lowcal.frames import Column
+from lowcal.frames import Column, count_bytes
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
@@ -27,6 +27,8 @@ UNSEEN, MISSING, FIRST = 0, 1, 2
 
 #: Whole numbers within so wide a range are counted, not sorted.
 MOST_COUNTED = 1 << 16
+#: Up to here, every whole number is a float64.
+MOST_EXACT = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Levels:
         """Return the level of every row, in the smallest type that holds them all."""
         kind = np.min_scalar_type(self.count - 1)
         column = X.column(self.column)
-        if self.categories is not None and column.values is not None:
-            return _levels_of_numbers(column.values, self.categories).astype(kind, copy=False)
+        if self.categories is not None and column.is_numeric:
+            return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
         values = X.numeric([self.column])[:, 0]
@@ -86,26 +88,35 @@ class Levels:
         return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
 
 
-def _levels_of_numbers(values: FloatArray, categories: Sequence[Hashable]) -> NDArray[np.uint32]:
+def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kind: np.dtype[Any]) -> IntArray:
     """Return the levels of numbers among categories, some of which are numbers: by their place, or by search.
 
-    >>> _levels_of_numbers(np.array([2.0, np.nan, 1.5, 0.0]), (0, 1, 2, "two")).tolist()
-    [4, 1, 0, 2]
+    >>> _levels_of_numbers(np.array([2.0, np.nan, 1.5, 0.0]), (0, 1, 2, "two"), np.dtype(np.uint8))
+    array([4, 1, 0, 2], dtype=uint8)
     """
     # whole numbers that no float equals can't be met among floats
     numbers = {
         c: FIRST + k for k, c in enumerate(categories) if isinstance(c, float) or (isinstance(c, int) and _fits(c))
     }
     known = np.array(sorted(numbers), dtype=np.float64)
-    levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=np.uint32)
-    find = _places if len(known) and _are_close(known) else np.searchsorted
-    found = np.empty(len(values), dtype=np.uint32)
+    levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=kind)
+    are_close = len(known) > 0 and _are_close(known)
+    if are_close and _are_close(levels[:-1].astype(np.float64)) and _are_within(values, known[0], known[-1]):
+        shift = (int(levels[0]) - int(known[0])) % (1 << 8 * kind.itemsize)  # sums of unsigned numbers wrap around
+        return np.add(values, kind.type(shift), dtype=kind, casting="unsafe")
+    find = _places if are_close else np.searchsorted
+    found = np.empty(len(values), dtype=kind)
     padded = np.append(known, np.nan)
     for part in pieces(len(values), CHUNK // CACHE):
         here = values[part]
         place = find(known, here)
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
+
+
+def _are_within(values: NDArray[Any], low: float, high: float) -> bool:
+    """Whether these are whole numbers, by their type, from low to high."""
+    return values.dtype.kind in "iu" and len(values) > 0 and bool(low <= values.min() and values.max() <= high)
 
 
 def _fits(number: int) -> bool:
@@ -132,9 +143,7 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
-    values = column.values
-    assert values is not None
-    distinct, mass = weighted_values(values, seen)
+    distinct, mass = weighted_values(column.numbers, seen)
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
@@ -163,6 +172,8 @@ class Masses:
         """
         if self.each is None:
             return histogram(codes, self._both, count)
+        if codes.dtype == np.uint8 and codes.flags.c_contiguous and count <= 256:
+            return np.asarray(count_bytes(codes)[:count, None] * self.each)
         total = np.zeros(count, dtype=np.intp)
         for part in pieces(len(codes), CHUNK // CACHE):
             total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=count)
@@ -171,7 +182,7 @@ class Masses:
     def of_levels(self, levels: Levels, X: Frame, codes: IntArray) -> FloatArray:
         """Return the sums of a column's levels; the rows of categories are counted once for all questions."""
         column = X.column(levels.column)
-        if self.each is None or levels.categories is None or column.values is not None:
+        if self.each is None or levels.categories is None or column.is_numeric:
             return self(codes, levels.count)
         found = column.tally(levels.numbers, MISSING, UNSEEN)
         count = np.zeros(levels.count, dtype=np.intp)
@@ -203,7 +214,7 @@ def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weigh
     return Weighed(kept, codes, weigh.of_levels(kept, X, codes))
 
 
-def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+def weighted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the distinct values that are present and have weight, sorted, and the weight of each.
 
     Whole numbers of a small range are counted, others sorted.
@@ -214,6 +225,7 @@ def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[Floa
     counted = _counted(values, sample_weight)
     if counted is not None:
         return counted
+    values = values.astype(np.float64, copy=False)
     seen = ~np.isnan(values) & (sample_weight > 0)
     if not seen.all():
         values, sample_weight = values[seen], sample_weight[seen]
@@ -224,22 +236,43 @@ def weighted_values(values: FloatArray, sample_weight: FloatArray) -> tuple[Floa
     return distinct, np.asarray(count * sample_weight[0], dtype=np.float64)
 
 
-def _counted(values: FloatArray, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Return the same for whole numbers of a small range, a piece of the rows at a time; None for others."""
-    low, high = np.fmin.reduce(values, initial=np.inf), np.fmax.reduce(values, initial=-np.inf)
-    if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low)):
+    low, high = _range(values)
+    if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
         return None
     size = int(high - low) + 1
+    each = float(sample_weight[0])
+    are_equal = each > 0.0 and bool((sample_weight == each).all())
+    if are_equal and values.dtype == np.uint8 and values.flags.c_contiguous:
+        every = count_bytes(values)
+        return np.flatnonzero(every).astype(np.float64), every[every > 0] * each
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
     for part in pieces(len(values), CHUNK // CACHE):
-        shifted, weight = values[part] - low, sample_weight[part]
-        which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)  # the last place is for missing values
-        if ((which != shifted) & (which < size)).any():
+        which, weight = _places_from(values[part], low, size), sample_weight[part]
+        if which is None:
             return None
-        held += np.bincount(which, weight > 0, size + 1).astype(np.intp)
-        mass += np.bincount(which, weight, size + 1)
+        held += np.bincount(which, None if are_equal else weight > 0, size + 1).astype(np.intp, copy=False)
+        if not are_equal:
+            mass += np.bincount(which, weight, size + 1)
     present = np.flatnonzero(held[:size])
-    return np.asarray(low + present), mass[present]
+    return np.asarray(low + present), held[present] * each if are_equal else mass[present]
+
+
+def _range(values: NDArray[Any]) -> tuple[float, float]:
+    """Return the smallest and the largest number that is present; infinite ones if there is none."""
+    if values.dtype.kind == "f" or len(values) == 0:
+        return float(np.fmin.reduce(values, initial=np.inf)), float(np.fmax.reduce(values, initial=-np.inf))
+    return float(values.min()), float(values.max())
+
+
+def _places_from(values: NDArray[Any], low: float, size: int) -> IntArray | None:
+    """Return by how much numbers exceed the lowest, `size` for missing ones; None if some are not whole."""
+    if values.dtype.kind in "iu":
+        return np.subtract(values, int(low), dtype=np.intp, casting="unsafe")
+    shifted = values - low
+    which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)
+    return None if ((which != shifted) & (which < size)).any() else which
 
 
 def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
