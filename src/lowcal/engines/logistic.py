@@ -16,9 +16,9 @@ from scipy.linalg import cho_factor, cho_solve
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray, sigmoid
 
-#: Steps end when the next is expected to lower the loss by less than this many rows' worth for each parameter, whose noise
-#: alone is worth half a row. Expected: by the share that the step before left over.
-ENOUGH = 0.05
+#: Steps end with one that lowers the loss by less than this many rows' worth for each parameter, whose noise alone is
+#: worth half a row. What is left after that step is a small share of it.
+ENOUGH = 0.01
 #: On some of the rows, steps end sooner: these rows have noise of their own.
 ENOUGH_OF_SAMPLE = 0.1
 #: No more steps than this on the sample, and on all rows.
@@ -79,16 +79,10 @@ def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
 
 @dataclass
 class Path:
-    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse.
-
-    `noise`: a Hessian from few rows lets the next step gain at least this share of what a step gains.
-    """
+    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
 
     hessian: FloatArray
-    noise: float = 0.0
     pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
-    #: What the last step left over, as a share of what it gained.
-    left: float = 1.0
 
     def __post_init__(self) -> None:
         self.factor = cho_factor(self.hessian)
@@ -113,14 +107,12 @@ class Path:
 
 
 def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
-    """Return theta after steps that leave less than `enough` to gain; one that goes too far is cut short."""
-    g, before = regression.gradient(theta), 0.0
+    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
+    g = regression.gradient(theta)
     for _ in range(MOST_STEPS):
         step = path.direction(g)
         ahead = float((g * step).sum())
-        if before > 0.0:
-            path.left = min(max(ahead / before, path.noise), 1.0)
-        if path.left * ahead <= 2.0 * enough:
+        if ahead <= 2.0 * enough:
             return theta + step
         there = regression.gradient(theta + step)
         while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
@@ -128,7 +120,7 @@ def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float)
             step, ahead = share * step, share * ahead
             there = regression.gradient(theta + step)
         path.see(step, g - there)
-        theta, g, before = theta + step, there, ahead
+        theta, g = theta + step, there
     return theta
 
 
@@ -172,7 +164,7 @@ def regress(regression: Regression, sample: IntArray | None, everyone: int | Non
     if everyone is not None:
         few = slice(None, None, -(-len(some.z) // LINE_ROWS))
         theta[everyone] = line = fit_line(some.z[few], some.y[few], some.weight[few] / some.weight[few].sum())
-    path = Path(some.hessian(sigmoid(_bend(some.z, line[None]))), noise=theta.size / len(some.z))
+    path = Path(some.hessian(sigmoid(_bend(some.z, line[None]))))
     worth = theta.size / n
     if sample is not None:
         theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
