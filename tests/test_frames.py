@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lowcal import frames
 from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.frames import Column, Table
 
@@ -435,6 +436,29 @@ def test_a_table_passes_through_and_columns_are_cached():
     table = Table.of({"a": ["x"]})
     assert Table.of(table) is table
     assert table.column("a") is table.column(0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-1, 126), max_size=70))
+def test_bytes_are_counted_two_at_a_time(codes):
+    known = max(codes, default=-1) + 1
+    expected = [codes.count(code) for code in range(known)] + [codes.count(-1)]
+    for kind in (np.int8, np.int16):
+        assert frames._count(np.array(codes, dtype=kind), known).tolist() == expected
+    unsigned = np.array(codes, dtype=np.int8).view(np.uint8)
+    assert frames.count_bytes(unsigned).tolist() == np.bincount(unsigned, minlength=256).tolist()
+
+
+def test_categories_of_polars_may_count_those_of_others():
+    pl = pytest.importorskip("polars")
+    others = pl.Series(["x", "y", "z"], dtype=pl.Categorical)  # takes the first numbers
+    several = pl.concat([pl.Series(["b", "a"]), pl.Series([None, "b", "c"])]).cast(pl.Categorical)
+    column = Table.of(pl.DataFrame({"c": several})).column("c")
+    same(column, categories("c", ("a", "b", "c"), [1, 0, -1, 1, 2]))
+    assert len(others) == 3
+    empty = Table.of(pl.DataFrame({"c": pl.Series([None, None], dtype=pl.Categorical)})).column("c")
+    same(empty, numbers("c", [NAN, NAN]))
+    assert Table.of(pl.DataFrame({"c": pl.Series([], dtype=pl.Categorical)})).column("c").is_numeric
 
 
 def test_take():

@@ -516,7 +516,7 @@ def _from_array(name: str, values: NDArray[Any]) -> Column:
     if kind == "f":
         return Column(name, None, None, np.ascontiguousarray(values, dtype=np.float64))
     if kind == "b":
-        return _boolean(name, values.astype(np.float64))
+        return _Unsorted(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
     if kind == "O":
         return _from_objects(name, values)
     if kind in "UT":
@@ -542,7 +542,8 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
     if dtype.is_numeric():
         return Column(name, None, None, _floats(series))
     if dtype == nw.Boolean:
-        return _boolean(name, _floats(series))
+        is_full = series.null_count() == 0
+        return _from_array(name, series.to_numpy()) if is_full else _boolean(name, _floats(series))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return _categorise(name, *_factorise_series(series))
     if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
@@ -595,9 +596,21 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     if series.implementation.is_pyarrow():
         encoded = native.dictionary_encode().combine_chunks()
         return encoded.dictionary.to_pylist(), encoded.indices.cast("int64").fill_null(MISSING).to_numpy()
+    if series.implementation.is_polars() and series.dtype != nw.String:
+        return _factorise_numbered(native)
     values = series.drop_nulls().unique().to_list()
     places = [*range(len(values)), MISSING]
     return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
+
+
+def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
+    """Do the same for categories of polars, whose numbers may count those of other columns too; null is a value."""
+    numbered = native.to_physical()
+    first = numbered.arg_unique().to_numpy()
+    numbers = (numbered.cast(int).fill_null(MISSING) if numbered.null_count() else numbered).to_numpy()
+    place = np.empty(int(numbers.max(initial=0)) + 2, dtype=np.int32)
+    place[numbers[first]] = np.arange(len(first))
+    return native.gather(first).to_list(), place[numbers]
 
 
 # Making columns of distinct values and codes.

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lowcal.frames import Table
 from lowcal.subpopulations import levels
-from lowcal.subpopulations.levels import Levels, Masses, drop_rare, weighted_values
+from lowcal.subpopulations.groups import Groups
+from lowcal.subpopulations.levels import Levels, Masses, drop_rare, learn_levels, quantile_cuts, weighted_values
 
 numbers = st.sampled_from([0.0, -0.0, 1.0, 2.0, 7.0, -3.0, 0.5, 1e17, -1e300, np.inf, -np.inf, np.nan])
 whole = st.sampled_from([0.0, 1.0, 2.0, 7.0, -3.0, 65_530.0, np.nan])
@@ -53,3 +54,86 @@ def test_masses_of_levels_are_sums_over_rows(column, weight):
     for level in range(4):
         inside = weight[found.codes == level]
         assert found.mass[level].tolist() == [inside.sum(), np.square(inside).sum()]
+
+
+KINDS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.uint64]
+
+
+def column(values):
+    return Table.of({"x": values}).column("x")
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_whole_numbers_are_the_floats_that_equal_them(data):
+    """In every type: what is learned, the codes of other rows in another type, and the masses."""
+    first, second = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(KINDS))
+    draw = [
+        np.array(data.draw(st.lists(st.integers(max(-300, i.min), min(300, i.max)), min_size=1, max_size=12)), dtype=k)
+        for k, i in ((first, np.iinfo(first)), (second, np.iinfo(second)))
+    ]
+    weight = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=12, max_size=12)))[: len(draw[0])]
+    weight = data.draw(st.sampled_from([weight, np.full(len(draw[0]), 0.5)]))
+    n_bins = data.draw(st.integers(2, 5))
+    learned = learn_levels(column(draw[0]), n_bins, weight)
+    assert learned == learn_levels(column(draw[0].astype(float)), n_bins, weight)
+    for values in draw:
+        assert learned.codes(Table.of({"x": values})).tolist() == learned.codes(Table.of({"x": values * 1.0})).tolist()
+    found, same = (
+        drop_rare(learned, Table.of({"x": v}), Masses(weight), 0.7) for v in (draw[0], draw[0].astype(float))
+    )
+    assert found.levels == same.levels
+    np.testing.assert_array_equal(found.mass, same.mass)
+
+
+def test_whole_numbers_that_no_float_equals_are_read_as_floats():
+    values = np.array([2**53, 2**53 + 1, 2**53 + 2, 2**53 + 2], dtype=np.int64)
+    assert learn_levels(column(values), 5, np.ones(4)).categories == (2**53, 2**53 + 2)
+
+
+def test_whole_numbers_stay_in_their_type():
+    """A column of bytes is counted and coded as bytes: no float64 is made of it, and predictions agree."""
+    ages = np.random.default_rng(0).integers(18, 30, 500).astype(np.uint8)
+    table = Table.of({"age": ages})
+    learner = Groups(n_bins=20).prepare(table)
+    assert "_floats" not in vars(table.column("age"))
+    assert table.column("age").numbers is ages
+    other = Groups(n_bins=20).prepare({"age": ages.astype(float)})
+    assert learner.names == other.names
+    np.testing.assert_array_equal(learner.design().dense(), other.design().dense())
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.sampled_from([*np.linspace(-1, 1, 40).tolist(), np.nan, np.inf, -np.inf]), min_size=1, max_size=200),
+    st.integers(2, 12),
+)
+def test_cuts_by_rank_are_those_of_sorted_values(values, n_bins):
+    rows = np.array(values)
+    if np.isnan(rows).all():
+        return
+    weight = np.full(len(rows), 1.0 / len(rows))
+    assert levels._equal_cuts(rows, n_bins) == quantile_cuts(*levels._sorted_values(rows, weight), n_bins)
+
+
+def test_many_numbers_of_equal_weight_are_not_sorted(monkeypatch):
+    n = 5003  # no share of it is a whole number of rows
+    values, weight = np.random.default_rng(0).normal(size=n), np.full(n, 1 / n)
+    expected = learn_levels(column(values), 5, weight * np.linspace(1.0, 1.0 + 1e-9, n))  # these weights differ
+    monkeypatch.setattr(levels, "_sorted_values", None)
+    assert learn_levels(column(values), 5, weight) == expected
+    few = np.where(np.arange(n) % 7 == 0, 0.25, 0.75)
+    with pytest.raises(TypeError):  # few distinct ones are categories, which takes all rows to know
+        learn_levels(column(few), 5, weight)
+
+
+@pytest.mark.parametrize("n_cuts", [0, 1, levels.FEW_CUTS, levels.FEW_CUTS + 1, 300])
+def test_bins_are_found_by_comparison_or_search(n_cuts):
+    rng = np.random.default_rng(n_cuts)
+    cuts = np.unique(rng.normal(size=n_cuts).round(2))
+    values = np.concatenate([rng.normal(size=40_000), cuts, [np.nan, np.inf, -np.inf]])
+    kind = np.min_scalar_type(len(cuts) + 2)
+    expected = np.where(np.isnan(values), 1, np.searchsorted(cuts, values, side="left") + 2)
+    got = levels._bins(values, tuple(cuts), kind)
+    assert got.dtype == kind
+    np.testing.assert_array_equal(got, expected)

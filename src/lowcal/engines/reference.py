@@ -163,7 +163,7 @@ class Table:
     @cached_property
     def _is_small(self) -> bool:
         """Whether the zeros are so few that SciPy takes longer to skip them."""
-        return self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE
+        return bool(self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE)
 
     @cached_property
     def _transposed(self) -> sparse.csr_array:

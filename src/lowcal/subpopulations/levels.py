@@ -27,6 +27,12 @@ UNSEEN, MISSING, FIRST = 0, 1, 2
 
 #: Whole numbers within so wide a range are counted, not sorted.
 MOST_COUNTED = 1 << 16
+#: Numbers are put into bins so many at a time.
+ROWS_IN_CACHE = 1 << 14
+#: Up to so many cuts are compared with each number, more are searched.
+FEW_CUTS = 64
+#: About so many rows show whether a column has many distinct numbers.
+SOME_ROWS = 1000
 #: Up to here, every whole number is a float64.
 MOST_EXACT = 1 << 53
 
@@ -52,9 +58,7 @@ class Levels:
             return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
-        values = X.numeric([self.column])[:, 0]
-        bins = np.searchsorted(np.asarray(self.cuts), values, side="left") + FIRST
-        return np.where(np.isnan(values), MISSING, bins).astype(kind)
+        return _bins(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
 
     def name(self, level: int) -> str:
         """Return the group's name: 'sex=F', '28<age<=37', 'age is missing'."""
@@ -88,6 +92,28 @@ class Levels:
         return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
 
 
+def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
+    """Return the level of each number: how many cuts lie below it, or that it is missing.
+
+    >>> _bins(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
+    array([2, 1, 3], dtype=uint8)
+    """
+    edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
+    for part in pieces(len(values), CHUNK // ROWS_IN_CACHE):
+        here = values[part].astype(np.float64, copy=False)
+        below = _count_below(here, edges) if len(edges) <= FEW_CUTS else np.searchsorted(edges, here, side="left")
+        found[part] = np.where(np.isnan(here), MISSING, below + FIRST)
+    return found
+
+
+def _count_below(values: FloatArray, edges: FloatArray) -> NDArray[np.uint8]:
+    """Return the same as a search among few sorted edges, edge by edge: there is nothing to branch on."""
+    below = np.zeros(len(values), dtype=np.uint8)
+    for edge in edges:
+        below += (values > edge).view(np.uint8)
+    return below
+
+
 def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kind: np.dtype[Any]) -> IntArray:
     """Return the levels of numbers among categories, some of which are numbers: by their place, or by search.
 
@@ -103,7 +129,7 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     are_close = len(known) > 0 and _are_close(known)
     if are_close and _are_close(levels[:-1].astype(np.float64)) and _are_within(values, known[0], known[-1]):
         shift = (int(levels[0]) - int(known[0])) % (1 << 8 * kind.itemsize)  # sums of unsigned numbers wrap around
-        return np.add(values, kind.type(shift), dtype=kind, casting="unsafe")
+        return np.asarray(np.add(values, kind.type(shift), dtype=kind, casting="unsafe"))
     find = _places if are_close else np.searchsorted
     found = np.empty(len(values), dtype=kind)
     padded = np.append(known, np.nan)
@@ -143,7 +169,11 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
-    distinct, mass = weighted_values(column.numbers, seen)
+    values = column.numbers
+    counted = _counted(values, seen)
+    if counted is None and _are_many(values, n_bins) and _each(seen) is not None:
+        return Levels(column.name, None, _equal_cuts(values, n_bins))
+    distinct, mass = _sorted_values(values, seen) if counted is None else counted
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
@@ -158,10 +188,8 @@ class Masses:
     @cached_property
     def each(self) -> FloatArray | None:
         """The sums of one row if all have the same weight."""
-        w = self.sample_weight
-        if len(w) == 0 or w.min() < w.max():
-            return None
-        return np.array([w[0], w[0] * w[0]])
+        w = _each(self.sample_weight)
+        return None if w is None else np.array([w, w * w])
 
     def __call__(self, codes: IntArray, count: int) -> FloatArray:
         """Return the sums, shape (count, 2).
@@ -173,7 +201,7 @@ class Masses:
         if self.each is None:
             return histogram(codes, self._both, count)
         if codes.dtype == np.uint8 and codes.flags.c_contiguous and count <= 256:
-            return np.asarray(count_bytes(codes)[:count, None] * self.each)
+            return np.asarray(count_bytes(codes.view(np.uint8))[:count, None] * self.each)
         total = np.zeros(count, dtype=np.intp)
         for part in pieces(len(codes), CHUNK // CACHE):
             total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=count)
@@ -192,6 +220,12 @@ class Masses:
     @cached_property
     def _both(self) -> FloatArray:
         return np.column_stack([self.sample_weight, np.square(self.sample_weight)])
+
+
+def _each(sample_weight: FloatArray) -> float | None:
+    """Return the weight of every row, if all have the same."""
+    is_same = len(sample_weight) > 0 and bool((sample_weight == sample_weight[0]).all())
+    return float(sample_weight[0]) if is_same and sample_weight[0] > 0.0 else None
 
 
 class Weighed(NamedTuple):
@@ -223,8 +257,11 @@ def weighted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[Fl
     (array([0.5, 2. ]), array([2., 4.]))
     """
     counted = _counted(values, sample_weight)
-    if counted is not None:
-        return counted
+    return _sorted_values(values, sample_weight) if counted is None else counted
+
+
+def _sorted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the same for numbers of any kind."""
     values = values.astype(np.float64, copy=False)
     seen = ~np.isnan(values) & (sample_weight > 0)
     if not seen.all():
@@ -242,21 +279,20 @@ def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArra
     if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
         return None
     size = int(high - low) + 1
-    each = float(sample_weight[0])
-    are_equal = each > 0.0 and bool((sample_weight == each).all())
-    if are_equal and values.dtype == np.uint8 and values.flags.c_contiguous:
+    each = _each(sample_weight)
+    if each is not None and values.dtype == np.uint8 and values.flags.c_contiguous:
         every = count_bytes(values)
-        return np.flatnonzero(every).astype(np.float64), every[every > 0] * each
+        return np.flatnonzero(every).astype(np.float64), np.asarray(every[every > 0] * each)
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
     for part in pieces(len(values), CHUNK // CACHE):
         which, weight = _places_from(values[part], low, size), sample_weight[part]
         if which is None:
             return None
-        held += np.bincount(which, None if are_equal else weight > 0, size + 1).astype(np.intp, copy=False)
-        if not are_equal:
+        held += np.bincount(which, weight > 0 if each is None else None, size + 1).astype(np.intp, copy=False)
+        if each is None:
             mass += np.bincount(which, weight, size + 1)
     present = np.flatnonzero(held[:size])
-    return np.asarray(low + present), held[present] * each if are_equal else mass[present]
+    return np.asarray(low + present), mass[present] if each is None else np.asarray(held[present] * each)
 
 
 def _range(values: NDArray[Any]) -> tuple[float, float]:
@@ -269,7 +305,7 @@ def _range(values: NDArray[Any]) -> tuple[float, float]:
 def _places_from(values: NDArray[Any], low: float, size: int) -> IntArray | None:
     """Return by how much numbers exceed the lowest, `size` for missing ones; None if some are not whole."""
     if values.dtype.kind in "iu":
-        return np.subtract(values, int(low), dtype=np.intp, casting="unsafe")
+        return np.asarray(np.subtract(values, int(low), dtype=np.intp, casting="unsafe"))
     shifted = values - low
     which = np.where(np.isnan(shifted), size, shifted).astype(np.intp)
     return None if ((which != shifted) & (which < size)).any() else which
@@ -285,6 +321,24 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
     shares = np.arange(1, n_bins) / n_bins
     cuts = np.unique(distinct[np.searchsorted(reached, shares - 1e-12, side="left")])
     return tuple(float(c) for c in cuts if c < distinct[-1])
+
+
+def _are_many(values: NDArray[Any], count: int) -> bool:
+    """Whether even some of the rows hold more distinct numbers than this."""
+    return len(np.unique(values[:: max(1, len(values) // SOME_ROWS)])) > count + 1  # NaN is one of them
+
+
+def _equal_cuts(values: NDArray[Any], n_bins: int) -> tuple[float, ...]:
+    """Return `quantile_cuts` of rows of equal weight: the numbers of these ranks, without sorting the others.
+
+    >>> _equal_cuts(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), 2)
+    (2.0,)
+    """
+    values = values.astype(np.float64, copy=False)
+    n = len(values) - np.count_nonzero(np.isnan(values))  # these are the last
+    ranks = np.ceil((np.arange(1, n_bins) / n_bins - 1e-12) * n).astype(np.intp) - 1
+    cuts = np.unique(np.partition(values, np.unique(ranks))[ranks])
+    return tuple(float(c) for c in cuts if c < np.fmax.reduce(values))
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
