@@ -310,13 +310,13 @@ def test_many_intersections_are_reached_in_few_rounds(notion, geometry, monkeypa
 
 def test_a_new_subsample_is_drawn_in_every_round(data, monkeypatch):
     drawn = []
-    real = blocks._sample_rows
+    real = blocks.sample_rows
 
     def watch(*arguments):
         drawn.append(real(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(blocks, "_sample_rows", watch)
+    monkeypatch.setattr(blocks, "sample_rows", watch)
     monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
     lowcal.multicalibrate(data.y, data.p, data.X, notion="multiaccuracy", alpha=0.0005)
     assert len(drawn) >= 2

@@ -449,6 +449,11 @@ def test_bytes_are_counted_two_at_a_time(codes):
     assert frames.count_bytes(unsigned).tolist() == np.bincount(unsigned, minlength=256).tolist()
 
 
+def test_many_bytes_are_counted_in_pieces():
+    many = np.random.default_rng(0).integers(0, 7, 4 * frames.ROWS + 3).astype(np.uint8)
+    assert frames.count_bytes(many).tolist() == np.bincount(many, minlength=256).tolist()
+
+
 def test_categories_of_polars_may_count_those_of_others():
     pl = pytest.importorskip("polars")
     others = pl.Series(["x", "y", "z"], dtype=pl.Categorical)  # takes the first numbers

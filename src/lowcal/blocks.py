@@ -22,7 +22,19 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from lowcal.engines.kernels import part_of
 from lowcal.engines.logistic import Regression, regress
 from lowcal.engines.parts import Parts
-from lowcal.engines.reference import CACHE, CHUNK, Codes, Cumulative, Design, Matrix, Stacked, Table, pieces, stack
+from lowcal.engines.reference import (
+    CACHE,
+    CHUNK,
+    Codes,
+    Cumulative,
+    Design,
+    Matrix,
+    Stacked,
+    Table,
+    pieces,
+    sample_rows,
+    stack,
+)
 from lowcal.moments import displacement, moments, moments_at
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, IntArray, leading, log_odds
@@ -108,7 +120,7 @@ def block_terms(
     families, chosen = _active(learner, found.value, _per_member(weights), alpha)
     design = stack([family.design(learner.rows) for family in families])
     g = moments_at(design, weights, p, rho) if found.moments is None else found.moments[chosen]
-    rows = _sample_rows(len(p), seed, _rows_needed(design, _per_member(weights)))
+    rows = sample_rows(len(p), seed, _rows_needed(design, _per_member(weights)))
     if rows is not None:
         design, weight, p = design.rows(rows), weight[rows] * (len(p) / len(rows)), p[rows]
     h = weight[:, None] * _row_curvature(p, geometry)
@@ -166,14 +178,6 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
     if geometry == "euclidean":
         return np.ones((len(p), 1))
     return np.maximum(p * (1.0 - p), LEAST_CURVATURE)
-
-
-def _sample_rows(n: int, seed: int | Sequence[int], size: int) -> IntArray | None:
-    """Return a sorted random sample of so many rows, one of every run; None: there are no more."""
-    if n <= size:
-        return None
-    edges = np.linspace(0, n, size + 1).astype(np.intp)
-    return edges[:-1] + (np.random.default_rng(seed).random(size) * np.diff(edges)).astype(np.intp)
 
 
 def _rows_needed(design: Design, per_member: int) -> int:
@@ -313,7 +317,7 @@ class Chunk:
     def _gram(self, problem: Squares) -> FloatArray:
         U, h, size = problem.U, problem.h, len(self.members) * problem.U.shape[1]
         least = CHUNK_ROWS * size if _is_coded(self.design) else GRAM_ROWS
-        rows = None if self.is_exact else _sample_rows(len(U), problem.seed, least)
+        rows = None if self.is_exact else sample_rows(len(U), problem.seed, least)
         if rows is None:
             return _gram(self.design, U, h)
         diagonal = moments(self.design.squared(), U * U, h).ravel()
@@ -495,7 +499,7 @@ def _witness_terms(
         for family, weights in members
     ]
     A = np.concatenate(columns, axis=1)
-    g, rows = (A.T @ rho)[:, None, :], _sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
+    g, rows = (A.T @ rho)[:, None, :], sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if rows is not None:
         A, h = A[rows], h[rows] * (len(h) / len(rows))
     one = np.ones((len(A), 1))
@@ -536,6 +540,6 @@ def bent_terms(
     if not weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(weight))
     rows = len(regression.z)
-    sample = _sample_rows(rows, seed, max(GRAM_ROWS, 20 * design.shape[1], rows // SHARE_BENT))
+    sample = sample_rows(rows, seed, max(GRAM_ROWS, 20 * design.shape[1], rows // SHARE_BENT))
     theta = regress(regression, sample, everyone, n)
     return _split(learner.families, (Monomial(), LogOdds()), theta[:, :, None])

@@ -673,7 +673,10 @@ def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
     """
     total, even = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2
     values = int(codes.max(initial=0)) + 1
-    pairs = np.bincount(codes[:even].view(np.uint16), minlength=256 * values).reshape(values, 256)
+    pairs = np.zeros((values, 256), dtype=np.intp)
+    for start in range(0, even, 2 * ROWS):
+        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
+        pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
     total[:values] = pairs.sum(axis=1)
     total += pairs.sum(axis=0)
     total[codes[even:]] += 1

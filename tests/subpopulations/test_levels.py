@@ -137,3 +137,18 @@ def test_bins_are_found_by_comparison_or_search(n_cuts):
     got = levels._bins(values, tuple(cuts), kind)
     assert got.dtype == kind
     np.testing.assert_array_equal(got, expected)
+
+
+def test_of_many_numbers_some_rows_with_weight_stand_for_the_others():
+    rng = np.random.default_rng(0)
+    values, weight = rng.normal(size=4000), np.where(np.arange(4000) % 2 == 0, 0.0, rng.random(4000) + 0.5)
+    everything = weighted_values(values, weight)
+    for most in (None, 4000, 2000):  # 2000 rows have weight
+        np.testing.assert_array_equal(weighted_values(values, weight, most), everything)
+    distinct, mass = weighted_values(values, weight, 500)
+    assert len(distinct) == 500
+    assert np.isin(distinct, values[weight > 0]).all()
+    assert abs(np.cumsum(mass)[249] / mass.sum() - 0.5) < 0.05
+    assert abs(distinct[250] - np.median(values)) < 0.2
+    whole = rng.integers(0, 50, 4000).astype(float)
+    np.testing.assert_array_equal(weighted_values(whole, weight, 500), weighted_values(whole, weight))

@@ -679,6 +679,18 @@ def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
+def sample_rows(n: int, seed: int | Sequence[int], size: int) -> IntArray | None:
+    """Return a sorted random sample of so many rows, one of every run; None: there are no more.
+
+    >>> sample_rows(6, 0, 3).tolist(), sample_rows(6, 0, 6)
+    ([1, 2, 4], None)
+    """
+    if n <= size:
+        return None
+    edges = np.linspace(0, n, size + 1).astype(np.intp)
+    return edges[:-1] + (np.random.default_rng(seed).random(size) * np.diff(edges)).astype(np.intp)
+
+
 def rows_in_cache(n: int, q: int) -> Iterator[slice]:
     """Cut n rows into slices whose q numbers a row stay in cache; many numbers a row are worked on in larger pieces.
 

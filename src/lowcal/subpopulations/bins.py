@@ -21,6 +21,8 @@ from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_l
 
 T = TypeVar("T")
 
+#: Bins of numbers are cut where so many of the rows say: their shares of the bins are noise below any tree's.
+BIN_ROWS = 200_000
 #: Categories worth so many rows have mean residuals that can order them.
 LEAST_ORDERED = 100
 
@@ -84,7 +86,7 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     column = X.column(column_name)
     if not column.is_numeric:
         return learn_levels(column, max_bins, sample_weight)
-    distinct, mass = weighted_values(X.numeric([column_name])[:, 0], sample_weight)
+    distinct, mass = weighted_values(column.numbers, sample_weight, BIN_ROWS)
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
     return Levels(column.name, None, tuple(cuts))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces
+from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column, count_bytes
 from lowcal.frames import Table as Frame
@@ -248,16 +248,26 @@ def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weigh
     return Weighed(kept, codes, weigh.of_levels(kept, X, codes))
 
 
-def weighted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+def weighted_values(
+    values: NDArray[Any], sample_weight: FloatArray, most_sorted: int | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the distinct values that are present and have weight, sorted, and the weight of each.
 
-    Whole numbers of a small range are counted, others sorted.
+    Whole numbers of a small range are counted, others sorted: of more than `most_sorted` rows so many, which stand for
+    the others.
 
     >>> weighted_values(np.array([2.0, np.nan, 0.5, 2.0]), np.array([1.0, 1.0, 2.0, 3.0]))
     (array([0.5, 2. ]), array([2., 4.]))
     """
     counted = _counted(values, sample_weight)
-    return _sorted_values(values, sample_weight) if counted is None else counted
+    if counted is not None:
+        return counted
+    if most_sorted is not None and len(values) > most_sorted:
+        seen = np.flatnonzero(sample_weight)
+        some = sample_rows(len(seen), 0, most_sorted)
+        rows = seen if some is None else seen[some]
+        values, sample_weight = values[rows], sample_weight[rows]
+    return _sorted_values(values, sample_weight)
 
 
 def _sorted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
