@@ -260,15 +260,15 @@ def _share(
     right: FloatArray,
 ) -> None:
     """Share the sums of a node among its children; an unsplit node leaves all to the left one."""
-    if feature < 0:
-        left[:] = total
-        right[:] = 0.0
-        return
     left[:] = 0.0
-    start = int(offsets[feature])
-    for b in range(start, start + cut + 1):
-        for c in range(len(total)):
-            left[c] += table[b, c]
+    if feature < 0:
+        for c in range(len(total)):  # to copy an array, numba would compile the message that shapes differ: 2 s
+            left[c] = total[c]
+    else:
+        start = int(offsets[feature])
+        for b in range(start, start + cut + 1):
+            for c in range(len(total)):
+                left[c] += table[b, c]
     for c in range(len(total)):
         right[c] = total[c] - left[c]
 
