@@ -107,24 +107,38 @@ def test_whole_numbers_stay_in_their_type():
 @given(
     st.lists(st.sampled_from([*np.linspace(-1, 1, 40).tolist(), np.nan, np.inf, -np.inf]), min_size=1, max_size=200),
     st.integers(2, 12),
+    st.sampled_from([3, 20, 1 << 14]),
+    st.sampled_from(["equal", "unequal", "some zero"]),
+    st.integers(0, 100),
 )
-def test_cuts_by_rank_are_those_of_sorted_values(values, n_bins):
-    rows = np.array(values)
-    if np.isnan(rows).all():
+def test_cuts_of_many_are_those_of_sorted_values(values, n_bins, sample, weights, seed):
+    """Whatever the sample says: one of three rows misleads, and the cuts are exact nevertheless."""
+    rows, rng = np.array(values), np.random.default_rng(seed)
+    weight = np.full(len(rows), 0.1) if weights == "equal" else rng.random(len(rows)) + 0.1
+    if weights == "some zero":
+        weight *= rng.random(len(rows)) < 0.7
+    if not (weight[~np.isnan(rows)] > 0.0).any():
         return
-    weight = np.full(len(rows), 1.0 / len(rows))
-    assert levels._equal_cuts(rows, n_bins) == quantile_cuts(*levels._sorted_values(rows, weight), n_bins)
+    before, levels.SAMPLE = levels.SAMPLE, sample
+    try:
+        got = levels._cuts_of_many(rows, weight, n_bins)
+    finally:
+        levels.SAMPLE = before
+    assert got == quantile_cuts(*levels._sorted_values(rows, weight), n_bins)
 
 
-def test_many_numbers_of_equal_weight_are_not_sorted(monkeypatch):
-    n = 5003  # no share of it is a whole number of rows
-    values, weight = np.random.default_rng(0).normal(size=n), np.full(n, 1 / n)
-    expected = learn_levels(column(values), 5, weight * np.linspace(1.0, 1.0 + 1e-9, n))  # these weights differ
-    monkeypatch.setattr(levels, "_sorted_values", None)
-    assert learn_levels(column(values), 5, weight) == expected
-    few = np.where(np.arange(n) % 7 == 0, 0.25, 0.75)
-    with pytest.raises(TypeError):  # few distinct ones are categories, which takes all rows to know
-        learn_levels(column(few), 5, weight)
+@pytest.mark.parametrize("weight", [np.full(100_003, 1e-5), np.random.default_rng(1).random(100_003)])
+def test_of_many_numbers_few_are_sorted(monkeypatch, weight):
+    values = np.random.default_rng(0).normal(size=100_003)  # no share of it is a whole number of rows
+    expected = quantile_cuts(*levels._sorted_values(values, weight), 5)
+    seen, sort = [], levels._sorted_values
+    monkeypatch.setattr(levels, "_sorted_values", lambda v, w: seen.append(len(v)) or sort(v, w))
+    assert learn_levels(column(values), 5, weight).cuts == expected
+    assert max(seen) <= 1 << 14
+    assert sum(seen) < 40_000
+    few = np.where(np.arange(100_003) % 7 == 0, 0.25, 0.75)
+    assert learn_levels(column(few), 5, weight).categories == (0.25, 0.75)  # which takes all rows to know
+    assert max(seen) == 100_003
 
 
 @pytest.mark.parametrize("n_cuts", [0, 1, levels.FEW_CUTS, levels.FEW_CUTS + 1, 300])

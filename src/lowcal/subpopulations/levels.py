@@ -31,8 +31,8 @@ MOST_COUNTED = 1 << 16
 ROWS_IN_CACHE = 1 << 14
 #: Up to so many cuts are compared with each number, more are searched.
 FEW_CUTS = 64
-#: About so many rows show whether a column has many distinct numbers.
-SOME_ROWS = 1000
+#: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
+SOME_ROWS, SAMPLE = 1000, 1 << 14
 #: Up to here, every whole number is a float64.
 MOST_EXACT = 1 << 53
 
@@ -171,8 +171,8 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
         return Levels(column.name, column.categories)
     values = column.numbers
     counted = _counted(values, seen)
-    if counted is None and _are_many(values, n_bins) and _each(seen) is not None:
-        return Levels(column.name, None, _equal_cuts(values, n_bins))
+    if counted is None and _are_many(values, n_bins):
+        return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
     distinct, mass = _sorted_values(values, seen) if counted is None else counted
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
@@ -338,17 +338,42 @@ def _are_many(values: NDArray[Any], count: int) -> bool:
     return len(np.unique(values[:: max(1, len(values) // SOME_ROWS)])) > count + 1  # NaN is one of them
 
 
-def _equal_cuts(values: NDArray[Any], n_bins: int) -> tuple[float, ...]:
-    """Return `quantile_cuts` of rows of equal weight: the numbers of these ranks, without sorting the others.
+def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return `quantile_cuts` of many distinct numbers, sorting none but those near the cuts; the others are counted.
 
-    >>> _equal_cuts(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), 2)
+    >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), np.ones(5), 2)
     (2.0,)
     """
     values = values.astype(np.float64, copy=False)
-    n = len(values) - np.count_nonzero(np.isnan(values))  # these are the last
-    ranks = np.ceil((np.arange(1, n_bins) / n_bins - 1e-12) * n).astype(np.intp) - 1
-    cuts = np.unique(np.partition(values, np.unique(ranks))[ranks])
-    return tuple(float(c) for c in cuts if c < np.fmax.reduce(values))
+    edges = _edges(values, sample_weight, n_bins)
+    kind = np.min_scalar_type(FIRST + len(edges))
+    part = _bins(values, edges, kind)
+    mass = Masses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
+    mass[MISSING] = 0.0
+    reached = np.cumsum(mass)
+    targets = (np.arange(1, n_bins) / n_bins - 1e-12) * reached[-1]
+    holds, cuts = np.searchsorted(reached, targets, side="left"), []
+    for k in np.unique(holds):
+        inside = np.flatnonzero(part == k)
+        distinct, each = _sorted_values(values[inside], sample_weight[inside])
+        place = np.searchsorted(reached[k - 1] + np.cumsum(each), targets[holds == k], side="left")
+        cuts += distinct[np.minimum(place, len(distinct) - 1)].tolist()
+    largest = np.fmax.reduce(values, where=sample_weight > 0.0, initial=-np.inf)
+    return tuple(sorted({cut for cut in cuts if cut < largest}))
+
+
+def _edges(values: FloatArray, sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return numbers between which every cut lies, most likely, and few others: those of a sample around the cuts."""
+    some = sample_rows(len(values), 0, SAMPLE)
+    if some is not None:
+        values, sample_weight = values[some], sample_weight[some]
+    distinct, mass = _sorted_values(values, sample_weight)
+    if len(distinct) == 0:
+        return ()
+    margin = 2.0 * np.sqrt(np.square(sample_weight).sum()) / sample_weight.sum()  # four deviations of a share of 1/2
+    around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-margin, margin])
+    place = np.searchsorted(np.cumsum(mass) / mass.sum(), around.ravel(), side="left")
+    return tuple(np.unique(distinct[np.minimum(place, len(distinct) - 1)]).tolist())
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
