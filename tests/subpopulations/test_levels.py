@@ -166,3 +166,9 @@ def test_of_many_numbers_some_rows_with_weight_stand_for_the_others():
     assert abs(distinct[250] - np.median(values)) < 0.2
     whole = rng.integers(0, 50, 4000).astype(float)
     np.testing.assert_array_equal(weighted_values(whole, weight, 500), weighted_values(whole, weight))
+
+
+def test_numbers_without_weight_are_no_levels():
+    values = np.concatenate([np.random.default_rng(0).normal(size=50), [np.nan, np.nan]])
+    weight = np.concatenate([np.zeros(50), [1.0, 1.0]])
+    assert learn_levels(column(values), 5, weight) == Levels("x", ())

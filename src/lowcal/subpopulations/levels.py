@@ -102,7 +102,10 @@ def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> I
     for part in pieces(len(values), CHUNK // ROWS_IN_CACHE):
         here = values[part].astype(np.float64, copy=False)
         below = _count_below(here, edges) if len(edges) <= FEW_CUTS else np.searchsorted(edges, here, side="left")
-        found[part] = np.where(np.isnan(here), MISSING, below + FIRST)
+        np.add(below, FIRST, out=found[part], casting="unsafe")
+        missing = np.isnan(here)
+        if missing.any():
+            found[part][missing] = MISSING
     return found
 
 
@@ -171,7 +174,7 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
         return Levels(column.name, column.categories)
     values = column.numbers
     counted = _counted(values, seen)
-    if counted is None and _are_many(values, n_bins):
+    if counted is None and _are_many(values, seen, n_bins):
         return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
     distinct, mass = _sorted_values(values, seen) if counted is None else counted
     if len(distinct) <= n_bins:
@@ -333,9 +336,10 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
     return tuple(float(c) for c in cuts if c < distinct[-1])
 
 
-def _are_many(values: NDArray[Any], count: int) -> bool:
-    """Whether even some of the rows hold more distinct numbers than this."""
-    return len(np.unique(values[:: max(1, len(values) // SOME_ROWS)])) > count + 1  # NaN is one of them
+def _are_many(values: NDArray[Any], sample_weight: FloatArray, count: int) -> bool:
+    """Whether even some of the rows with weight hold more distinct numbers than this."""
+    some = slice(None, None, max(1, len(values) // SOME_ROWS))
+    return len(np.unique(values[some][sample_weight[some] > 0.0])) > count + 1  # NaN is one of them
 
 
 def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
@@ -352,14 +356,13 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
     mass[MISSING] = 0.0
     reached = np.cumsum(mass)
     targets = (np.arange(1, n_bins) / n_bins - 1e-12) * reached[-1]
-    holds, cuts = np.searchsorted(reached, targets, side="left"), []
+    holds, last, cuts = np.searchsorted(reached, targets, side="left"), np.flatnonzero(mass)[-1], set()
     for k in np.unique(holds):
         inside = np.flatnonzero(part == k)
         distinct, each = _sorted_values(values[inside], sample_weight[inside])
         place = np.searchsorted(reached[k - 1] + np.cumsum(each), targets[holds == k], side="left")
-        cuts += distinct[np.minimum(place, len(distinct) - 1)].tolist()
-    largest = np.fmax.reduce(values, where=sample_weight > 0.0, initial=-np.inf)
-    return tuple(sorted({cut for cut in cuts if cut < largest}))
+        cuts |= set(distinct[np.minimum(place, len(distinct) - 1)].tolist()) - ({distinct[-1]} if k == last else set())
+    return tuple(sorted(cuts))
 
 
 def _edges(values: FloatArray, sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
