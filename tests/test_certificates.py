@@ -13,6 +13,7 @@ from scipy import sparse
 
 from lowcal import certificates
 from lowcal.certificates import Bags, Panel, Statistic, band, bernstein, hoeffding, null_test, standard_errors
+from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.weights import CellIds, evaluate
@@ -312,13 +313,17 @@ def test_smooth_limits_hold_the_supremum_and_shrink_with_rows():
     assert widths[1] < 0.5 * widths[0]
 
 
-def test_the_null_floor_is_the_quantile_of_redrawn_suprema():
+@pytest.mark.parametrize("cache", [reference.CACHE, 1 << 7])
+@pytest.mark.parametrize("notion", [LowDegree(2), Multiaccuracy(), LowDegree(3), Full(0.25)])
+def test_the_null_floor_is_the_quantile_of_redrawn_suprema(monkeypatch, notion, cache):
+    """In however many pieces the rows are drawn."""
+    monkeypatch.setattr(reference, "CACHE", cache)
     panel = perfect().draw(400, np.random.default_rng(0))
-    null = null_test(panel, LowDegree(2), 0.9, np.random.default_rng(5), draws=49)
+    null = null_test(panel, notion, 0.9, np.random.default_rng(5), draws=49)
     drawn = []
     for own in np.random.default_rng(5).spawn(49):
         y = (own.random(400) < panel.p[:, 0]).astype(float)[:, None]
-        drawn.append(LowDegree(2).suprema(panel.p, panel.weight[:, None] * (y - panel.p), panel.design).value)
+        drawn.append(notion.suprema(panel.p, panel.weight[:, None] * (y - panel.p), panel.design).value)
     np.testing.assert_allclose(null.floor, np.quantile(drawn, 0.9, axis=0, method="higher"))
     assert null.largest == pytest.approx(np.quantile(np.max(drawn, axis=1), 0.9, method="higher"))
 

@@ -23,15 +23,15 @@ from typing import Literal
 import numpy as np
 
 from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
-from lowcal.engines.reference import CHUNK, Design, pieces
-from lowcal.moments import moments
+from lowcal.engines.reference import CHUNK, Design, pieces, rows_in_cache
+from lowcal.moments import MomentSums, moments
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.notions.smooth import GridSmooth, Smooth
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.stopping import redraw_labels
 from lowcal.subpopulations.base import effective_rows
 from lowcal.threads import spread
-from lowcal.weights import CellIds, Evaluated, Weight, evaluate
+from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
 
 Method = Literal["bootstrap", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "bernstein", "hoeffding")
@@ -456,6 +456,29 @@ class Null:
     is_too_good: bool
 
 
+def _redrawn(panel: Panel, notion: Notion, compute: Statistic) -> Callable[[np.random.Generator], FloatArray]:
+    """Return what draws labels from the predictions and measures all suprema again.
+
+    For scalars a piece of the rows at a time, whose labels stay in cache: half the time at 1,000,000 rows.
+    """
+    p, weight = panel.p, panel.weight
+
+    def at_once(own: np.random.Generator) -> FloatArray:
+        return compute.values(weight[:, None] * (redraw_labels(p, own) - p))
+
+    if not isinstance(notion, Finite) or p.shape[1] > 1:
+        return at_once
+    norm, weights = notion.norm, notion.constraints(p)
+
+    def by_pieces(own: np.random.Generator) -> FloatArray:
+        sums = MomentSums(panel.design, weights, 1)
+        for part in rows_in_cache(len(p), len(weights)):
+            sums.add_residuals(part, p[part], redraw_labels(p[part], own), weight[part])
+        return norm(weights, sums.total()).value
+
+    return at_once if any(isinstance(u, Cell) for u in weights) else by_pieces
+
+
 def null_test(
     panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99, is_exact: bool = True
 ) -> Null:
@@ -466,11 +489,7 @@ def null_test(
     """
     compute = statistic(notion, panel.p, panel.design, COARSE)
     observed = compute.values(panel.rho)
-
-    def draw(own: np.random.Generator) -> FloatArray:
-        return compute.values(panel.weight[:, None] * (redraw_labels(panel.p, own) - panel.p))
-
-    drawn = np.array(spread(draw, rng.spawn(draws)))
+    drawn = np.array(spread(_redrawn(panel, notion, compute), rng.spawn(draws)))
     every = np.vstack([observed, drawn])
     typical = np.sqrt(np.square(every).mean(axis=0))
     T = (every / np.where(typical > 0.0, typical, np.inf)).max(axis=1)

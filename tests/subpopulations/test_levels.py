@@ -172,3 +172,11 @@ def test_numbers_without_weight_are_no_levels():
     values = np.concatenate([np.random.default_rng(0).normal(size=50), [np.nan, np.nan]])
     weight = np.concatenate([np.zeros(50), [1.0, 1.0]])
     assert learn_levels(column(values), 5, weight) == Levels("x", ())
+
+
+def test_a_sample_without_weight_says_nothing(monkeypatch):
+    monkeypatch.setattr(levels, "SAMPLE", 3)
+    values, weight = np.random.default_rng(0).normal(size=300), np.ones(300)
+    weight[levels.sample_rows(300, 0, 3)] = 0.0
+    assert levels._edges(values, weight, 5) == ()
+    assert levels._cuts_of_many(values, weight, 5) == quantile_cuts(*levels._sorted_values(values, weight), 5)
