@@ -278,7 +278,7 @@ class Codes:
             if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
                 parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
                 continue
-            both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R)
+            both = pair_histogram(c, ids, t.shape[0], n_cells + 1, R, R.size * len(self.codes))
             parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
         return np.concatenate(parts)
 
