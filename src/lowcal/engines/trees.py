@@ -262,7 +262,7 @@ def _share(
     """Share the sums of a node among its children; an unsplit node leaves all to the left one."""
     left[:] = 0.0
     if feature < 0:
-        for c in range(len(total)):  # to copy an array, numba would compile the message that shapes differ: 2 s
+        for c in range(len(total)):  # to copy an array, numba would compile the message that shapes differ
             left[c] = total[c]
     else:
         start = int(offsets[feature])
