@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal.frames import Table
+from lowcal.subpopulations import bins
 from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins, order_by_residual
 
 
@@ -141,3 +142,18 @@ def test_numbers_and_pairs_of_categories_are_left_alone():
     for name in X.names:
         levels = learn_bins(name, X, 64, weight)
         assert order_by_residual(levels, X, weight, residual) is levels
+
+
+def test_of_many_rows_some_say_where_bins_are_cut(monkeypatch):
+    """Every row is binned by the cuts of a few; few whole numbers are counted on all rows."""
+    rng = np.random.default_rng(0)
+    X = Table.of({"x": rng.normal(size=5000), "k": rng.integers(0, 9, 5000)})
+    whole = [learn_bins(name, X, 16, np.full(5000, 1 / 5000)) for name in ("x", "k")]
+    monkeypatch.setattr(bins, "BIN_ROWS", 1000)
+    some = [learn_bins(name, X, 16, np.full(5000, 1 / 5000)) for name in ("x", "k")]
+    assert some[1] == whole[1]
+    assert some[0] != whole[0]
+    assert len(some[0].cuts) == len(whole[0].cuts) == 15
+    counts = np.bincount(some[0].codes(X))[2:]
+    assert counts.sum() == 5000
+    assert counts.min() > 150  # an even share is 312
