@@ -32,8 +32,8 @@ PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
 PAIRS_IN_CACHE = 1 << 17
 
-#: Decode tables of so few numbers are multiplied zeros and all.
-SMALL_TABLE = 1 << 12
+#: Decode tables of so few numbers are multiplied zeros and all, with so many columns.
+SMALL_TABLE, SMALL_WIDTH = 1 << 12, 1 << 10
 
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
@@ -158,12 +158,11 @@ class Table:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return np.asarray((self._dense.T if self._is_small else self._transposed) @ histogram)
+        return np.asarray((self._dense.T if self._is_small(histogram) else self._transposed) @ histogram)
 
-    @cached_property
-    def _is_small(self) -> bool:
-        """Whether the zeros are so few that SciPy takes longer to skip them."""
-        return bool(self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE)
+    def _is_small(self, other: FloatArray) -> bool:
+        """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
+        return bool(self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE and other.shape[1] <= SMALL_WIDTH)
 
     @cached_property
     def _transposed(self) -> sparse.csr_array:
@@ -171,7 +170,7 @@ class Table:
 
     def spread(self, theta: FloatArray) -> FloatArray:
         """Return decode theta."""
-        return np.asarray((self._dense if self._is_small else self.matrix) @ theta)
+        return np.asarray((self._dense if self._is_small(theta) else self.matrix) @ theta)
 
     def take(self, groups: IntArray) -> Table:
         """Return the columns of some groups."""
