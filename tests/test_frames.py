@@ -163,6 +163,7 @@ columns = st.one_of(
     st.lists(st.one_of(st.none(), st.booleans()), max_size=12),
     st.lists(st.one_of(st.none(), st.floats()), max_size=12),
     st.lists(st.one_of(st.none(), st.integers(-(2**53), 2**53)), max_size=12),
+    st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=12),
 )
 
 
@@ -170,6 +171,12 @@ columns = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(values=columns)
 def test_random_columns_agree_with_the_reference(backend, values):
+    same(Table.of(backend({"c": values})).column("c"), reference(values))
+
+
+@backends
+def test_whole_numbers_beyond_what_floats_hold_are_rounded_in_every_form(backend):
+    values = [2**62 + 1, None, 3, -(2**63), 2**53 + 1]
     same(Table.of(backend({"c": values})).column("c"), reference(values))
 
 

@@ -35,6 +35,8 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
+#: Up to here, every whole number is a float64.
+MOST_EXACT = 1 << 53
 #: Codes are counted so many at a time: what counting needs stays in cache.
 ROWS = 1 << 16
 
@@ -201,10 +203,13 @@ class _Whole(Column):
         """Yes."""
         return True
 
-    @property
+    @cached_property
     def numbers(self) -> NDArray[Any]:
-        """The numbers in their own type."""
-        return self._whole  # type: ignore[attr-defined, no-any-return]
+        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
+        whole = self._whole  # type: ignore[attr-defined]
+        is_small = whole.dtype.itemsize < 8 or len(whole) == 0
+        are_exact = is_small or (int(whole.min()) >= -MOST_EXACT and int(whole.max()) <= MOST_EXACT)
+        return whole if are_exact else self._floats
 
     @property
     def values(self) -> FloatArray:
@@ -213,11 +218,11 @@ class _Whole(Column):
 
     @cached_property
     def _floats(self) -> FloatArray:
-        return np.ascontiguousarray(self.numbers, dtype=np.float64)
+        return np.ascontiguousarray(self._whole, dtype=np.float64)  # type: ignore[attr-defined]
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows."""
-        return _Whole(self.name, self.numbers[rows])
+        return _Whole(self.name, self._whole[rows])  # type: ignore[attr-defined]
 
 
 class Table:
@@ -571,6 +576,10 @@ def _floats(series: nw.Series[Any]) -> FloatArray:
     """Give the numbers of a series, NaN for null."""
     import narwhals.stable.v2 as nw
 
+    if series.dtype.is_integer():  # Arrow refuses to round those beyond 2^53
+        found = series.fill_null(0).to_numpy().astype(np.float64)
+        found[series.is_null().to_numpy()] = np.nan
+        return found
     return np.ascontiguousarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
 
 

@@ -68,10 +68,13 @@ def column(values):
 def test_whole_numbers_are_the_floats_that_equal_them(data):
     """In every type: what is learned, the codes of other rows in another type, and the masses."""
     first, second = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(KINDS))
-    draw = [
-        np.array(data.draw(st.lists(st.integers(max(-300, i.min), min(300, i.max)), min_size=1, max_size=12)), dtype=k)
-        for k, i in ((first, np.iinfo(first)), (second, np.iinfo(second)))
-    ]
+    around = data.draw(st.sampled_from([0, 0, 0, 2**53, -(2**53), 2**62, 2**64, -(2**63)]))
+
+    def draw_rows(kind):
+        low, high = (min(max(bound, np.iinfo(kind).min), np.iinfo(kind).max) for bound in (around - 300, around + 300))
+        return np.array(data.draw(st.lists(st.integers(low, high), min_size=1, max_size=12)), dtype=kind)
+
+    draw = [draw_rows(first), draw_rows(second)]
     weight = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=12, max_size=12)))[: len(draw[0])]
     weight = data.draw(st.sampled_from([weight, np.full(len(draw[0]), 0.5)]))
     n_bins = data.draw(st.integers(2, 5))
@@ -89,6 +92,14 @@ def test_whole_numbers_are_the_floats_that_equal_them(data):
 def test_whole_numbers_that_no_float_equals_are_read_as_floats():
     values = np.array([2**53, 2**53 + 1, 2**53 + 2, 2**53 + 2], dtype=np.int64)
     assert learn_levels(column(values), 5, np.ones(4)).categories == (2**53, 2**53 + 2)
+
+
+def test_numbers_of_accounts_are_no_places():
+    """Neighbours beyond 2^53 are one float: one group, as if they had come as floats."""
+    accounts = 2**62 + np.arange(500) % 3
+    learner = Groups(n_bins=5).prepare({"account": accounts})
+    assert learner.names == ("everyone", f"account={2**62}")
+    np.testing.assert_array_equal(learner.design().dense(), np.ones((500, 2)))
 
 
 def test_whole_numbers_stay_in_their_type():

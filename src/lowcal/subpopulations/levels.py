@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.errors import InvalidInput
-from lowcal.frames import Column, count_bytes
+from lowcal.frames import MOST_EXACT, Column, count_bytes
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
@@ -33,8 +33,6 @@ ROWS_IN_CACHE = 1 << 14
 FEW_CUTS = 64
 #: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
-#: Up to here, every whole number is a float64.
-MOST_EXACT = 1 << 53
 
 
 @dataclass(frozen=True)
