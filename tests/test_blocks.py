@@ -89,7 +89,7 @@ def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch)
 
 def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01, geometry="euclidean")
     assert fit.status == "reached"
     assert max(len(update.terms) for update in fit.predictor.updates) == 3
     assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X, notion="smooth").largest <= 0.01

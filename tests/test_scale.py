@@ -324,7 +324,7 @@ def test_an_alpha_below_the_noise_is_not_chased_by_default() -> None:
     # low-degree notions have few constraints: they are met, and it does no harm
     low = lowcal.multicalibrate(y, p, X, notion="degree-2", alpha=0.001)
     assert (low.status, low.noise_floor) == ("reached", None)
-    assert held_out(low) < held_out(fit)
+    assert held_out(low) < start - 0.002
 
 
 def test_the_estimator_does_not_chase_noise_either() -> None:

@@ -493,20 +493,25 @@ def _witness_terms(
 ) -> tuple[Term, ...]:
     """Return terms for an infinite weight class: each violated subpopulation brings its own witness."""
     worst = np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
-    members = [(learner.member(int(j)), found.witness(int(j)).weights) for j in worst if found.value[j] > 0]
-    columns = [
-        family.design(learner.rows).column(0)[:, None] * np.column_stack([u(p) for u in weights])
-        for family, weights in members
-    ]
+    chosen, design = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0], learner.design()
+    columns = [_feature(design.column(j), weights, p) for j, weights in chosen]
     A = np.concatenate(columns, axis=1)
     g, rows = (A.T @ rho)[:, None, :], sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if rows is not None:
         A, h = A[rows], h[rows] * (len(h) / len(rows))
     one = np.ones((len(A), 1))
     theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None), seed))[:, 0]
-    stops = np.cumsum([len(weights) for _, weights in members])[:-1]
+    stops = np.cumsum([len(weights) for _, weights in chosen])[:-1]
     parts = np.split(theta, stops)
-    return tuple(Term(family, weights, part[None]) for (family, weights), part in zip(members, parts, strict=True))
+    return tuple(Term(learner.member(j), weights, part[None]) for (j, weights), part in zip(chosen, parts, strict=True))
+
+
+def _feature(c: FloatArray, weights: Sequence[Weight], p: FloatArray) -> FloatArray:
+    """Return c(x) u(f) for every weight, which is evaluated on members alone."""
+    A, members = np.zeros((len(p), len(weights))), np.flatnonzero(c)
+    for s, u in enumerate(weights):
+        A[members, s] = c[members] * u(p[members])
+    return A
 
 
 def _split(families: Sequence[Family], weights: tuple[Weight, ...], theta: FloatArray) -> tuple[Term, ...]:
@@ -518,9 +523,9 @@ def _split(families: Sequence[Family], weights: tuple[Weight, ...], theta: Float
 
 # ------------------------------------------------------------------------------------- scalar predictions in log odds
 def can_bend(notion: Notion, learner: WeakLearner, p: FloatArray) -> bool:
-    """Whether `bent_terms` knows the problem: binary, listed subpopulations, weights that contain 1 and f."""
+    """Whether `bent_terms` knows the problem: binary, listed subpopulations, a notion that asks about 1 and f."""
     is_known = learner.is_exact and learner.design().shape[1] <= MOST_BENT
-    return p.shape[1] == 1 and is_known and set(monomials(1, 1)) <= set(notion.features(p))
+    return p.shape[1] == 1 and is_known and set(monomials(1, 1)) <= set(notion.probes(1))
 
 
 def bent_terms(

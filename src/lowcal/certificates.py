@@ -22,13 +22,12 @@ from typing import Literal
 
 import numpy as np
 
-from lowcal.engines.parts import FEW_PRODUCTS, outer_moments
 from lowcal.engines.reference import CHUNK, Design, pieces, rows_in_cache
 from lowcal.moments import MomentSums, moments
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.resampling import COARSE, STEP, Statistic, redraw_labels, statistic
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.stopping import redraw_labels
 from lowcal.subpopulations.base import effective_rows
 from lowcal.threads import spread
 from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
@@ -41,8 +40,6 @@ DRAWS = 1000
 BATCH = 256
 #: Draws where each one has to look at all rows again.
 SLOW_DRAWS = 200
-#: When resampled, the smooth statistic sees predictions rounded to multiples of STEP, for redrawn labels of COARSE.
-STEP, COARSE = 1 / 1024, 1 / 256
 #: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 2%.
 BAGS = 2048
 #: The bags' moments hold at most this many numbers, and at least 256 bags are used.
@@ -351,32 +348,6 @@ def _deviation(suprema: FloatArray, beta: float) -> FloatArray:
 
 
 # --- any weight class: resampling the supremum itself -------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Statistic:
-    """The suprema of all subpopulations as a function of weighted residuals, and an error bound of that figure."""
-
-    values: Callable[[FloatArray], FloatArray]
-    error: Callable[[FloatArray], FloatArray]
-
-
-def statistic(notion: Notion, p: FloatArray, design: Design, step: float = STEP) -> Statistic:
-    """Prepare what does not depend on the labels, so that every draw costs one pass over the rows."""
-    if isinstance(notion, Finite):
-        weights = notion.constraints(p)
-        U = evaluate(weights, p)
-        is_wide = not isinstance(U, CellIds) and p.shape[1] > 1 and len(weights) * p.shape[1] > FEW_PRODUCTS
-        compute: Callable[..., FloatArray] = outer_moments if is_wide else moments  # products are not written out
-        return Statistic(lambda rho: notion.norm(weights, compute(design, U, rho)).value, _no_error(design))
-    if isinstance(notion, Smooth):
-        grid = GridSmooth(p, design, step)
-        return Statistic(grid.values, grid.error)
-    return Statistic(lambda rho: notion.suprema(p, rho, design).value, _no_error(design))
-
-
-def _no_error(design: Design) -> Callable[[FloatArray], FloatArray]:
-    return lambda _: np.zeros(design.shape[1])
 
 
 def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np.random.Generator) -> Band:

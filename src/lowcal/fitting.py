@@ -71,9 +71,9 @@ def multicalibrate(
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
-        None: "mirror" for block steps of degree 2 or more on the listed subpopulations of a binary problem, where it
-        was measured to be better and the first step shifts and bends log odds by group; for block steps on boosted
-        trees, `Trees(n_trees=...)`, the geometry they are boosted in; otherwise "euclidean".
+        None: "mirror" for block steps beyond multiaccuracy on at most 500 listed subpopulations of a binary problem,
+        where it was measured to be better and the first step shifts and bends log odds by group; for block steps on
+        boosted trees, `Trees(n_trees=...)`, the geometry they are boosted in; otherwise "euclidean".
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 
+from lowcal.resampling import COARSE, redraw_labels, statistic
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
 from lowcal.weights import Cell
@@ -78,24 +80,19 @@ def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generat
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
-    found = [_redraw(problem, p, random_state) for _ in range(draws)]
-    return float(np.quantile(found, 0.95))
+    found = _redraw(problem, p)
+    return float(np.quantile([found(redraw_labels(p, random_state)) for _ in range(draws)], 0.95))
 
 
-def redraw_labels(p: FloatArray, random_state: np.random.Generator) -> FloatArray:
-    """Return labels drawn from the predictions, in the shape of p: 0 or 1 for scalars, one-hot on the simplex.
+def _redraw(problem: Problem, p: FloatArray) -> Callable[[FloatArray], float]:
+    """Return the largest supremum as a function of the labels; a learner that searches is asked anew for each."""
+    if problem.learner.is_exact:
+        values = statistic(problem.notion, p, problem.learner.design(), COARSE).values
+        return lambda y: float(values(problem.weight[:, None] * (y - p)).max())
 
-    >>> redraw_labels(np.array([[0.0], [1.0]]), np.random.default_rng(0)).ravel().tolist()
-    [0.0, 1.0]
-    """
-    u = random_state.random(len(p))
-    if p.shape[1] == 1:
-        return (u < p[:, 0]).astype(np.float64)[:, None]
-    label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
-    return np.asarray(np.eye(p.shape[1])[label])
+    def search(y: FloatArray) -> float:
+        null = replace(problem, y=y, learner=problem.learner.fresh())
+        explore(null, p)
+        return float(null.suprema(p, np.inf).value.max())
 
-
-def _redraw(problem: Problem, p: FloatArray, random_state: np.random.Generator) -> float:
-    null = replace(problem, y=redraw_labels(p, random_state), learner=problem.learner.fresh())
-    explore(null, p)
-    return float(null.suprema(p, np.inf).value.max())
+    return search

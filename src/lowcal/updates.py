@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +24,7 @@ from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
-from lowcal.weights import LogOdds, Monomial, Weight, evaluate, weight_to_dict
+from lowcal.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -55,8 +55,23 @@ class Term:
 
     def on(self, rows: Rows) -> Displacement:
         """Return the displacement on encoded rows as a function of a slice of them and the predictions there."""
-        displace = displacer(self.family.design(rows), self.theta)
+        design = self.family.design(rows)
+        if self._is_witness:
+            return partial(self._of_members, design)
+        displace = displacer(design, self.theta)
         return lambda part, p: displace(part, evaluate(self.weights, p))
+
+    @property
+    def _is_witness(self) -> bool:
+        """Whether the term is a witness of one subpopulation, whose weights take longer than its rows are found."""
+        return len(self.family.names) == 1 and any(isinstance(u, Knots | Points) for u in self.weights)
+
+    def _of_members(self, design: Design, part: slice, p: FloatArray) -> FloatArray:
+        """Return the displacement on a slice of the rows; the weights are evaluated on members alone."""
+        here, delta = design.rows(part), np.zeros(p.shape)
+        members = np.flatnonzero(here.column(0))
+        delta[members] = self(p[members], here.rows(members))
+        return delta
 
     @property
     def numbers(self) -> int:

@@ -41,6 +41,8 @@ def model_of(kind: str) -> Any:
     subpopulations, here, _ = saved.tables("groups" if kind == "smooth" else kind, X)
     notion = {"smooth": "smooth", "thresholds": "full-0.5"}.get(kind, "degree-2")
     options = {"notion": notion, "alpha": 0.02, "max_updates": 2, "random_state": 0, "stop_at_noise": False}
+    if notion != "degree-2":
+        options["geometry"] = "euclidean"  # whose first update has the weights of the notion
     fit = multicalibrate(y, p, here, subpopulations=subpopulations, **options)
     return fit if kind in ("groups", "trees") else fit.predictor
 

@@ -333,9 +333,10 @@ class Codes:
     def column(self, j: int) -> FloatArray:
         """Return one membership by look-up."""
         for c, t in zip(self.codes, self.decode, strict=True):
-            if j < t.shape[1]:
-                return t.take(np.array([j])).look_up(c)[:, 0]
-            j -= t.shape[1]
+            m = t.shape[1]
+            if j < m:
+                return np.asarray(t.spread((np.arange(m) == j).astype(np.float64)[:, None])[:, 0][c])
+            j -= m
         raise IndexError(j)
 
     def squared(self) -> Codes:
