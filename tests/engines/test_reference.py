@@ -150,3 +150,20 @@ def test_pieces_cover_every_row_once(n, numbers):
     rows = np.arange(n)
     np.testing.assert_array_equal(np.concatenate([rows[part] for part in parts] or [rows]), rows)
     assert all(len(rows[part]) <= max(1, 16 // max(1, numbers)) for part in parts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(designs, st.sampled_from([0, 1, 32]))
+def test_members_are_found_in_any_order(design, few):
+    """Level by level or row by row."""
+    form, seed, n = design
+    rng = np.random.default_rng(seed)
+    C, matrix = make(form, rng, n)
+    order = rng.permutation(n)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "FEW_LEVELS", few)
+        find = reference.members_in(order, C)
+        for j in range(matrix.shape[1]):
+            places, c = find(j)
+            assert places.tolist() == np.flatnonzero(matrix[order, j]).tolist()
+            np.testing.assert_array_equal(c, matrix[order[places], j])

@@ -39,7 +39,7 @@ class SortedRows:
     """Rows sorted by prediction once, so that every group after them costs O(n) (spec 2.3).
 
     >>> rows = SortedRows.of(np.array([0.8, 0.2, 0.8]), np.array([1.0, -1.0, 2.0]))
-    >>> [x.tolist() for x in rows.inside(np.array([1.0, 0.0, 0.5]))]
+    >>> [x.tolist() for x in rows.inside(np.array([1, 2]), np.array([1.0, 0.5]))]
     [[0.8], [2.0]]
     """
 
@@ -53,14 +53,12 @@ class SortedRows:
         order = np.argsort(v, kind="stable")
         return cls(order, v[order], r[order])
 
-    def inside(self, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the line problem of membership c, in the order of the data: distinct v, and c r summed over ties.
+    def inside(self, places: IntArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the line problem of the members at these places of the order: distinct v, and c r summed over ties.
 
         Rows without mass are left out: the gaps around them add up, so the optimum stays.
         """
-        c = c[self.order]
-        live = np.flatnonzero(c)
-        v, mass = self.v[live], self.r[live] * c[live]
+        v, mass = self.v[places], self.r[places] * c
         moved = mass != 0.0
         return _sum_ties(v[moved], mass[moved])
 

@@ -35,6 +35,9 @@ PAIRS_IN_CACHE = 1 << 17
 #: Decode tables of so few numbers are multiplied zeros and all, with so many columns.
 SMALL_TABLE, SMALL_WIDTH = 1 << 12, 1 << 10
 
+#: Members of groups of so few levels are gathered level by level.
+FEW_LEVELS = 32
+
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
@@ -606,6 +609,66 @@ class StackedSums:
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+
+
+#: A subpopulation -> the places of its members, increasing, and their memberships.
+Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
+
+
+def members_in(order: IntArray, design: Design) -> Find:
+    """Return what finds the members of a subpopulation among rows in this order.
+
+    Cost: for code columns one sort each, then as many steps as there are members; for others a look at every row.
+
+    >>> find = members_in(np.array([2, 0, 1]), Matrix(np.array([[1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])))
+    >>> [x.tolist() for x in find(0)]
+    [[1, 2], [1.0, 0.5]]
+    """
+    if isinstance(design, Codes):
+        return _among(
+            [t.shape[1] for t in design.decode],
+            [_found_by_level(c[order], t) for c, t in zip(design.codes, design.decode, strict=True)],
+        )
+    if isinstance(design, Stacked):
+        return _among([part.shape[1] for part in design.parts], [members_in(order, part) for part in design.parts])
+
+    def find(j: int) -> tuple[IntArray, FloatArray]:
+        c = design.column(j)[order]
+        places = np.flatnonzero(c)
+        return places, c[places]
+
+    return find
+
+
+def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:
+    """Return what finds members of designs side by side, of so many subpopulations each."""
+    stops = np.cumsum(sizes)
+
+    def find(j: int) -> tuple[IntArray, FloatArray]:
+        k = int(np.searchsorted(stops, j, side="right"))
+        return finds[k](j - int(stops[k]) + sizes[k])
+
+    return find
+
+
+def _found_by_level(codes: IntArray, decode: Decode) -> Find:
+    """Return what finds the members of one code column's groups: the rows of each level stand together."""
+    levels, m = decode.shape
+    by_level = np.argsort(codes, kind="stable")
+    stops = np.cumsum(np.bincount(codes, minlength=levels))
+
+    def find(j: int) -> tuple[IntArray, FloatArray]:
+        table = decode.spread((np.arange(m) == j).astype(np.float64)[:, None])[:, 0]
+        inside = np.flatnonzero(table)
+        if len(inside) == 1:
+            places = by_level[stops[inside[0] - 1] if inside[0] else 0 : stops[inside[0]]]
+        elif 1 < len(inside) <= FEW_LEVELS:
+            places = np.sort(np.concatenate([by_level[stops[k - 1] if k else 0 : stops[k]] for k in inside]))
+        else:
+            places = np.flatnonzero(table[codes])
+        return places, table[codes[places]]
+
+    return find
 
 
 def weighted_gram(C: Design, D: Design, H: FloatArray) -> FloatArray:

@@ -20,7 +20,7 @@ import numpy as np
 
 from lowcal.engines import transport
 from lowcal.engines.line import Passes, SortedRows, passes_for, solve_line, solve_lines
-from lowcal.engines.reference import Design
+from lowcal.engines.reference import Design, members_in
 from lowcal.errors import InvalidInput
 from lowcal.notions.base import Suprema, Witness
 from lowcal.simplex import FloatArray, IntArray
@@ -99,9 +99,14 @@ class Smooth:
         The whole class for scalars; on the simplex a part of it that scales, and that samples can tell from chance.
         """
         lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
+        members = [members_in(line.order, design) for line in lines]
         passes = passes_for(len(p))
         side = _scalar if len(lines) == 1 else _classwise
-        sides = _each(lambda j: side(lines, design.column(j), passes), design.shape[1], passes)
+
+        def solve(j: int) -> Side:
+            return side([line.inside(*find(j)) for line, find in zip(lines, members, strict=True)], passes)
+
+        sides = _each(solve, design.shape[1], passes)
         value = np.array([side[0] for side in sides])
         found = [side[1] for side in sides]
         return Suprema(value, value, np.abs(design.moments(rho)).max(axis=1), found.__getitem__)
@@ -129,9 +134,9 @@ def _line_witness(coordinate: int, v: FloatArray, w: FloatArray) -> Weight:
     return Knots(coordinate, v[bends], w[bends])
 
 
-def _scalar(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
+def _scalar(lines: Sequence[tuple[FloatArray, FloatArray]], passes: Passes) -> Side:
     """Return max(V, V - R) and its witness: one solve serves both signs, as 1 - w is admissible with w (spec 2.3)."""
-    v, mass = lines[0].inside(c)
+    v, mass = lines[0]
     up, w = solve_line(v, mass, passes=passes)
     down = up - float(mass.sum())
     sign = 1.0 if up >= down else -1.0
@@ -139,11 +144,10 @@ def _scalar(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
     return max(up, down), Witness((weight,), np.array([[sign]]))
 
 
-def _classwise(lines: Sequence[SortedRows], c: FloatArray, passes: Passes) -> Side:
+def _classwise(lines: Sequence[tuple[FloatArray, FloatArray]], passes: Passes) -> Side:
     """Return sum_a V_a(lip = 2): weights of the own coordinate only, 2-Lipschitz there (spec 2.4); exact for d = 2."""
     total, weights = 0.0, []
-    for a, line in enumerate(lines):
-        v, mass = line.inside(c)
+    for a, (v, mass) in enumerate(lines):
         value, w = solve_line(v, mass, 2.0, passes=passes)
         total += value
         weights.append(_line_witness(a, v, w))
