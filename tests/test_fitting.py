@@ -135,6 +135,16 @@ def test_noise_floor_is_what_chance_shows() -> None:
     assert fit.noise_floor == pytest.approx(1.96 * np.sqrt(0.3 * 0.7 / 2500), rel=0.3)
 
 
+def test_noise_floor_of_smooth_weights_is_that_of_exact_suprema(data: definition.World) -> None:
+    """It is measured on a grid of predictions, for the same redrawn labels."""
+    options = {"notion": "smooth", "alpha": 1e-6, "max_updates": 1, "stop_at_noise": True, "random_state": 0}
+    floor = multicalibrate(data.y, data.p, data.X, **options).noise_floor
+    rng, p = np.random.default_rng(0), np.asarray(data.p)
+    redrawn = [(rng.random(len(p)) < p).astype(int) for _ in range(40)]
+    exact = [lowcal.measure(y, p, data.X, notion="smooth").largest for y in redrawn]
+    assert floor == pytest.approx(np.quantile(exact, 0.95), rel=0.2)
+
+
 # -------------------------------------------------------------------------------------------- what it tells
 def test_callback_sees_every_record_in_order_and_stops(data: definition.World) -> None:
     seen: list[lowcal.Record] = []

@@ -100,6 +100,23 @@ def test_the_definition_holds_whatever_the_first_step_leaves():
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.parametrize("notion", ["smooth", "full-0.1"])
+def test_smooth_and_full_begin_with_the_line_and_go_on(notion):
+    """The same bump: what the line leaves is mended by the notion's own weights, down to alpha."""
+    rng = np.random.default_rng(4)
+    p, g = rng.random(20_000), rng.integers(0, 2, 20_000)
+    f = np.clip(p + np.where(g == 1, 0.4 * np.sin(2 * np.pi * p), 0.0), 0.02, 0.98)
+    X, y = {"g": np.array(["a", "b"])[g]}, (rng.random(20_000) < f).astype(int)
+    fit = lowcal.multicalibrate(y, p, X, notion=notion, alpha=0.003)
+    assert (fit.status, geometry(fit)) == ("reached", {"mirror"})
+    kinds = [{type(u) for term in update.terms for u in term.weights} for update in fit.predictor.updates]
+    assert kinds[0] == {Monomial, LogOdds}
+    assert not kinds[-1] & {LogOdds}, "the line alone would do, and the test shows nothing"
+    assert lowcal.measure(y, fit.predictor(p, X), X, notion=notion).largest <= 0.003 * (1 + 1e-9)
+    losses = [record.log_loss for record in fit.history]
+    assert losses == sorted(losses, reverse=True)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_not_worse_than_logistic_regression_on_groups_and_slopes(seed):
     """The baseline's home ground: its model is true, and rows are few for 2 x 50 features."""
