@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from time import perf_counter
 
 import numpy as np
+from common import Ours, adult, made_up
 from scipy import sparse
 from sklearn.metrics import log_loss
 
-from lowcal import Groups, multicalibrate
-from lowcal.datasets import make_miscalibrated
 from lowcal.engines import line
 from lowcal.engines.line import PURE, Method, Passes, aggregate, passes_for, solve_line
 from lowcal.engines.reference import Codes, Matrix, Table
@@ -121,21 +119,18 @@ def brackets() -> None:
 
 
 def fits() -> None:
-    """A smooth fit beside the degree-2 fit of the same rows, and log loss on fresh ones."""
-    print("fits of 100 groups, alpha .002                 seconds   updates   / degree-2   log loss")
-    for n in (10_000, 100_000):
-        data = make_miscalibrated(2 * n, n_columns=10, n_levels=10, random_state=0)
-        X = {name: values for name, values in data.X.items() if name.startswith("g")}
-        here, there = ({name: values[half] for name, values in X.items()} for half in (slice(n), slice(n, None)))
+    """Smooth and full fits beside the degree-2 fit of the same rows, by default and Euclidean; log loss on fresh rows."""
+    print("fits, alpha .003                                          seconds   updates   / degree-2   log loss")
+    ways = [(notion, geometry) for notion in ("smooth", "full-0.1") for geometry in (None, "euclidean")]
+    for task in (made_up(10_000, 100), made_up(100_000, 100), adult()):
         least = None
-        for notion, geometry in (("degree-2", None), ("smooth", None), ("smooth", "euclidean")):
-            fit = partial(multicalibrate, data.y[:n], data.p[:n], here, subpopulations=Groups(n_bins=20))
-            run = partial(fit, notion=notion, alpha=0.002, geometry=geometry, random_state=0)
-            taken = median(seconds(run) for _ in range(REPEATS))
-            least, found = least or taken, run()
-            score = log_loss(data.y[n:], found.predictor(data.p[n:], there))
-            name = f"n={n}, {notion}{', ' + geometry if geometry else ''}"
-            print(f"  {name:<44}{taken:10.3f}{found.n_updates:10}{taken / least:12.1f}x{score:11.4f}")
+        for notion, geometry in (("degree-2", None), *ways):
+            model = Ours(task, notion=notion, alpha=0.003, geometry=geometry)
+            taken = median(seconds(model.fit) for _ in range(REPEATS))
+            least = least or taken
+            score = log_loss(task.test.y, model.predict())
+            name = f"{task.name}: {notion}{', ' + geometry if geometry else ''}"
+            print(f"  {name:<55}{taken:8.3f}{model.model.n_updates:10}{taken / least:12.1f}x{score:11.4f}")
 
 
 def main() -> None:

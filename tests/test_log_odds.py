@@ -29,14 +29,15 @@ def geometry(fit):
     return {update.geometry for update in fit.predictor.updates}
 
 
-def test_the_first_step_shifts_and_bends_log_odds_by_group():
+@pytest.mark.parametrize("notion", ["degree-2", "smooth", "full-0.1"])
+def test_the_first_step_shifts_and_bends_log_odds_by_group(notion):
     X, y, p, f = bent(20_000)
-    fit = lowcal.multicalibrate(y, p, X)
+    fit = lowcal.multicalibrate(y, p, X, notion=notion)
     assert (fit.status, fit.n_updates, geometry(fit)) == ("reached", 1, {"mirror"})
     (term,) = fit.predictor.updates[0].terms
     assert term.weights == (Monomial(), LogOdds())
     assert np.abs(fit.predictor(p, X) - f).mean() < 0.01
-    euclidean = lowcal.multicalibrate(y, p, X, geometry="euclidean")
+    euclidean = lowcal.multicalibrate(y, p, X, notion=notion, geometry="euclidean")
     assert np.abs(euclidean.predictor(p, X) - f).mean() > 2 * np.abs(fit.predictor(p, X) - f).mean()
 
 

@@ -15,6 +15,7 @@ from lowcal.engines import kernels, reference, replay
 from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.notions import parse_notion
 from lowcal.updates import MANY, Compiled, Term, Update, table_size
+from lowcal.weights import Knots
 
 N = 400
 
@@ -218,3 +219,30 @@ def test_the_fit_with_and_without_compiled_kernels(geometry: str, monkeypatch: p
         fits.append(multicalibrate(y, p, X, subpopulations=CLASSES["groups"], geometry=geometry, alpha=0.001))
     assert fits[0].n_updates == fits[1].n_updates
     np.testing.assert_allclose(fits[0].predictor(p, X), fits[1].predictor(p, X), atol=1e-10)
+
+
+def test_witnesses_are_evaluated_on_members_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the fit and in prediction; the predictions are those of all rows."""
+    rng = np.random.default_rng(0)
+    p, g = rng.random(600), np.repeat(["a", "b", "c"], 200)
+    y = (rng.random(600) < np.clip(p + np.where(g == "a", 0.3, -0.2) * np.sin(6 * p), 0, 1)).astype(int)
+    seen: list[int] = []
+    evaluated = Knots.__call__
+
+    def record(self: Knots, p: np.ndarray) -> np.ndarray:
+        seen.append(len(p))
+        return evaluated(self, p)
+
+    monkeypatch.setattr(Knots, "__call__", record)
+    kind = {"subpopulations": Groups(everyone=False), "notion": "smooth", "alpha": 0.002, "max_updates": 2}
+    fit = multicalibrate(y, p, {"g": g}, geometry="euclidean", **kind)
+    mended = fit.predictor(p, {"g": g})
+    assert seen
+    assert max(seen) == 200
+    f = p.copy()
+    for update in fit.predictor.updates:
+        moves = [
+            np.where(g == t.family.names[0][2:], t.weights[0](f[:, None]) * t.theta.item(), 0) for t in update.terms
+        ]
+        f = np.clip(f + sum(moves), 0, 1)
+    np.testing.assert_allclose(mended, f, atol=1e-12)

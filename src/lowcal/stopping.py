@@ -9,6 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from lowcal.notions.base import Finite
+from lowcal.notions.smooth import Smooth
 from lowcal.resampling import COARSE, redraw_labels, statistic
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
@@ -86,7 +88,7 @@ def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generat
 
 def _redraw(problem: Problem, p: FloatArray) -> Callable[[FloatArray], float]:
     """Return the largest supremum as a function of the labels; a learner that searches is asked anew for each."""
-    if problem.learner.is_exact:
+    if problem.learner.is_exact and isinstance(problem.notion, Finite | Smooth):
         values = statistic(problem.notion, p, problem.learner.design(), COARSE).values
         return lambda y: float(values(problem.weight[:, None] * (y - p)).max())
 

@@ -338,7 +338,7 @@ class Codes:
         for c, t in zip(self.codes, self.decode, strict=True):
             m = t.shape[1]
             if j < m:
-                return np.asarray(t.spread((np.arange(m) == j).astype(np.float64)[:, None])[:, 0][c])
+                return np.asarray(_memberships(t, j)[c])
             j -= m
         raise IndexError(j)
 
@@ -356,6 +356,11 @@ class Codes:
             return every[: H.shape[1]]
 
         return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
+
+
+def _memberships(decode: Decode, j: int) -> FloatArray:
+    """Return the membership of every level in one group."""
+    return decode.spread((np.arange(decode.shape[1]) == j).astype(np.float64)[:, None])[:, 0]
 
 
 class CodeSums:
@@ -653,12 +658,11 @@ def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:
 
 def _found_by_level(codes: IntArray, decode: Decode) -> Find:
     """Return what finds the members of one code column's groups: the rows of each level stand together."""
-    levels, m = decode.shape
     by_level = np.argsort(codes, kind="stable")
-    stops = np.cumsum(np.bincount(codes, minlength=levels))
+    stops = np.cumsum(np.bincount(codes, minlength=decode.shape[0]))
 
     def find(j: int) -> tuple[IntArray, FloatArray]:
-        table = decode.spread((np.arange(m) == j).astype(np.float64)[:, None])[:, 0]
+        table = _memberships(decode, j)
         inside = np.flatnonzero(table)
         if len(inside) == 1:
             places = by_level[stops[inside[0] - 1] if inside[0] else 0 : stops[inside[0]]]

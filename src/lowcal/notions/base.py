@@ -72,7 +72,10 @@ class Notion(Protocol):
         ...
 
     def probes(self, d: int) -> Sequence[Weight]:
-        """Return a few weights with which a learner is asked for subpopulations."""
+        """Return a few weights with which a learner is asked for subpopulations.
+
+        Where they contain 1 and f, block fits of a binary problem on listed subpopulations begin in log odds.
+        """
         ...
 
     def features(self, p: FloatArray) -> Sequence[Weight]:
