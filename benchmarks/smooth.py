@@ -119,7 +119,7 @@ def brackets() -> None:
 
 
 def fits() -> None:
-    """Smooth and full fits beside the degree-2 fit of the same rows, by default and Euclidean; log loss on fresh rows."""
+    """Smooth and full fits beside degree 2 on the same rows, by default and Euclidean, with log loss on fresh rows."""
     print("fits, alpha .003                                          seconds   updates   / degree-2   log loss")
     ways = [(notion, geometry) for notion in ("smooth", "full-0.1") for geometry in (None, "euclidean")]
     for task in (made_up(10_000, 100), made_up(100_000, 100), adult()):
