@@ -32,6 +32,7 @@ from lowcal.frames import Table
 from lowcal.inputs import read_outcomes
 from lowcal.notions import LowDegree
 from lowcal.reports import Verdict
+from lowcal.subpopulations.base import LeftOut
 
 NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "full-0.2", "smooth"]
 
@@ -315,7 +316,7 @@ def test_a_learned_group_that_nobody_of_the_judging_rows_belongs_to(monkeypatch,
     rng = np.random.default_rng(0)
     y, p = (rng.random((n, 1)) < 0.3).astype(float), rng.random((n, 1))
     panel = Panel(y, p, np.full(n, 1 / n), Matrix(np.column_stack([np.ones(n), np.zeros(n)])), ("everyone", "none"))
-    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], False))
+    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], False, LeftOut()))
     report = audit(y.ravel(), p.ravel(), notion=notion, method=method, random_state=0)
     none = report.finding("none")
     assert (none.violation, none.mass, none.n_effective) == (0.0, 0.0, 0.0)
@@ -351,7 +352,7 @@ def panels_of(x, y, p, seed=0):
 
 def test_what_a_learner_finds_is_judged_on_other_rows():
     x, y, p = halves()
-    (whole, first, second), is_exact = panels_of(x, y, p)
+    (whole, first, second), is_exact, _ = panels_of(x, y, p)
     assert not is_exact
     assert whole.names == ("everyone",)
     assert len(first.y) + len(second.y) == len(y)
@@ -360,7 +361,7 @@ def test_what_a_learner_finds_is_judged_on_other_rows():
     # the labels that judge have no say in what is judged
     judged = {tuple(row) for row in first.p}
     flipped = np.array([1 - b if (a,) in judged else b for a, b in zip(p, y, strict=True)])
-    (_, again, other), _ = panels_of(x, flipped, p)
+    (_, again, other), _, _ = panels_of(x, flipped, p)
     assert again.names == first.names
     assert other.names != second.names
 
@@ -560,3 +561,57 @@ def test_smooth_weights_of_several_classes_are_bracketed_for_few_rows(n, monkeyp
     assert report.violation <= every.violation[0] + 1e-12
     monkeypatch.setattr(auditing, "BRACKET_ROWS", 10)
     assert audit(d.y, d.p, notion="smooth", random_state=0).notes[0].endswith("its own probability.")
+
+
+def test_groups_that_are_too_small_to_be_examined_are_named():
+    rng = np.random.default_rng(0)
+    n = 4000
+    p = rng.uniform(0.2, 0.8, n)
+    y = (rng.random(n) < p).astype(int)
+    few = np.where(np.arange(n) < 29, "b", "a")
+    options = {"alpha": 0.1, "random_state": 0, "null_draws": 19}
+    report = audit(y, p, {"g": few}, subpopulations=Groups(["g"]), **options)
+    assert report.verdict == "satisfied"
+    assert "not examined, as there are too few rows (min_mass): g=b (29 rows)." in report.notes
+    assert any("g=b (29 rows)" in line for line in str(report).splitlines())
+    members = np.column_stack([few == "b", few == "a"]).astype(float)
+    report = audit(y, p, members, subpopulations=lowcal.Memberships(["b", "a"]), **options)
+    assert "not examined, as there are too few rows (min_mass): b (29 rows)." in report.notes
+    both = Groups(["g"]) + lowcal.Groups(["g"], everyone=False)
+    assert sum("g=b" in note for note in audit(y, p, {"g": few}, subpopulations=both, **options).notes) == 1
+
+
+def test_a_column_of_which_nothing_can_be_examined_is_not_satisfied():
+    rng = np.random.default_rng(0)
+    n = 4000
+    p = rng.uniform(0.2, 0.8, n)
+    y = (rng.random(n) < p).astype(int)
+    X = {"id": np.array([f"k{i}" for i in range(n)]), "g": np.where(rng.random(n) < 0.5, "a", "b")}
+    report = audit(y, p, X, subpopulations=Groups(), alpha=0.1, random_state=0, null_draws=19)
+    assert report.verdict == "undecided"
+    assert "not examined, as there are too few rows (min_mass): 4,000 values of id (4,000 rows)." in report.notes
+    assert any(note.startswith("no group of id could be examined") for note in report.notes)
+    assert audit(y, p, X, subpopulations=Groups("g"), alpha=0.1, random_state=0, null_draws=19).verdict == "satisfied"
+
+
+def test_smooth_weights_of_several_classes_are_never_satisfied():
+    """A violation that class-wise weights do not see: labels depend on the order of all three probabilities."""
+    import itertools
+
+    orders = list(itertools.permutations(range(3)))
+    P = np.array([0.5, 0.3, 0.2])[np.array(orders)]
+    sign = np.array([np.linalg.det(np.eye(3)[list(order)]) for order in orders]).round()
+    truth = P + sign[:, None] * np.where(P == 0.5, 0.18, -0.09)
+    rng = np.random.default_rng(0)
+    i = rng.integers(6, size=3000)
+    y = (rng.random(3000)[:, None] > np.cumsum(truth[i], 1)).sum(1).clip(0, 2)
+    report = audit(y, P[i], notion="smooth", alpha=0.04, random_state=0, null_draws=19)
+    assert (report.verdict, report.certified_alpha) == ("undecided", 1.0)
+    assert report.findings[0].upper < 0.04  # what is said of class-wise weights
+
+
+def test_a_name_with_a_line_break_stays_in_its_line(data):
+    g = np.where(np.arange(len(data.y)) % 2 == 0, "a\nb", "c")
+    report = audit(data.y, data.p, {"g": g}, random_state=0, null_draws=19)
+    assert "g=a\\nb" in str(report)
+    assert report.finding("g=a\nb").mass == pytest.approx(0.5, abs=0.01)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+import lowcal
 from lowcal import certificates
 from lowcal.certificates import Bags, Panel, Statistic, band, bernstein, hoeffding, null_test, standard_errors
 from lowcal.engines import reference
@@ -103,7 +104,7 @@ def test_bernstein_never_exceeds_what_the_mass_allows():
 
 def test_the_mass_limit_solves_the_tail_bound():
     panel = sample(500, 1, 4, 4)
-    mu, s = certificates._mass_limit(panel, 0.05), panel.weight.max()
+    mu, s = certificates._mean_limit(panel.mass, panel, 0.05), panel.weight.max()
     np.testing.assert_allclose(mu - panel.mass, np.sqrt(2 * mu * s * log(4 / 0.05)), rtol=1e-9)
 
 
@@ -357,3 +358,34 @@ def test_cells_without_rows_are_constraints_too():
     found = band(panel, Full(0.1), 0.95, "hoeffding", np.random.default_rng(0)).constraints
     assert len(found.weights) == 10
     assert isinstance(evaluate(found.weights, p), CellIds)
+
+
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.1", "smooth"])
+def test_rare_labels_that_were_not_drawn_prove_nothing(notion):
+    """Without one of the rare labels the rows show no variance; an interval of that width would be a point."""
+    n = 1000
+    sure = np.arange(n) < 20
+    p, y = np.where(sure, 1.0, 1e-4), sure.astype(int)
+    report = lowcal.audit(y, p, notion=notion, alpha=0.0005, random_state=0, null_draws=19)
+    assert report.verdict == "undecided"
+    assert report.certified_alpha > 0.00088  # if f* is .001, this is the violation, and one sample in three looks so
+    p3 = np.tile([0.9998, 0.0001, 0.0001], (n, 1))
+    labels = np.where(np.arange(n) < 1, 1, 0)
+    report = lowcal.audit(labels, p3, notion=notion, classes=[0, 1, 2], alpha=0.0005, random_state=0, null_draws=19)
+    assert report.verdict == "undecided"
+    assert report.certified_alpha > 0.001
+
+
+def test_even_rows_and_the_safe_deviation():
+    one, three = sample(400, 1, 3, 5), sample(400, 3, 3, 5)
+    for panel in (one, three):
+        C, w = panel.design.dense(), panel.weight
+        f = np.column_stack([1 - panel.p, panel.p]) if panel.p.shape[1] == 1 else panel.p
+        y = np.column_stack([1 - panel.y, panel.y]) if panel.p.shape[1] == 1 else panel.y
+        gini, size = 2 * (f * (1 - f)).sum(1), np.abs(y - f).sum(1) / 2
+        for j, c in enumerate(C.T):
+            worth = (w @ c) ** 2 / (w**2 @ c**2)
+            assert certificates._even_rows(panel)[j] == pytest.approx(worth * (w * c) @ gini / (w @ c))
+            mean, level = (w * c) @ size, log(3 / 0.05) * w.max()
+            limit = mean + level + sqrt(level * (level + 2 * mean))
+            assert certificates._safe_deviation(panel, 0.05)[j] == pytest.approx(mean + limit)

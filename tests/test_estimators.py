@@ -23,6 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
+from lowcal.errors import InvalidInput
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 
 Classifier, Regressor = MulticalibratedClassifier, MulticalibratedRegressor
@@ -93,6 +94,7 @@ def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
         geometry="mirror",
         random_state=seed,
         callback=lambda r: r.n_updates >= len(chosen.predictor),
+        stop_at_noise=False,
         **options,
     )
     np.testing.assert_array_equal(model.predict_proba(X), again.predictor(p, X))
@@ -399,7 +401,8 @@ def test_a_base_model_without_weights_is_fitted_without(data):
         def fit(self, X, y):
             return super().fit(X, y)
 
-    model = Classifier(Deaf(), random_state=0).fit(coded(numbers, sex), y, sample_weight=np.ones(len(y)))
+    with pytest.warns(UserWarning, match="Deaf.fit takes no sample_weight"):
+        model = Classifier(Deaf(), random_state=0).fit(coded(numbers, sex), y, sample_weight=np.ones(len(y)))
     assert model.n_updates_ >= 0
 
 
@@ -558,3 +561,67 @@ def test_weights_of_a_regressor():
     weighted = Regressor(**options).fit(X, y, sample_weight=w).predict(X)
     repeated = Regressor(**options).fit(np.repeat(X, w.astype(int), axis=0), np.repeat(y, w.astype(int))).predict(X)
     np.testing.assert_allclose(weighted, repeated, atol=1e-6)
+
+
+def test_a_refit_that_fails_leaves_the_estimator_as_it_was(data):
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    model = Classifier(Numbers(), random_state=0, subpopulations=Trees(max_depth=1)).fit(X, y)
+    before = model.predict_proba(X)
+    fitted = []
+
+    class Loud(Numbers):
+        def fit(self, X, y, sample_weight=None):
+            fitted.append(len(y))
+            return super().fit(X, y, sample_weight)
+
+    for wrong in ({"alpha": -1.0}, {"notion": "degre-2"}, {"solver": "none"}, {"subpopulations": "sex"}):
+        kept = {name: model.get_params()[name] for name in (*wrong, "estimator")}
+        with pytest.raises(InvalidInput):
+            model.set_params(estimator=Loud(), **wrong).fit(X, 1 - y)
+        np.testing.assert_array_equal(model.predict_proba(X), before)
+        model.set_params(**kept)
+    assert not fitted  # what can't be right is refused before the base model is trained
+
+    class Slow(Numbers):
+        def fit(self, X, y, sample_weight=None):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(estimator=Slow()).fit(X[:, :1], y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("kind", [Classifier, Regressor])
+def test_columns_are_taken_in_their_order_where_only_one_side_has_names(data, kind):
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    frame = pytest.importorskip("pandas").DataFrame(X, columns=[f"c{j}" for j in range(X.shape[1])])
+    predict = "predict_proba" if kind is Classifier else "predict"
+    for fitted, other in ((frame, X), (X, frame)):
+        model = kind(random_state=0).fit(fitted, y)
+        with pytest.warns(UserWarning, match="feature names"):
+            np.testing.assert_array_equal(getattr(model, predict)(other), getattr(model, predict)(fitted))
+
+
+def test_rows_for_mending_with_one_class(data):
+    numbers, sex, _, _ = data
+    X = coded(numbers, sex)
+    labels = np.where(np.arange(len(X)) == 3, "yes", "no")
+    with pytest.raises(InvalidInput, match=r"kept for mending .* holds one class only: .*'no'"):
+        Classifier(Numbers(), random_state=0).fit(X, labels)
+    weight = (labels == "no").astype(float)
+    with pytest.raises(InvalidInput, match=r"^y holds one class only in the rows with weight: .*'no'"):
+        Classifier(random_state=0).fit(X, labels, sample_weight=weight)
+
+
+def test_few_rows_do_not_spoil_a_base_model():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    X, fresh = rng.normal(size=(150, 5)), rng.normal(size=(5000, 5))
+    truth = [1.0 / (1.0 + np.exp(0.7 * x[:, 1] - x[:, 0])) for x in (X, fresh)]
+    y, labels = ((rng.random(len(t)) < t).astype(int) for t in truth)
+    model = Classifier(LogisticRegression(), random_state=0).fit(X, y)
+    base, mended = (np.square(m.predict_proba(fresh)[:, 1] - labels).mean() for m in (model.estimator_, model))
+    assert mended < base + 0.01

@@ -7,6 +7,7 @@ import pytest
 
 import lowcal
 from lowcal import Groups
+from lowcal.errors import InvalidInput
 from lowcal.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabilities, read_weight
 
 pd = pytest.importorskip("pandas")
@@ -246,3 +247,11 @@ def test_forms_of_y_lead_to_the_same_fit(data):
         np.testing.assert_array_equal(fit.predictor(data.p, data.X), expected)
     swapped = lowcal.multicalibrate(1 - data.y, data.p, data.X, classes=[1, 0], **options)
     np.testing.assert_array_equal(swapped.predictor(data.p, data.X), expected)
+
+
+def test_rounding_errors_of_probabilities_are_clipped() -> None:
+    given = np.array([0.5, 1.0 + 1e-7, -1e-17])
+    assert read_outcomes([0, 1, 0], given).p[:, 0].tolist() == [0.5, 1.0, 0.0]
+    assert given[1] > 1.0  # the user's own array stays as it is
+    with pytest.raises(InvalidInput, match=r"p is 1\.00001 in row 1"):
+        read_outcomes([0, 1], [0.5, 1.00001])

@@ -28,6 +28,7 @@ from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_finding
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations.base import LeftOut
 from lowcal.threads import one_blas_thread, spread
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
@@ -178,7 +179,7 @@ def audit(
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
     with one_blas_thread():
-        panels, is_exact = _panels(chosen, table, outcomes, parsed, dealing)
+        panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
         level = 1.0 - (1.0 - confidence) / len(panels)
         bands = [band(panel, parsed, level, method, bounding) for panel in panels]
         is_label = outcomes.layout.classes is not None
@@ -187,8 +188,10 @@ def audit(
             _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
         ]
         binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
-    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact)
+    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out)
     report = _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
+    if left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
+        report = replace(report, verdict=Verdict.UNDECIDED)
     kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
     seed = int(random_state) if isinstance(random_state, int | np.integer) else None
     return replace(report, reliability=kept, seed=seed)
@@ -209,17 +212,20 @@ def _check_options(alpha: object, confidence: object, method: str, null_draws: o
 
 def _panels(
     chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
-) -> tuple[list[Panel], bool]:
-    """Return what is judged on all rows, and for a learner what each half of the rows found, judged on the other."""
+) -> tuple[list[Panel], bool, LeftOut]:
+    """Return what is judged on all rows, and for a learner what each half of the rows found, judged on the other.
+
+    Then whether that is the whole class, and which groups of it hold too few rows to be judged.
+    """
     learner = chosen.prepare(table, outcomes.weight)
     whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names)
     if learner.is_exact:
-        return [whole], True
+        return [whole], True, learner.left_out
     halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
     if any(outcomes.weight[half].sum() <= 0 for half in halves):
         raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
     crossed = [_crossed(chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
-    return [whole, *(panel for panel in crossed if panel is not None)], False
+    return [whole, *(panel for panel in crossed if panel is not None)], False, learner.left_out
 
 
 def _crossed(
@@ -255,6 +261,7 @@ def _notes(
     bands: Sequence[Band],
     nulls: Sequence[Null],
     is_exact: bool,
+    left_out: LeftOut,
 ) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
     notes = []
@@ -275,6 +282,11 @@ def _notes(
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if outcomes.layout.classes is None:
         notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
+    if left_out.groups:
+        notes.append(f"not examined, as there are too few rows (min_mass): {', '.join(left_out.groups)}.")
+    if left_out.columns:
+        columns = ", ".join(left_out.columns)
+        notes.append(f"no group of {columns} could be examined: give more rows, other values or a smaller min_mass.")
     empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
     if empty:
         notes.append(f"no row belongs to {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}.")
@@ -308,6 +320,8 @@ def _report(
 ) -> AuditReport:
     lower = max(float(one.lower.max()) for one in bands)
     upper = min(1.0, max(float(one.upper.max()) for one in bands))
+    if isinstance(notion, Smooth) and outcomes.layout.d > 1:
+        upper = 1.0  # only class-wise weights are judged: nothing bounds the others
     verdict = Verdict.VIOLATED if lower > alpha else Verdict.SATISFIED if upper <= alpha else Verdict.UNDECIDED
     findings = [
         one

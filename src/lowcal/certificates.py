@@ -124,7 +124,6 @@ def _finite_band(panel: Panel, notion: Finite, beta: float, method: Method, rng:
     if method != "bootstrap":
         half = _finite_sample(panel, v, se, beta, method)
         return _limits(notion, found, Constraints(weights, v, se, half))
-    small = panel.n_effective < SMALL
     safe = _finite_sample(panel, v, se, beta, "bernstein")
     resampled = _resample(panel, notion, weights, U, v.shape, beta, rng)
     # the error of the normal tail at q is of the order q^3 / sqrt(rows)
@@ -133,7 +132,7 @@ def _finite_band(panel: Panel, notion: Finite, beta: float, method: Method, rng:
     plain = _limits(notion, found, Constraints(weights, v, se, half))
     if notion.is_largest(v.shape[2]):
         return plain
-    deviation = np.where(small, plain.half, resampled.deviation)
+    deviation = np.where(_even_rows(panel) < SMALL, _safe_deviation(panel, beta), resampled.deviation)
     lower, upper = np.maximum(found.value - deviation, 0.0), found.upper + deviation
     return Band(found, lower, upper, deviation, plain.constraints)
 
@@ -148,6 +147,23 @@ def _worth(panel: Panel, U: Evaluated) -> FloatArray:
     rows = effective_rows(mass, moments(panel.design.squared(), square, np.square(weight)))
     balance = moments(panel.design, U, 4.0 * weight * panel.p * (1.0 - panel.p))
     return np.asarray(rows * balance / np.maximum(mass, np.finfo(float).tiny))
+
+
+def _even_rows(panel: Panel) -> FloatArray:
+    """Return how many rows with even labels every subpopulation is worth: a row counts 2 sum_a f_a (1 - f_a)."""
+    balance = 2.0 * (panel.p * (1.0 - panel.p)).sum(axis=1) * (2.0 if panel.p.shape[1] == 1 else 1.0)
+    share = panel.design.moments((panel.weight * balance)[:, None])[:, 0]
+    return np.asarray(panel.n_effective * share / np.maximum(panel.mass, np.finfo(float).tiny))
+
+
+def _safe_deviation(panel: Panel, beta: float) -> FloatArray:
+    """Return what no supremum deviates by, at any number of rows: it exceeds E[c |y - f|] neither here nor there.
+
+    |y - f| is half the sum over the classes, so that it is at most one.
+    """
+    size = np.abs(panel.y - panel.p).sum(axis=1) * (1.0 if panel.p.shape[1] == 1 else 0.5)
+    mean = panel.design.moments((panel.weight * size)[:, None])[:, 0]
+    return np.asarray(mean + _mean_limit(mean, panel, beta))
 
 
 def _limits(notion: Finite, found: Suprema, constraints: Constraints) -> Band:
@@ -179,7 +195,7 @@ def _finite_sample(panel: Panel, v: FloatArray, se: FloatArray, beta: float, met
         return np.full(v.shape, hoeffding(panel.energy, v.size, beta))
     n, largest = len(panel.weight), float(panel.weight.max())
     half = bernstein(se, n, n * largest, v.size, beta)
-    return np.minimum(half, np.abs(v) + _mass_limit(panel, beta / 2)[:, None, None])
+    return np.minimum(half, np.abs(v) + _mean_limit(panel.mass, panel, beta / 2)[:, None, None])
 
 
 def hoeffding(energy: float, n_pairs: int, beta: float) -> float:
@@ -206,14 +222,14 @@ def bernstein(se: FloatArray, n: int, spread: float, n_pairs: int, beta: float) 
     return np.asarray(se * sqrt(2.0 * level) + 14.0 * spread * level / (3.0 * (n - 1)))
 
 
-def _mass_limit(panel: Panel, beta: float) -> FloatArray:
-    """Return an upper confidence limit on every mass: mu_n + L + sqrt(L (L + 2 mu_n)), L = ln(m / beta) max p_i.
+def _mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
+    """Return upper confidence limits on means of terms in [0, 1]: mu_n + L + sqrt(L (L + 2 mu_n)).
 
-    The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its solution for mu.
+    L = ln(m / beta) max p_i. The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its
+    solution for mu.
     """
-    mass = panel.mass
-    level = log(len(mass) / beta) * float(panel.weight.max())
-    return np.asarray(mass + level + np.sqrt(level * (level + 2.0 * mass)))
+    level = log(len(mean) / beta) * float(panel.weight.max())
+    return np.asarray(mean + level + np.sqrt(level * (level + 2.0 * mean)))
 
 
 # --- the multiplier bootstrap -------------------------------------------------------------------------------
@@ -355,9 +371,7 @@ def _sup_band(panel: Panel, notion: Notion, beta: float, method: Method, rng: np
     found = search(panel.p, panel.rho, panel.design)
     if method == "bootstrap":
         draws = _draw_smooth(panel, rng) if isinstance(notion, Smooth) else _draw_suprema(panel, notion, rng)
-        # no violation exceeds the mass, in the sample or out of it
-        safe = panel.mass + _mass_limit(panel, beta)
-        deviation = np.where(panel.n_effective < SMALL, safe, _deviation(draws, beta))
+        deviation = np.where(_even_rows(panel) < SMALL, _safe_deviation(panel, beta), _deviation(draws, beta))
     else:
         compute = statistic(notion, panel.p, panel.design)
         deviation = np.full(panel.design.shape[1], symmetrisation(panel, compute, beta, rng))

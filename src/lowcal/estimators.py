@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,9 +24,10 @@ from sklearn.utils.validation import (
 )
 
 from lowcal.errors import InvalidInput
-from lowcal.fitting import multicalibrate
+from lowcal.fitting import check_class, check_options, multicalibrate
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_share, is_share
+from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
@@ -58,6 +61,30 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: fit a base model on one part, mend it on the other."""
 
     _best_geometry = "euclidean"
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Check the parameters before anything is fitted; where a fit fails, leave the estimator as it was."""
+        before = dict(vars(self))
+        try:
+            alpha = ALPHA if self.alpha is None else self.alpha
+            check_options(alpha, self.solver, self.geometry, self.step, self.validation_fraction, self.max_updates)
+            parse_notion(self.notion)
+            check_class(self.subpopulations)
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    def _by_name(self, X: Any) -> Any:
+        """Return X as the predictor reads it: columns without names, or with new ones, are taken in their order."""
+        names = getattr(self, "feature_names_in_", None)
+        if _is_frame(X):
+            known = {str(name) for name in X.columns}
+            return X if names is not None or known.issuperset(self.predictor_.columns) else np.asarray(X)
+        if names is None or sparse.issparse(X):
+            return X
+        return {name: X[:, j] for j, name in enumerate(names)}
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         """Check X as scikit-learn does; data frames keep their columns, whatever these hold."""
@@ -94,6 +121,13 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         weights = {}
         if base.weight is not None and has_fit_parameter(self.estimator, "sample_weight"):
             weights = {"sample_weight": base.weight}
+        elif base.weight is not None:
+            name = type(self.estimator).__name__
+            warnings.warn(
+                f"{name}.fit takes no sample_weight: the base model is fitted without, and mended with the weights.",
+                UserWarning,
+                stacklevel=4,
+            )
         self.estimator_ = clone(self.estimator).fit(base.X, base.y, **weights)
         return mend
 
@@ -126,9 +160,10 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Fit:
         """Take the chosen number of rounds on all rows; say "reached" only if that is true of what is kept."""
         if status == Status.PATIENCE:  # held-out rows chose the length: no claim is made, so no last search is needed
-            fit = self._run(y, p, part, seed, classes, 0.0, callback=lambda record: record.n_updates >= chosen)
+            enough: dict[str, Any] = {"callback": lambda record: record.n_updates >= chosen}
+            fit = self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, **enough)
             return replace(fit, status=Status.PATIENCE)
-        return self._run(y, p, part, seed, classes, 0.0, max_updates=chosen)
+        return self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, max_updates=chosen)
 
     def _run(
         self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, **end: Any
@@ -244,6 +279,10 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the base model if needed and mend it."""
+        with self._all_or_nothing():
+            return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         X = self._check_features(X, reset=True)
         labels = _check_y(y, X, is_numeric=False)
         check_classification_targets(labels)
@@ -253,6 +292,7 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
             raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
         seed = _seed(self.random_state)
         part = self._fit_parts(X, labels, weight, seed, codes)
+        _check_classes(part, len(labels))
         p = self._start(part.X)
         self._mend(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
         self._remember(X, codes)
@@ -290,13 +330,13 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         """Return the mended probabilities, one column for each of `classes_`."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
-        return self.predictor_(self._start(X), X)
+        return self.predictor_(self._start(X), self._by_name(X))
 
     def staged_predict_proba(self, X: Any) -> Iterator[FloatArray]:
         """Yield the probabilities after each update."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
-        yield from self.predictor_.staged(self._start(X), X)
+        yield from self.predictor_.staged(self._start(X), self._by_name(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class."""
@@ -361,6 +401,10 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the base model if needed and mend it."""
+        with self._all_or_nothing():
+            return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         X = self._check_features(X, reset=True)
         outcome = _check_y(y, X, is_numeric=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
@@ -393,14 +437,14 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
         low, high = self.bounds_
-        return low + (high - low) * self.predictor_(self._start(X), X)
+        return low + (high - low) * self.predictor_(self._start(X), self._by_name(X))
 
     def staged_predict(self, X: Any) -> Iterator[FloatArray]:
         """Yield the predictions after each update."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
         low, high = self.bounds_
-        for p in self.predictor_.staged(self._start(X), X):
+        for p in self.predictor_.staged(self._start(X), self._by_name(X)):
             yield low + (high - low) * p
 
 
@@ -439,6 +483,17 @@ def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
     checked = np.asarray(check(y, multi_output=False, y_numeric=is_numeric))
     check_consistent_length(X, checked)
     return checked
+
+
+def _check_classes(part: _Part, n: int) -> None:
+    """Refuse rows for mending that hold one class only."""
+    labels = np.unique(part.y if part.weight is None else part.y[part.weight > 0.0])
+    if len(labels) == 1:
+        where = "y" if len(part.y) == n else "The part of y that is kept for mending (calibration_fraction)"
+        among = "" if part.weight is None else " in the rows with weight"
+        raise InvalidInput(
+            f"{where} holds one class only{among}: {labels[0]!r}. Calibration needs at least two; give more rows."
+        )
 
 
 def _n_rows(X: Any) -> int:

@@ -87,9 +87,10 @@ def multicalibrate(
     monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
     stop_at_noise : stop at violations that chance would show in a perfect predictor, and take no step along many
-        features that gains no more than noise would. None: only without held-out rows, and where there are at least
-        100 constraints (subpopulations times weights) and fewer than 20 rows for each, or 100 for each if weights
-        are cells: to meet them all would be to learn the rows by heart. False: never.
+        features that gains no more than noise would. None: only without held-out rows, and where rows are so few that
+        to meet all constraints (subpopulations times weights) may be to learn the rows by heart: fewer than 20 for
+        each of at least 100 constraints (100 for each if weights are cells), or 50 to 10,000 in all where a class is
+        searched (trees, linear, any regressor). False: never.
 
     Examples
     --------
@@ -100,7 +101,7 @@ def multicalibrate(
     ('reached', True)
     >>> mended = fit.predictor(data.p, data.X)
     """
-    _check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
+    check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
     notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
@@ -162,17 +163,18 @@ def _remember(fit: Fit, outcomes: Outcomes, table: Frame, mended: FloatArray | N
     remember(len(outcomes.p), outcomes.y[some], end)
 
 
-def _check_options(
+def check_options(
     alpha: object,
     solver: str,
     geometry: str | None,
     step: object,
     validation_fraction: object,
     max_updates: object,
-    monitor: str | None,
-    patience: object,
-    callback: object,
+    monitor: str | None = None,
+    patience: object = None,
+    callback: object = None,
 ) -> None:
+    """Refuse options that have no meaning, before any work is done."""
     check_alpha(alpha)
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
@@ -225,13 +227,18 @@ def choose_subpopulations(subpopulations: Subpopulations | None, X: object, tabl
     """Return the class to use; None is the default for this kind of X."""
     if subpopulations is None:
         return default_subpopulations(table)
-    if not isinstance(subpopulations, Subpopulations):
-        raise InvalidInput(
-            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
-        )
+    check_class(subpopulations)
     if X is None:
         raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
     return subpopulations
+
+
+def check_class(subpopulations: object) -> None:
+    """Refuse what is not a class of subpopulations, nor None."""
+    if subpopulations is not None and not isinstance(subpopulations, Subpopulations):
+        raise InvalidInput(
+            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
+        )
 
 
 def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator) -> np.typing.NDArray[np.bool_]:

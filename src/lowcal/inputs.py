@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Rows of multi-class probabilities may miss a sum of 1 by this much (float32 models do); they are then normalised.
 SUM_TOLERANCE = 1e-4
+#: Probabilities may be outside [0, 1] by this much, and are then clipped.
+RANGE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _probabilities(given: FloatArray, layout: Layout) -> FloatArray:
     if array.shape[1] not in allowed:
         wanted = "shape (n,) or (n, 2)" if layout.n_classes == 2 else f"{layout.n_classes} columns"
         raise InvalidInput(f"p must have {wanted}, but its shape is {given.shape}.")
-    _check_range(array)
+    array = _in_range(array)
     if array.shape[1] == 1:
         return array
     array = _normalise(array)
@@ -182,18 +184,19 @@ def _as_labels(y: Any) -> NDArray[Any]:
     return labels
 
 
-def _check_range(p: FloatArray) -> None:
+def _in_range(p: FloatArray) -> FloatArray:
+    """Return probabilities without the rounding errors that sums of single precision have; refuse larger ones."""
     if p.min(initial=0.0) >= 0.0 and p.max(initial=1.0) <= 1.0:  # NaN is neither
-        return
-    good = (p >= 0.0) & (p <= 1.0)
+        return p
+    good = (p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE)
+    if good.all():
+        return np.clip(p, 0.0, 1.0)
     row, column = np.unravel_index(int((~good).ravel().argmax()), p.shape)
     value = p[row, column]
     where = f"row {row}" if p.shape[1] == 1 else f"row {row}, column {column}"
     if not np.isfinite(value):
         raise InvalidInput(f"p is {value} in {where}. Drop or impute these rows: probabilities must be finite.")
-    raise InvalidInput(
-        f"p is {value:.6g} in {where}, outside [0, 1]. Give probabilities, not scores or logits; clip rounding errors."
-    )
+    raise InvalidInput(f"p is {value:.8g} in {where}, outside [0, 1]. Give probabilities, not scores or logits.")
 
 
 def _normalise(p: FloatArray, name: str = "p") -> FloatArray:
@@ -329,6 +332,11 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         raise InvalidInput(
             f"y holds {len(found)} classes ({_some(found)}), but p has {n_classes} columns. "
             "Pass classes=[...] to name the columns of p."
+        )
+    if y.dtype.kind == "f" and not (y == np.floor(y)).all():
+        raise InvalidInput(
+            f"y holds numbers from {y.min():g} to {y.max():g} that are no labels. Outcomes other than labels must "
+            "lie in [0, 1]: bring them and p there, or use MulticalibratedRegressor, which does."
         )
     raise InvalidInput(
         f"y holds {len(found)} classes ({_some(found)}), but p has columns for {n_classes}. "

@@ -262,15 +262,25 @@ class AuditReport:
 
     def _table(self, n: int = 10) -> list[str]:
         shown = self.worst(n)
-        wide = max(13, *(len(one.subpopulation) for one in shown)) + 2
+        names = [_one_line(one.subpopulation) for one in shown]
+        wide = max(13, *map(len, names)) + 2
         head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'a member':>10}   weight"
         rows = [f"  {'subpopulation':<{wide}}{head}"]
-        for one in shown:
+        for name, one in zip(names, shown, strict=True):
             interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
             figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.conditional:>+10.4f}"
-            rows.append(f"  {one.subpopulation:<{wide}}{figures}   {one.weight}")
+            rows.append(f"  {name:<{wide}}{figures}   {one.weight}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
+
+
+def _one_line(name: str) -> str:
+    """Return a name with its line breaks and other controls spelled out.
+
+    >>> print(_one_line("g=a\\nb"))
+    g=a\\nb
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def label_of(layout: Layout, a: int) -> Any:

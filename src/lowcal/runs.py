@@ -27,7 +27,8 @@ class Record:
     """The state after one update.
 
     `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that
-    Algorithm 1 found next, and the supremum in the last record). The held-out figures are None without held-out rows.
+    Algorithm 1 found next, and the supremum in the last record); for smooth weights of three classes or more it is one
+    that a witness shows, until that is at most alpha. The held-out figures are None without held-out rows.
     """
 
     n_updates: int
@@ -94,7 +95,8 @@ class HeldOut:
         if with_violation or self.monitor == "violation":
             rho = o.weight[:, None] * (o.y - self.p)
             design = problem.learner.design(self.rows)
-            violation = float(problem.notion.suprema(self.p, rho, design, problem.alpha).value.max())
+            alpha = None if self.monitor == "violation" else problem.alpha  # what is compared must not be rough
+            violation = float(problem.notion.suprema(self.p, rho, design, alpha).value.max())
         return {
             "held_out_violation": violation,
             "held_out_brier": brier(self.p, o.y, o.weight),

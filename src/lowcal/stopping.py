@@ -42,7 +42,7 @@ _SENTENCES = {
     "give more rows, fewer subpopulations or a larger alpha, or stop_at_noise=False to fit it all the same",
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
-    Status.STOPPED: "the callback asked to stop",
+    Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
 }
 
 Monitor = Literal["brier", "log_loss", "violation"]
@@ -51,6 +51,11 @@ Monitor = Literal["brier", "log_loss", "violation"]
 MANY_CONSTRAINTS, FEW_ROWS = 100, 20
 #: ... or fewer than so many, if weights are cells: every update cuts the rows anew, and new cells have new noise.
 FEW_ROWS_OF_CELLS = 100
+#: ... or fewer than so many in all, if a learner searches: it always finds the groups in which chance is largest. Below
+#: the least, a weight of 2 equals two rows, as scikit-learn asks; redrawn labels could not keep that.
+LEAST_TO_SEARCH, FEW_ROWS_TO_SEARCH = 50, 10_000
+#: Labels are redrawn so many times for listed subpopulations, and for a learner, which has to search anew in each.
+DRAWS, DRAWS_TO_SEARCH = 40, 12
 
 
 @dataclass
@@ -70,18 +75,21 @@ class Patience:
 
 def may_interpolate(problem: Problem, p: FloatArray) -> bool:
     """Say whether the constraints are so many for the rows that to meet them all may be to learn the rows by heart."""
+    rows = 1.0 / float(problem.weight @ problem.weight)
+    if not problem.learner.is_exact:
+        return LEAST_TO_SEARCH <= rows < FEW_ROWS_TO_SEARCH
     weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])
     constraints = problem.learner.design().shape[1] * len(weights)
     least = FEW_ROWS_OF_CELLS if any(isinstance(u, Cell) for u in weights) else FEW_ROWS
-    rows = 1.0 / float(problem.weight @ problem.weight)
     return constraints >= MANY_CONSTRAINTS and rows < least * constraints
 
 
-def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int = 40) -> float:
+def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int | None = None) -> float:
     """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
+    draws = draws or (DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH)
     found = _redraw(problem, p)
     return float(np.quantile([found(redraw_labels(p, random_state)) for _ in range(draws)], 0.95))
 

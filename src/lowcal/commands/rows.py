@@ -20,7 +20,7 @@ from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.fields import Kind
 from lowcal.files.opening import Source, find_column, open_table
 from lowcal.frames import Table
-from lowcal.inputs import SUM_TOLERANCE
+from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
 
@@ -172,13 +172,13 @@ def _matrix(columns: Sequence[NDArray[Any]]) -> FloatArray:
 def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
     """Refuse what is not a probability, or rows of several that do not sum to one."""
     for name, p in zip(names, columns, strict=True):
-        bad = ~((p >= 0.0) & (p <= 1.0))
+        bad = ~((p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE))
         if bad.any():
             row = int(bad.argmax())
             if np.isnan(p[row]):
                 raise lacks(name, before + row)
             raise InvalidInput(
-                f"{place(name, before + row)}: {p[row]:.6g} is not a probability. Give numbers in [0, 1], not scores, "
+                f"{place(name, before + row)}: {p[row]:.8g} is not a probability. Give numbers in [0, 1], not scores, "
                 "logits or percentages."
             )
     if len(names) > 1:

@@ -35,7 +35,8 @@ class Full:
             raise InvalidInput(f"The width of the cells must be in (0, 1], but {self.width!r} was given.")
 
     def __str__(self) -> str:
-        return f"full-{self.width:.12g}"
+        short = f"{self.width:.12g}"
+        return f"full-{short if float(short) == self.width else repr(float(self.width))}"
 
     def gain(self, d: int) -> float:
         """Return 1: the supremum is attained by its witness."""

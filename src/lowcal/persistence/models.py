@@ -30,6 +30,7 @@ from lowcal.subpopulations import (
     Linear,
     Memberships,
     Private,
+    Regressor,
     Thresholds,
     Trees,
     Union,
@@ -175,9 +176,15 @@ def write_value(value: Any, what: str) -> Any:
         return check_plain(value.tolist() if isinstance(value, np.ndarray) else value, what)
     except InvalidInput as error:
         raise InvalidInput(
-            f"{what} is {value!r}, which is not lowcal's own and can't be saved. Save the predictor alone: "
-            "lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
+            f"{what} is {value!r}, which is not lowcal's own and can't be saved. {_remedy(value)}"
         ) from error
+
+
+def _remedy(value: Any) -> str:
+    """Say how to keep what can't be saved; the predictor of a foreign regressor can't be saved either."""
+    if isinstance(value, Regressor):
+        return "Use pickle or joblib, and only with files you trust."
+    return "Save the predictor alone: lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
 
 
 def read_value(at: Plain, allowed: Sequence[type]) -> Any:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,8 @@ class CodeFamily:
         return {"kind": "codes", "names": list(self.names), "tables": tables}
 
 
+#: Of so many groups that are too small the names are said.
+MOST_LISTED = 3
 #: The table of a code column with one level and one group.
 _ONE = Table(sparse.csr_array(np.ones((1, 1))))
 
@@ -146,6 +148,13 @@ class Offer:
 Learn = Callable[[FloatArray], Sequence[Family]]
 
 
+class LeftOut(NamedTuple):
+    """Groups that hold too few rows to be examined, in words, and the columns of which no group is examined at all."""
+
+    groups: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
 class WeakLearner:
     """A hypothesis class bound to the rows of one sample.
 
@@ -155,6 +164,7 @@ class WeakLearner:
     weight : the sample weights, which sum to one; E is the mean under them.
     known : the whole class if it can be listed, otherwise what the learner starts with.
     learn : makes new members from the weighted residuals p_i Z_i of shape (n, q); None if `known` is the whole class.
+    left_out : which groups of the class hold too few of these rows to be examined.
     """
 
     def __init__(
@@ -164,7 +174,9 @@ class WeakLearner:
         weight: FloatArray,
         known: Sequence[Family],
         learn: Learn | None = None,
+        left_out: LeftOut | None = None,
     ) -> None:
+        self.left_out = left_out or LeftOut()
         self.encoder = encoder
         self.rows = rows
         self.weight = weight / weight.sum()
@@ -312,6 +324,20 @@ def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
     """Say which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
     return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), np.finfo(float).tiny))
+
+
+def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
+    """Say which groups hold rows, but fewer than min_mass; of many only how many there are.
+
+    >>> list_rare(np.array([40.0, 29.0, 0.0]), lambda j: f"g={j}", "values of g", 30)
+    ['g=1 (29 rows)']
+    >>> list_rare(np.full(2000, 2.0), str, "values of id", 30)
+    ['2,000 values of id (4,000 rows)']
+    """
+    rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
+    if len(rare) > MOST_LISTED:
+        return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
+    return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
 
 
 def check_min_mass(min_mass: object) -> None:

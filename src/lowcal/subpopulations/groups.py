@@ -25,6 +25,7 @@ from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     EVERYONE,
     CodeFamily,
+    LeftOut,
     Subpopulations,
     WeakLearner,
     check_min_mass,
@@ -184,7 +185,9 @@ def _prepare(
     rows = encoder.merge([column.codes for column in found], X.n_rows)
     family = _list_groups(encoder, depth, rows, weigh, [column.mass for column in found], min_mass, everyone)
     require_members(family.names, "The class of groups", min_mass)
-    return WeakLearner(encoder, rows, sample_weight, [family])
+    rare = tuple(group for column in found for group in column.rare)
+    silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
+    return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
 
 
 def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan:

@@ -21,7 +21,7 @@ from lowcal.errors import InvalidInput
 from lowcal.frames import MOST_EXACT, Column, count_bytes
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import effective_rows, is_enough
+from lowcal.subpopulations.base import effective_rows, is_enough, list_rare
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -230,23 +230,31 @@ def _each(sample_weight: FloatArray) -> float | None:
 
 
 class Weighed(NamedTuple):
-    """A column's levels, the level of every row, and sums of w and w^2 for each level."""
+    """A column's levels, the level of every row, and sums of w and w^2 for each level.
+
+    Then what is said of levels that hold too few rows, and whether any holds enough.
+    """
 
     levels: Levels
     codes: IntArray
     mass: FloatArray
+    rare: list[str]
+    is_examined: bool
 
 
 def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weighed:
     """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
     mass = weigh.of_levels(levels, X, codes)
-    enough = is_enough(effective_rows(*mass[FIRST:].T), min_mass)
-    if levels.categories is None or enough.all():
-        return Weighed(levels, codes, mass)
-    kept = replace(levels, categories=tuple(c for c, keep in zip(levels.categories, enough, strict=True) if keep))
-    codes = kept.codes(X)
-    return Weighed(kept, codes, weigh.of_levels(kept, X, codes))
+    worth = effective_rows(*mass.T)
+    enough = is_enough(worth, min_mass)
+    rare, is_examined = list_rare(worth, levels.name, f"values of {levels.column}", min_mass), bool(enough.any())
+    if levels.categories is None or enough[FIRST:].all():
+        return Weighed(levels, codes, mass, rare, is_examined)
+    kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
+    levels = replace(levels, categories=kept)
+    codes = levels.codes(X)
+    return Weighed(levels, codes, weigh.of_levels(levels, X, codes), rare, is_examined)
 
 
 def weighted_values(

@@ -25,11 +25,13 @@ from lowcal.subpopulations.base import (
     EVERYONE,
     Everyone,
     Family,
+    LeftOut,
     Subpopulations,
     WeakLearner,
     check_min_mass,
     effective_rows,
     is_enough,
+    list_rare,
     require_members,
 )
 
@@ -60,11 +62,13 @@ class Memberships(Subpopulations):
         rows = encoder(X)
         C = Members(names, tuple(range(len(names)))).design(rows)
         sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
-        kept = np.flatnonzero(is_enough(effective_rows(sums[:, 0], sums[:, 1]), self.min_mass))
+        worth = effective_rows(sums[:, 0], sums[:, 1])
+        kept = np.flatnonzero(is_enough(worth, self.min_mass))
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
         known: list[Family] = [Everyone(), family] if self.everyone else [family]
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
-        return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names])
+        rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
+        return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
 
     def _read_names(self, X: Frame) -> tuple[str, ...]:
         """Return a name for each column, no two alike."""

@@ -9,7 +9,7 @@ from typing import Any
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Encoder, Family, Offer, Residual, Rows, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Encoder, Family, LeftOut, Offer, Residual, Rows, Subpopulations, WeakLearner
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> Wea
     encoder = UnionEncoder(tuple(one.encoder for one in learners))
     rows = tuple(one.rows for one in learners)
     learn = None if all(one.is_exact for one in learners) else LearnEach(learners)
-    return WeakLearner(encoder, rows, sample_weight, known, learn)
+    rare = dict.fromkeys(group for one in learners for group in one.left_out.groups)  # parts may name the same
+    silent = dict.fromkeys(column for one in learners for column in one.left_out.columns)
+    return WeakLearner(encoder, rows, sample_weight, known, learn, LeftOut(tuple(rare), tuple(silent)))
 
 
 class LearnEach:
