@@ -255,3 +255,21 @@ def test_rounding_errors_of_probabilities_are_clipped() -> None:
     assert given[1] > 1.0  # the user's own array stays as it is
     with pytest.raises(InvalidInput, match=r"p is 1\.00001 in row 1"):
         read_outcomes([0, 1], [0.5, 1.00001])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_p_named_as_the_classes_in_another_order(library: str) -> None:
+    frames = pytest.importorskip(library)
+    rng = np.random.default_rng(0)
+    p, y = rng.dirichlet(np.ones(3), 60), rng.choice(["hi", "lo", "mid"], 60)
+    p[:3], y[:3] = 1 / 3, ["hi", "lo", "mid"]
+    right = frames.DataFrame({name: p[:, a] for a, name in enumerate(["hi", "lo", "mid"])})
+    wrong = right[["lo", "mid", "hi"]]
+    for given, classes in ((right, None), (wrong, ["lo", "mid", "hi"])):
+        assert read_outcomes(y, given, classes=classes).layout.classes == tuple(classes or ("hi", "lo", "mid"))
+    with pytest.raises(InvalidInput, match=r"named lo, mid, hi, but .* hi, lo, mid\. Reorder"):
+        read_outcomes(y, wrong)
+    predictor = lowcal.multicalibrate(y, right, max_updates=1).predictor
+    assert predictor(right).shape == (60, 3)
+    with pytest.raises(InvalidInput, match="Reorder"):
+        predictor(wrong)

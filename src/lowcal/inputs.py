@@ -82,6 +82,7 @@ def read_outcomes(
     check_length("y", len(labels), n)
     weight = read_weight(sample_weight, n)
     coded, layout = _read_y(labels, n_classes, classes, weight)
+    _check_names(p, layout)
     return Outcomes(coded, probabilities, weight, layout)
 
 
@@ -121,7 +122,21 @@ def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
     >>> read_probabilities([0.2, 0.9], Layout(2, None)).shape
     (2, 1)
     """
+    _check_names(p, layout)
     return _probabilities(_as_float(p, "p"), layout)
+
+
+def _check_names(p: object, layout: Layout) -> None:
+    """Refuse a frame whose columns are named as the classes, but stand in another order: they are read in theirs."""
+    given = getattr(p, "columns", None) if hasattr(p, "shape") else None
+    if given is None or layout.classes is None:
+        return
+    names, known = [str(name) for name in given], [str(name) for name in layout.classes]
+    if names != known and sorted(names) == sorted(known):
+        raise InvalidInput(
+            f"The columns of p are named {', '.join(names)}, but p is read in the order of the classes: "
+            f"{', '.join(known)}. Reorder the columns, or pass classes=[...] in the order of the columns."
+        )
 
 
 def _probabilities(given: FloatArray, layout: Layout) -> FloatArray:

@@ -51,7 +51,7 @@ SOLVERS = (
 def fitted(name: str, kind: int | str = 2, **options: object) -> tuple[lowcal.Fit, np.ndarray, object, object]:
     y, p, X = saved.people(kind)
     subpopulations, here, there = saved.tables(name, X)
-    options = {"alpha": 0.02, "max_updates": 3, "random_state": 0, **options}
+    options = {"alpha": 0.02, "max_updates": 3, "random_state": 0, "stop_at_noise": False, **options}
     return multicalibrate(y, p, here, subpopulations=subpopulations, **options), p, here, there
 
 
