@@ -327,6 +327,62 @@ def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
     assert (got["p_yes_calibrated"] != got["p_yes"]).any()
 
 
+def test_probability_columns_are_matched_by_class_in_any_order(here, flowers, capsys):
+    path = as_csv(flowers.rename(columns={"p_rose": "pa", "p_lily": "pb", "p_iris": "pc"}), "abc.csv")
+    options = ["--label", "kind", "--probability", "p_rose,p_lily,p_iris", "--groups", "g", "--seed", "0"]
+    assert main(["fit", as_csv(flowers), *options, "--alpha", "0.005", "--quiet", "--out", "m.json"]) == 0
+    assert main(["predict", "m.json", "t.csv", "--quiet", "--out", "o.csv"]) == 0
+    expected = table("o.csv")
+    for given in (["t.csv", "--probability", "p_iris,p_rose,p_lily"], [path, "--classes", "iris,rose,lily"]):
+        given += [] if given[0] == "t.csv" else ["--probability", "pc,pa,pb"]
+        assert main(["predict", "m.json", *given, "--quiet", "--out", "o.csv"]) == 0
+        names = ("p_iris", "p_rose", "p_lily") if given[0] == "t.csv" else ("pc", "pa", "pb")
+        assert list(table("o.csv"))[-3:] == [f"{name}_calibrated" for name in names]
+        for name, old in zip(names, ("p_iris", "p_rose", "p_lily"), strict=True):
+            np.testing.assert_array_equal(table("o.csv")[f"{name}_calibrated"], expected[f"{old}_calibrated"])
+    assert main(["predict", "m.json", path, "--probability", "pc,pa,pb", "--out", "o.csv"]) == 64
+    assert "pc, pa, pb of --probability may speak of any of the classes rose, lily, iris" in capsys.readouterr().err
+    for wrong, message in (("iris,rose", "names 2 classes"), ("iris,rose,lilly", "Did you mean 'lily'")):
+        assert main(["predict", "m.json", "t.csv", "--classes", wrong, "--out", "o.csv"]) == 64
+        assert message in capsys.readouterr().err
+    main(["audit", "t.csv", *options, "--against", "p_iris,p_lily,p_rose"])
+    old, new = capsys.readouterr().out.split("With p_rose, p_lily, p_iris:\n")
+    assert old == f"With p_iris, p_lily, p_rose:\n{new}\n"
+    assert main(["audit", "t.csv", *options, "--against", "p_iris,p_lily"]) == 65
+    assert "p_iris, p_lily sum to" in capsys.readouterr().err
+    assert main(["audit", "t.csv", *options, "--against", "p_iris"]) == 64
+    assert "The file has 3 classes, but 1 probability column" in capsys.readouterr().err
+
+
+def test_one_column_of_two_classes_speaks_of_its_own_class(here, data, capsys):
+    frame = data.assign(p_no=1 - data["p"], label=np.where(data["y"] == 1, "yes", "no")).rename(columns={"p": "p_yes"})
+    path = as_csv(frame.assign(p2=frame["p_yes"]))
+    options = ["--label", "label", "--probability", "p_yes,p_no", "--groups", "sex", "--seed", "0"]
+    assert main(["fit", path, *options, "--quiet", "--out", "m.json"]) == 0
+    assert main(["predict", "m.json", path, "--quiet", "--out", "o.csv"]) == 0
+    expected = table("o.csv")["p_yes_calibrated"]
+    for given in (["p_yes"], ["p2", "--classes", "yes"], ["p_no,p_yes"]):
+        assert main(["predict", "m.json", path, "--probability", *given, "--quiet", "--out", "o.csv"]) == 0
+        got = table("o.csv")[("p2" if given[0] == "p2" else "p_yes") + "_calibrated"]
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+    assert main(["predict", "m.json", path, "--probability", "p2", "--out", "o.csv"]) == 64
+    assert "p2 of --probability may speak of any of the classes yes, no" in capsys.readouterr().err
+    main(["audit", path, *options, "--against", "p_yes"])
+    old, new = capsys.readouterr().out.split("With p_yes, p_no:\n")
+    assert old.splitlines()[1:4] == new.splitlines()[:3]
+    assert main(["audit", path, *options, "--against", "p2"]) == 64
+    assert "give --against a column for each class" in capsys.readouterr().err
+
+
+def test_classes_with_commas_are_given_one_by_one(here, flowers):
+    frame = flowers.assign(kind=flowers["kind"].replace({"rose": "rose, red"}))
+    options = ["--label", "kind", "--probability", "p_rose,p_lily,p_iris", "--groups", "g", "--quiet"]
+    for given in (["rose, red", "lily", "iris"], ["rose, red", "lily,iris"]):
+        classes = [word for one in given for word in ("--classes", one)]
+        assert main(["fit", as_csv(frame), *options, *classes, "--out", "m.json"]) == 0
+        assert read("m.json").model.layout.classes == ("rose, red", "lily", "iris")
+
+
 # --- audits ------------------------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,7 @@ def _predict(add: _Add) -> None:
     predict.add_argument(
         "--probability", action="append", metavar="P", help="the probability columns (default: those of the fit)"
     )
+    _add_classes(predict)
     output = predict.add_argument_group("output")
     output.add_argument(
         "--out", required=True, metavar="FILE", help=".csv, .csv.gz, .parquet, .json, .jsonl; '-' is standard output"
@@ -286,13 +287,22 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
     )
     data.add_argument("--positive", metavar="VALUE", help="the label that a single probability speaks of (1, true)")
-    data.add_argument("--classes", action="append", metavar="A,B,C", help="the class of each probability, in order")
+    _add_classes(data)
     data.add_argument("--weight", metavar="W", help="the weight of each row")
     data.add_argument(
         "--max-rows",
         type=_whole(0),
         metavar="N",
         help="of a larger file use a random sample (default: 6,000,000 rows, fewer for many classes; 0: all)",
+    )
+
+
+def _add_classes(group: Any) -> None:
+    group.add_argument(
+        "--classes",
+        action="append",
+        metavar="A,B,C",
+        help="the class of each probability, in order (default: as the columns' names tell)",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ def read_labels(
     column: Narrow, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
 ) -> Labels:
     """Return the classes of the rows for one probability (of the positive class) or for one of each class."""
-    found = _values(column)
+    found = values_of(column)
     if len(probability) > 1:
         if positive is not None:
             raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
@@ -42,7 +42,7 @@ def read_labels(
     return _encode(column, {text: one if value == one else negative for text, value in found.items()}, (negative, one))
 
 
-def _values(column: Narrow) -> dict[str, Any]:
+def values_of(column: Narrow) -> dict[str, Any]:
     """Return the distinct labels by their text, sorted; whole numbers as integers."""
     if column.kind is Kind.NUMBER:
         values = [int(v) if v.is_integer() else v for v in np.unique(column.values).tolist()]
@@ -131,14 +131,10 @@ def match_classes(
     (10, 11, '12')
     """
     if classes is not None:
-        if len(classes) != len(probability) or len(set(classes)) < len(classes):
-            raise WrongUsage(
-                f"--classes names {len(set(classes))} classes, but there are {len(probability)} probability columns; "
-                "name each once."
-            )
+        _check_each_once(probability, classes)
         named = list(classes)
     else:
-        named = next((one for one in _candidates(probability) if set(found) <= set(one)), [])
+        named = _named(probability, found)
     unknown = [text for text in found if text not in named]
     if unknown:
         raise InvalidInput(
@@ -146,6 +142,71 @@ def match_classes(
             "their order with --classes."
         )
     return tuple(found.get(text, text) for text in named)
+
+
+def places_of(
+    given: Sequence[str], classes: Sequence[Any], known: Mapping[str, int], named: Sequence[str] | None, option: str
+) -> tuple[int, ...]:
+    """Return which of the classes each probability column speaks of.
+
+    It is as `named` says (a class for each column), else as `known` from columns that were used before, else by the
+    columns' names. One column of two classes that nothing is known of speaks of the positive label, 1 or true.
+
+    >>> places_of(["p_b", "p_c", "p_a"], ["a", "b", "c"], {}, None, "--probability")
+    (1, 2, 0)
+    >>> places_of(["old"], [0, 1], {"p": 1}, None, "--against")
+    (1,)
+    """
+    texts = [str(value) for value in classes]
+    if named is not None:
+        return _named_places(given, texts, named)
+    found = {name: known[name] for name in given if name in known}
+    rest = [name for name in given if name not in found]
+    left = [k for k in range(len(texts)) if k not in found.values()]
+    if len(given) == len(texts) and len(rest) == len(left) <= 1:
+        return tuple({**found, **dict(zip(rest, left, strict=True))}[name] for name in given)
+    if len(given) == 1:
+        if rest and list(known.values()) not in ([], [1]) and list(classes) != [0, 1]:
+            raise _untold(given, texts, option)
+        return (found.get(given[0], 1),)
+    names = _named(given, texts)
+    if not names:
+        raise _untold(given, texts, option)
+    return tuple(texts.index(name) for name in names)
+
+
+def _named_places(given: Sequence[str], texts: Sequence[str], named: Sequence[str]) -> tuple[int, ...]:
+    """Return the places of the classes that were named for the columns."""
+    unknown = [name for name in named if name not in texts]
+    if unknown:
+        raise WrongUsage(
+            f"There is no class {unknown[0]!r}; the classes are {', '.join(texts)}.{suggest(unknown[0], texts)}"
+        )
+    _check_each_once(given, named)
+    return tuple(texts.index(name) for name in named)
+
+
+def _check_each_once(given: Sequence[str], named: Sequence[str]) -> None:
+    """Refuse classes that are not one for each column."""
+    if len(named) != len(given) or len(set(named)) < len(named):
+        raise WrongUsage(
+            f"--classes names {len(set(named))} classes, but there are {len(given)} probability columns; "
+            "name each once."
+        )
+
+
+def _untold(given: Sequence[str], texts: Sequence[str], option: str) -> WrongUsage:
+    way = "name the classes in the order of the columns with --classes"
+    way = way if option == "--probability" or len(given) > 1 else f"give {option} a column for each class"
+    return WrongUsage(
+        f"{', '.join(given)} of {option} may speak of any of the classes {', '.join(texts)}: the names do not tell; "
+        f"{way}."
+    )
+
+
+def _named(names: Sequence[str], classes: Iterable[str]) -> list[str]:
+    """Return the part of each column's name that is its class, if all classes are found so."""
+    return next((one for one in _candidates(names) if set(classes) <= set(one)), [])
 
 
 def _candidates(names: Sequence[str]) -> list[list[str]]:

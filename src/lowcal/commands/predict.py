@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from lowcal.commands.bar import Bar, is_wanted
+from lowcal.commands.labels import places_of
 from lowcal.commands.models import categories_of, load, read_column
 from lowcal.commands.output import check_outputs
-from lowcal.commands.rows import check_probabilities, open_source, split_names
+from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import read_numbers
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
     with open_source(options, options.file) as source:
-        mender = Mender.of(predictor, _probability(options, source, predictor, metadata), source)
+        mender = Mender.of(predictor, *_probability(options, source, predictor, metadata), source)
         names = [name + options.suffix for name in mender.probability]
         _check_new(names, source, options.suffix)
         with (
@@ -48,18 +49,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _probability(
     options: argparse.Namespace, source: Source, predictor: Predictor, metadata: Mapping[str, Any]
-) -> list[str]:
-    """Return the probability columns: as asked for, or those the model was fitted on."""
-    names = split_names(options.probability, source.names) or list(metadata.get("probability") or ())
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the probability columns, as asked for or those of the fit, and which class each speaks of."""
+    fitted = list(metadata.get("probability") or ())
+    names = split_names(options.probability, source.names) or fitted
     if not names:
         raise WrongUsage("The model does not tell which column holds the probability; give --probability.")
-    layout = predictor.layout
-    allowed = (1, 2) if layout.d == 1 else (layout.d,)
-    if len(names) not in allowed:
-        raise WrongUsage(
-            f"The model mends {layout.n_classes} classes, but {len(names)} probability columns were given."
-        )
-    return names
+    n = predictor.layout.n_classes
+    check_number("--probability", names, n, "The model mends")
+    classes = (0, 1) if predictor.layout.classes is None else predictor.layout.classes
+    named = split_classes(options.classes, [str(value) for value in classes], len(names))
+    first = {n: 0, 1: 1}.get(len(fitted))
+    known = {} if first is None else {name: k for k, name in enumerate(fitted, first)}
+    return names, places_of(names, classes, known, named, "--probability")
 
 
 def _check_new(names: Sequence[str], source: Source, suffix: str) -> None:
@@ -77,16 +79,17 @@ class Mender:
 
     predictor: Predictor
     probability: tuple[str, ...]
+    places: tuple[int, ...]
     columns: dict[str, tuple[Any, ...] | None]
     n_rows: int = 0
 
     @classmethod
-    def of(cls, predictor: Predictor, probability: Sequence[str], source: Source) -> Mender:
+    def of(cls, predictor: Predictor, probability: Sequence[str], places: Sequence[int], source: Source) -> Mender:
         """Find the columns that the predictor reads."""
         columns = categories_of(predictor)
         for name in (*probability, *columns):
             find_column(source, name)
-        return cls(predictor, tuple(probability), columns)
+        return cls(predictor, tuple(probability), tuple(places), columns)
 
     def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
         """Yield every batch with the fields of its mended probabilities."""
@@ -102,5 +105,6 @@ class Mender:
         check_probabilities(self.probability, given, self.n_rows)
         read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
         X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
-        mended = self.predictor(given[0] if len(given) == 1 else np.column_stack(given), X)
-        return [Computed(np.ascontiguousarray(column)) for column in mended.reshape(n, -1).T]
+        mended = self.predictor(arrange(given, self.places), X)
+        own = [arrange([mended], self.places)] if len(given) == 1 else [mended[:, place] for place in self.places]
+        return [Computed(np.ascontiguousarray(column)) for column in own]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.commands.bar import Bar, is_wanted
-from lowcal.commands.labels import read_labels
+from lowcal.commands.labels import places_of, read_labels, values_of
 from lowcal.commands.lean import table_of
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
+from lowcal.files.delimited import count
 from lowcal.files.fields import Kind
 from lowcal.files.opening import Source, find_column, open_table
 from lowcal.frames import Table
@@ -126,6 +127,17 @@ def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(part for one in parts for part in one if part))
 
 
+def split_classes(given: Sequence[str] | None, known: Iterable[str], n: int) -> list[str] | None:
+    """Split the classes of n columns at commas, unless each is given by itself or the name of one has commas.
+
+    >>> split_classes(["a,b", "c"], [], 3), split_classes(["a,b", "c"], [], 2), split_classes(["a,b", "c"], ["a,b"], 3)
+    (['a', 'b', 'c'], ['a,b', 'c'], ['a,b', 'c'])
+    """
+    if given is None:
+        return None
+    return list(given) if len(given) == n > 1 else split_names(given, list(known))
+
+
 def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: Sequence[str]) -> list[str]:
     """Return the columns that the subpopulations are functions of."""
     groups, features = (split_names(given, source.names) for given in (options.groups, options.features))
@@ -154,19 +166,47 @@ def _budget(options: argparse.Namespace, n_probabilities: int, n_columns: int) -
 
 def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows:
     columns = gathered.columns
-    names = split_names(options.classes, ()) or None
-    labels = read_labels(columns[roles.label], roles.probability[0], names, options.positive)
-    probability = tuple(_matrix([columns[name].values for name in one]) for one in roles.probability)
+    first, *more = roles.probability
+    named = split_classes(options.classes, values_of(columns[roles.label]), len(first))
+    labels = read_labels(columns[roles.label], first, named, options.positive)
+    places = [tuple(range(len(first))) if len(first) > 1 else (1,)]
+    places += [_places(one, first, labels.classes, named) for one in more]
+    probability = tuple(
+        arrange([columns[name].values for name in names], order)
+        for names, order in zip(roles.probability, places, strict=True)
+    )
     weight = None if roles.weight is None else columns[roles.weight].values.astype(np.float64)
     X = table_of([columns[name] for name in roles.columns], gathered.n_rows)
     return Rows(labels.y, probability, X, weight, labels.classes, roles.columns, roles.probability, gathered.n_in_file)
 
 
-def _matrix(columns: Sequence[NDArray[Any]]) -> FloatArray:
-    """Return one column as it is, several side by side."""
-    return (
-        columns[0].astype(np.float64, copy=False) if len(columns) == 1 else np.column_stack(columns).astype(np.float64)
-    )
+def _places(
+    given: Sequence[str], first: Sequence[str], classes: Sequence[Any] | None, named: Sequence[str] | None
+) -> tuple[int, ...]:
+    """Return which class each column of --against speaks of."""
+    classes = (0, 1) if classes is None else classes
+    check_number("--against", given, len(classes), "The file has")
+    known = {name: k for k, name in enumerate(first, 1 if len(first) == 1 else 0)}
+    return places_of(given, classes, known, named if len(given) == len(first) else None, "--against")
+
+
+def check_number(option: str, given: Sequence[str], n_classes: int, who: str) -> None:
+    """Refuse probability columns that are neither one of each class nor, for two classes, a single one."""
+    if len(given) != n_classes and (len(given), n_classes) != (1, 2):
+        columns = count(len(given), "probability column")
+        raise WrongUsage(f"{who} {n_classes} classes, but {columns} were given with {option}.")
+
+
+def arrange(columns: Sequence[NDArray[Any]], places: Sequence[int]) -> FloatArray:
+    """Return probabilities in the order of the classes; one column alone as that of the second class.
+
+    >>> arrange([np.array([0.25]), np.array([0.75])], (1, 0)).tolist(), arrange([np.array([0.25])], (0,)).tolist()
+    ([[0.75, 0.25]], [0.75])
+    """
+    if len(columns) == 1:
+        alone = columns[0].astype(np.float64, copy=False)
+        return alone if places[0] == 1 else 1.0 - alone
+    return np.column_stack([columns[k] for k in np.argsort(places)]).astype(np.float64)
 
 
 def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
