@@ -255,6 +255,8 @@ def test_numbers_are_what_python_reads():
         (["true", "1"], Kind.TEXT),
         (["a", "NA"], Kind.TEXT),
         (["", "NaN"], None),
+        (["1529984736251830000", "-9223372036854775808"], Kind.WHOLE),
+        (["9223372036854775808"], Kind.NUMBER),
         (["99999999999999999999"], Kind.NUMBER),
     ],
 )
@@ -583,6 +585,24 @@ def test_json_has_records(write, tmp_path, engine):
     records = json.loads((tmp_path / "out.json").read_text())
     assert records[1] == {"id": 2, "zip": "98765", "name": 'say "x"', "n": None, "x": None, "ok": False, "new": 0.5}
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == records
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_long_whole_numbers_keep_their_digits(write, tmp_path, engine, monkeypatch):
+    monkeypatch.setattr(delimited, "BATCH_ROWS", 2)
+    ids, longer = ["1529984736251830001", "7", "-9223372036854775808"], ["1", "2", "18446744073709551615"]
+    path = write("id,longer\n" + "".join(f"{a},{b}\n" for a, b in zip(ids, longer, strict=True)))
+    convert(path, tmp_path / "out.parquet", engine=engine)
+    convert(path, tmp_path / "out.json", engine=engine)
+    found = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert (found["id"], found["longer"]) == ([int(one) for one in ids], longer)
+    records = json.loads((tmp_path / "out.json").read_text())
+    assert [(one["id"], one["longer"]) for one in records] == list(zip(found["id"], longer, strict=True))
+
+
+def test_long_whole_numbers_are_numbers_to_groups(write):
+    path = write("longer\n18446744073709551615\n7\n")
+    assert values(read(path, ["longer"]).columns["longer"]) == [2.0**64, 7.0]
 
 
 def test_parquet_to_every_format(parquet, tmp_path):

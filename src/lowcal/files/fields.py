@@ -29,7 +29,9 @@ from lowcal.simplex import FloatArray
 MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None"})
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
 _LEADING_ZERO = r"^\s*[+-]?0[0-9]"
-_WHOLE = r"-?(0|[1-9][0-9]{0,17})"
+_WHOLE = r"-?(0|[1-9][0-9]{0,18})"
+#: Whole numbers that may not fit into 64 bits.
+_LONG = r"^\s*[+-]?[1-9][0-9]{18,}\s*$"
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -110,11 +112,16 @@ class Written:
         some = Written(list(present), self.decimal)
         if some.has_names() or not all(map(self._is_number, present)):
             return Kind.TEXT
-        return Kind.WHOLE if all(re.fullmatch(_WHOLE, v) for v in present) else Kind.NUMBER
+        is_whole = all(re.fullmatch(_WHOLE, v) for v in present) and not some.has_long()
+        return Kind.WHOLE if is_whole else Kind.NUMBER
 
     def has_names(self) -> bool:
         """Whether some value has a leading zero."""
         return any(re.match(_LEADING_ZERO, value) for value in self.values)
+
+    def has_long(self) -> bool:
+        """Whether some value is a whole number beyond 64 bits."""
+        return any(not _fits(value.strip()) for value in self.values if re.match(_LONG, value))
 
     def _is_number(self, text: str) -> bool:
         return _NUMBER.fullmatch(self._pointed(text)) is not None
@@ -190,13 +197,20 @@ class ArrowWritten:
         if self.has_names():
             return Kind.TEXT
         present = self.values.filter(pc.invert(pc.is_in(self.values, value_set=pa.array(sorted(MISSING)))))
-        return Kind.WHOLE if pc.all(pc.match_substring_regex(present, f"^{_WHOLE}$")).as_py() else Kind.NUMBER
+        is_whole = pc.all(pc.match_substring_regex(present, f"^{_WHOLE}$")).as_py() and not self.has_long()
+        return Kind.WHOLE if is_whole else Kind.NUMBER
 
     def has_names(self) -> bool:
         """Whether some value has a leading zero."""
         import pyarrow.compute as pc
 
         return bool(pc.any(pc.match_substring_regex(self.values, _LEADING_ZERO)).as_py())
+
+    def has_long(self) -> bool:
+        """Whether some value is a whole number beyond 64 bits."""
+        import pyarrow.compute as pc
+
+        return Written(self.values.filter(pc.match_substring_regex(self.values, _LONG)).to_pylist()).has_long()
 
     def numbers(self) -> FloatArray:
         """Return the numbers, NaN where missing."""
@@ -368,6 +382,22 @@ def read_category(text: str, kind: Kind) -> str | bool | None:
     if kind is Kind.BOOLEAN:
         return None if text in MISSING else _TRUTH.get(text, {"0": False, "1": True}.get(text, text))
     return text or None
+
+
+def kept_kind(field: Field) -> Kind | None:
+    """Return the kind that a field is written as where there are types: numbers that would lose digits are text.
+
+    >>> kept_kind(Written(["0.5"])).value, kept_kind(Written(["99999999999999999999"])).value
+    ('numbers', 'text')
+    """
+    kind = field.kind()
+    is_long = kind is Kind.NUMBER and isinstance(field, Written | ArrowWritten) and field.has_long()
+    return Kind.TEXT if is_long else kind
+
+
+def _fits(text: str) -> bool:
+    """Whether a whole number fits into 64 bits."""
+    return len(text) <= 20 and -(2**63) <= int(text) < 2**63
 
 
 def wider(one: Kind | None, other: Kind | None) -> Kind | None:

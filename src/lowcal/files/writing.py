@@ -18,7 +18,7 @@ import numpy as np
 from lowcal.errors import InvalidInput
 from lowcal.files.atomic import atomic_write
 from lowcal.files.delimited import Delimited
-from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, wider
+from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, kept_kind, wider
 from lowcal.files.opening import STREAM, Source, suffix_of
 from lowcal.files.parquet import Parquet, require_pyarrow
 
@@ -109,7 +109,7 @@ def kinds_of(source: Source) -> list[Kind]:
         return [Kind.TEXT] * len(kinds)  # its own types are kept
     for batch in source.batches(open_ones):
         for j in open_ones:
-            kinds[j] = wider(kinds[j], batch.fields[j].kind())
+            kinds[j] = wider(kinds[j], kept_kind(batch.fields[j]))
         open_ones = [j for j in open_ones if kinds[j] is not Kind.TEXT]
     return [kind or Kind.TEXT for kind in kinds]
 
