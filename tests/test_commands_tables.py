@@ -600,6 +600,26 @@ def test_outputs_are_checked_before_any_work(here, data, capsys):
     assert "does not tell a format" in capsys.readouterr().err
 
 
+def test_outputs_that_would_replace_an_input_are_refused(model, data, capsys):
+    path = as_csv(data)
+    (model / "link.csv").symlink_to(path)
+    (model / "hard.json").hardlink_to("m.json")
+    before = {one.name: one.read_bytes() for one in model.iterdir()}
+    for arguments in (
+        ["fit", path, *OPTIONS, "--out", path],
+        ["fit", path, *OPTIONS, "--out", "link.csv"],
+        ["audit", path, *OPTIONS, "--json", f"../{model.name}/{path}"],
+        ["predict", "m.json", path, "--out", path],
+        ["predict", "m.json", path, "--out", "hard.json"],
+    ):
+        assert main(arguments) == 64
+        assert f"The output {arguments[-1]} would replace the input" in capsys.readouterr().err
+    assert main(["audit", path, *OPTIONS, "--html", "a", "--json", "./a"]) == 64
+    assert "Two outputs go to the same place" in capsys.readouterr().err
+    assert {one.name: one.read_bytes() for one in model.iterdir()} == before
+    assert main(["predict", "m.json", path, "--out", "/dev/null", "--format", "csv"]) == 0
+
+
 def test_models_that_can_not_be_used(model, data, capsys):
     path = as_csv(data)
     (model / "bad.json").write_text("{}")

@@ -606,13 +606,14 @@ def test_long_whole_numbers_are_numbers_to_groups(write):
 
 
 def test_parquet_to_every_format(parquet, tmp_path):
-    for name in ("out.csv", "out.csv.gz", "out.parquet", "out.json"):
+    for name in ("out.csv", "out.csv.gz", "out.CSV.GZ", "out.parquet", "out.json"):
         convert(parquet, tmp_path / name)
     again = pl.read_parquet(tmp_path / "out.parquet")
     assert again.drop("new").equals(pl.read_parquet(parquet))
     text = (tmp_path / "out.csv").read_text()
     assert text.splitlines()[1] == "0.5,1,F,Rome,True,,1.50,1,0.0"
-    assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()).decode() == text
+    for name in ("out.csv.gz", "out.CSV.GZ"):
+        assert gzip.decompress((tmp_path / name).read_bytes()).decode() == text
     assert json.loads((tmp_path / "out.json").read_text())[2]["price"] == "2.25"
 
 
@@ -639,6 +640,9 @@ def test_a_name_must_tell_the_format():
         form_of("out.xyz", None)
     assert form_of("out.xyz", "json") == "json"
     assert form_of("-", None) == "csv"
+    for path, form in (("out.parquet.gz", None), ("out.pq.GZ", None), ("out.gz", "parquet")):
+        with pytest.raises(InvalidInput, match=r"leave out \.gz"):
+            form_of(path, form)
 
 
 def test_writing_parquet_without_pyarrow_says_what_to_install(write, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED
 
 def run(options: argparse.Namespace) -> int:
     """Audit a file and return the verdict as an exit code."""
-    check_outputs(options.html, options.json, options.markdown)
+    check_outputs(options.html, options.json, options.markdown, inputs=[options.file])
     rows = read_rows(options, *([options.against] if options.against else []))
     reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None

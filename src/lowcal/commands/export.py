@@ -15,7 +15,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the graph, whole or not at all."""
     if options.out == STREAM or not options.out.endswith(".onnx"):
         raise WrongUsage(f"Export writes ONNX: give a name that ends in .onnx, not {options.out!r}.")
-    check_outputs(options.out)
+    check_outputs(options.out, inputs=[options.model])
     predictor, _ = load(options.model)
     lowcal.to_onnx(predictor, options.out)
     if not options.quiet:

@@ -23,7 +23,7 @@ from lowcal.updates import Predictor
 
 def run(options: argparse.Namespace) -> int:
     """Fit on a file, say what was reached, save the model."""
-    check_outputs(options.out)
+    check_outputs(options.out, inputs=[options.file])
     rows = read_rows(options)
     before: list[float] = []
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 from lowcal.commands.usage import WrongUsage
 from lowcal.files.atomic import check_writable
 from lowcal.files.opening import STREAM
 from lowcal.files.writing import open_bytes
 
 
-def check_outputs(*paths: str | None) -> None:
-    """Refuse, before any work, outputs that can't be written, and two outputs in one place."""
-    given = [path for path in paths if path]
-    if len(set(given)) < len(given):
+def check_outputs(*paths: str | None, inputs: Sequence[str] = ()) -> None:
+    """Refuse, before any work, outputs that can't be written, that replace an input, or that go to one place."""
+    given = [path for path in paths if path is not None]
+    if len({path if path == STREAM else os.path.realpath(path) for path in given}) < len(given):
         raise WrongUsage("Two outputs go to the same place; give each a file of its own.")
     for path in given:
         if path != STREAM:
+            _check_no_input(path, inputs)
             check_writable(path)
+
+
+def _check_no_input(path: str, inputs: Sequence[str]) -> None:
+    """Refuse an output that is the same file as an input, by whatever name; pipes and devices may be both."""
+    for one in inputs:
+        if one != STREAM and os.path.isfile(one) and os.path.exists(path) and os.path.samefile(one, path):
+            raise WrongUsage(f"The output {path} would replace the input {one}; give another name.")
 
 
 def put(text: str, path: str) -> None:

@@ -28,7 +28,7 @@ from lowcal.updates import Predictor
 
 def run(options: argparse.Namespace) -> int:
     """Write all columns of a file and the mended probabilities, in the order of the rows."""
-    check_outputs(options.out)
+    check_outputs(options.out, inputs=[options.model, options.file])
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
     with open_source(options, options.file) as source:

@@ -117,6 +117,11 @@ def suffix_of(path: str) -> str | None:
     return _SUFFIXES.get(name.suffix)
 
 
+def is_packed(path: str) -> bool:
+    """Whether a file's name tells that it is packed."""
+    return path.lower().endswith(".gz")
+
+
 def find_column(source: Source, name: str) -> int:
     """Return the position of a column; one that is not there is an error that names the nearest."""
     if name in source.names:

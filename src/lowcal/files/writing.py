@@ -19,7 +19,7 @@ from lowcal.errors import InvalidInput
 from lowcal.files.atomic import atomic_write
 from lowcal.files.delimited import Delimited
 from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, kept_kind, wider
-from lowcal.files.opening import STREAM, Source, suffix_of
+from lowcal.files.opening import STREAM, Source, is_packed, suffix_of
 from lowcal.files.parquet import Parquet, require_pyarrow
 
 #: A row group of a Parquet file has at least so many rows.
@@ -49,6 +49,8 @@ def form_of(path: str, form: str | None) -> str:
         raise InvalidInput(
             f"The name {path} does not tell a format; end it in .csv, .parquet or .json, or give --format."
         )
+    if found == "parquet" and is_packed(path):
+        raise InvalidInput(f"{path}: Parquet is packed inside, and no program reads it packed again; leave out .gz.")
     return found or "csv"
 
 
@@ -94,7 +96,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     with atomic_write(path) as file:
-        if not path.endswith(".gz"):
+        if not is_packed(path):
             yield file
             return
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
