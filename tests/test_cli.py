@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(quick, tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     assert main(["demo", "--out", str(tmp_path / "file" / "folder"), "--seed", "1"]) == 65
     error = capsys.readouterr().err
-    assert error.startswith("lowcal: could not write")
+    assert error.startswith("lowcal: could not read or write")
     assert "Traceback" not in error
 
 

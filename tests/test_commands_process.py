@@ -1,6 +1,7 @@
 """The command as a process: killed, interrupted or cut off, it leaves whole files; it is silent in a pipe."""
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -138,6 +139,72 @@ def test_nothing_but_the_table_in_a_pipe(folder):
     assert process.returncode == 0
     assert error == b""
     assert out.count(b"\n") == N + 1
+
+
+def shell(folder, line, **environment):
+    """Run a line of a shell in which lowcal is the command."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | environment
+    line = f'lowcal() {{ "{sys.executable}" -m lowcal "$@"; }}\n{line}'
+    return subprocess.run(["bash", "-c", line], cwd=folder, env=known, capture_output=True, text=True, check=False)
+
+
+AUDIT = "--label y --probability p --groups g --seed 0"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("lowcal plan --groups 5 >/dev/full", 65, "could not write to standard output: No space left on device.\n"),
+        ("lowcal predict m.json t.csv --out - >/dev/full", 65, "could not write: the disk is full."),
+        ("lowcal fit no.csv --out m.json 2>/dev/full", 64, ""),
+        (f"lowcal audit no.csv {AUDIT} 2>/dev/full", 65, ""),
+        (f"lowcal fit t.csv {AUDIT} --max-rows 2000 --out x.json >/dev/null 2>/dev/full", 0, ""),
+        ("lowcal plan --groups 5 >&-", 0, ""),
+        ("lowcal predict m.json t.csv --out x.csv >&- 2>&- <&-", 0, ""),
+        ("lowcal predict no.json t.csv --out x.csv 2>&-", 65, ""),
+        ("lowcal predict m.json - --out x.csv <&-", 64, "Standard input is closed"),
+    ],
+)
+def test_streams_that_are_full_or_closed(folder, line, code, said):
+    done = shell(folder, line)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"lowcal: {said}") if said else done.stderr == ""
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_reports_are_written_even_if_nobody_reads_the_text(folder):
+    done = shell(folder, f"lowcal audit t.csv {AUDIT} --json a.json | true; echo ${{PIPESTATUS[0]}}")
+    assert done.stdout == "141\n"
+    assert json.loads((folder / "a.json").read_text())["verdict"] == "violated"
+
+
+def test_letters_that_a_terminal_does_not_know_are_escaped(folder):
+    frame = pd.read_csv(folder / "t.csv")
+    frame.assign(g="中" + frame["g"]).to_csv(folder / "u.csv", index=False)
+    done = shell(folder, f"lowcal audit u.csv {AUDIT}", PYTHONIOENCODING="cp1252")
+    assert done.returncode == 1
+    assert "g=\\u4e2da" in done.stdout
+
+
+def test_pipes_are_files(folder):
+    pd.read_csv(folder / "t.csv").to_parquet(folder / "t.parquet")
+    lines = ["cat t.csv", "gzip -c t.csv", "cat t.parquet"]
+    line = "; ".join(f"lowcal predict <(cat m.json) <({one}) --out {k}.csv || exit" for k, one in enumerate(lines))
+    done = shell(folder, f"{line}; mkfifo named; cat t.csv > named & lowcal predict m.json named --out 3.csv --quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *others = (pd.read_csv(folder / f"{k}.csv") for k in range(4))
+    for other in others:
+        pd.testing.assert_frame_equal(first, other)
+
+
+def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("lowcal.files.writing.join_fields", interrupt)
+    assert main([*PREDICT[:-1], "-"]) == 130
+    assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
 
 
 def test_progress_is_for_terminals(monkeypatch):

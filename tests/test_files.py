@@ -185,6 +185,15 @@ def test_an_unreadable_file_is_told(write, monkeypatch):
         pass
 
 
+def test_a_folder_without_access_is_told(write, monkeypatch):
+    path = write("a\n1\n")
+    monkeypatch.setattr(
+        "pathlib.Path.exists", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+    )
+    with pytest.raises(InvalidInput, match="can't be read: Permission denied"), open_table(str(path)):
+        pass
+
+
 def test_a_missing_column_names_the_nearest(write):
     with (
         open_table(str(write("age,race\n1,2\n"))) as source,

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from lowcal.commands.talk import open_streams, say, silence
 from lowcal.commands.usage import (
     BAD_DATA,
     BROKEN_PIPE,
@@ -41,7 +42,7 @@ _EXAMPLES = """examples:
 
 exit codes:
   0 done (audit: satisfied)   1 audit violated   2 audit undecided   64 wrong usage   65 bad data
-  70 a bug                    130 interrupted
+  70 a bug                    130 interrupted    141 nobody reads the output     143 terminated
 
 'lowcal COMMAND --help' tells more.
 """
@@ -428,23 +429,52 @@ def _encoding(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = parser().parse_args(arguments)
+    open_streams()
+    try:
+        options = parser().parse_args(arguments)
+    except SystemExit as stop:  # help, the version or wrong usage was printed
+        raise SystemExit(_end(int(stop.code or 0))) from None
+    return _end(_attempt(options))
+
+
+def _attempt(options: argparse.Namespace) -> int:
+    """Run the command; what goes wrong is a sentence and an exit code."""
     try:
         with _manners():
-            code = _run(options)
-            sys.stdout.flush()
+            return _run(options)
     except BrokenPipeError:
-        _leave_pipe()
+        silence(sys.stdout)
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _say("interrupted; nothing was written", INTERRUPTED)
+        return _say(f"interrupted; {_left(options)}", INTERRUPTED)
     except _Terminated:
-        return _say("terminated; nothing was written", TERMINATED)
+        return _say(f"terminated; {_left(options)}", TERMINATED)
     except Exception as error:
         if os.environ.get("LOWCAL_DEBUG"):
             raise
         return _say(*_sentence(error, options.command))
+
+
+def _end(code: int) -> int:
+    """Pass on all that was printed; return the exit code, or that of standard output if it fails only now."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        silence(sys.stdout)
+        if code < WRONG_USAGE:
+            is_left = isinstance(error, BrokenPipeError)
+            code = BROKEN_PIPE if is_left else _say(f"could not write to standard output: {error.strerror}.", BAD_DATA)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        silence(sys.stderr)
     return code
+
+
+def _left(options: argparse.Namespace) -> str:
+    """Say what a command that did not come to its end has written."""
+    outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
+    return "standard output is not whole" if "-" in outputs else "nothing was written"
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -466,7 +496,7 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "could not write: the disk is full. Files that were there before are unchanged.", BAD_DATA
     if isinstance(error, OSError):
-        return f"could not write: {error}", BAD_DATA
+        return f"could not read or write: {error}", BAD_DATA
     if isinstance(error, MemoryError):
         return "the memory is not enough; use fewer rows with --max-rows.", BAD_DATA
     what = f"{type(error).__name__}: {error}".replace("\n", " ")
@@ -474,15 +504,8 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"lowcal: {sentence}", file=sys.stderr)
+    say(f"lowcal: {sentence}")
     return code
-
-
-def _leave_pipe() -> None:
-    """Nobody reads standard output any more: let nothing complain of it when Python ends."""
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, sys.stdout.fileno())
-    os.close(silent)
 
 
 class _Terminated(BaseException):
@@ -493,15 +516,15 @@ class _Terminated(BaseException):
 def _manners() -> Iterator[None]:
     """Warnings are sentences (an audit's are part of its report), and a request to end is an exception."""
 
-    def say(message: Warning | str, *_: object, **__: object) -> None:
-        print(f"lowcal: {message}", file=sys.stderr)
+    def warn(message: Warning | str, *_: object, **__: object) -> None:
+        say(f"lowcal: {message}")
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise _Terminated
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AuditWarning)
-        warnings.showwarning = say
+        warnings.showwarning = warn
         try:
             before = signal.signal(signal.SIGTERM, end)
         except ValueError:  # not the main thread

@@ -24,12 +24,13 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(options, *([options.against] if options.against else []))
     reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
+    # files first: nobody may be reading what is printed
+    _write(options, report, before)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
         if before is not None:
             one, other = (", ".join(names) for names in rows.names)
             print(f"With {other}:\n{before}\n\nWith {one}:")
         print(report)
-    _write(options, report, before)
     return _CODES[report.verdict]
 
 

@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 
+from lowcal.commands.talk import say
+
 
 def is_wanted(options: argparse.Namespace) -> bool:
     """Whether progress is shown: as asked for, or else if standard error is a terminal."""
@@ -27,8 +29,7 @@ class Bar:
         if self.is_shown and time.monotonic() - self.last > 0.1:
             self.last = time.monotonic()
             share = min(1.0, done / self.total)
-            line = f"\r{self.what} [{'#' * int(30 * share):<30}] {share:4.0%}"
-            print(line, end="", file=sys.stderr, flush=True)
+            say(f"\r{self.what} [{'#' * int(30 * share):<30}] {share:4.0%}", end="")
 
     def __enter__(self) -> Bar:
         return self
@@ -37,4 +38,4 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_shown and self.last:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            say("\r\x1b[K", end="")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from lowcal.commands.bar import is_wanted
 from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import Rows, read_rows, subpopulations_of
+from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE
 from lowcal.files.opening import STREAM
 from lowcal.fitting import multicalibrate
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         text = describe(fit, before[0] if before else fit.violation, rows)
         where = "" if options.out == STREAM else f"\nWrote {options.out}. Mend new rows with:\n{_next(options)}"
-        print(text + where, file=sys.stderr if options.out == STREAM else sys.stdout)
+        (say if options.out == STREAM else print)(text + where)
     return DONE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from lowcal.commands.labels import places_of
 from lowcal.commands.models import categories_of, load, read_column
 from lowcal.commands.output import check_outputs
 from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
+from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import read_numbers
@@ -98,7 +98,7 @@ class Mender:
             yield batch, self._mend(by_name, batch.n_rows)
             self.n_rows += batch.n_rows
         if self.n_rows == 0:
-            print(f"lowcal: {source.shown} has a header but no rows.", file=sys.stderr)
+            say(f"lowcal: {source.shown} has a header but no rows.")
 
     def _mend(self, fields: Mapping[str, Field], n: int) -> list[Field]:
         given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of, read_labels, values_of
 from lowcal.commands.lean import table_of
+from lowcal.commands.talk import say
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.delimited import count
 from lowcal.files.fields import Kind
-from lowcal.files.opening import Source, find_column, open_table
+from lowcal.files.opening import STREAM, Source, find_column, open_table
 from lowcal.frames import Table
 from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
 from lowcal.simplex import FloatArray
@@ -62,16 +63,17 @@ def read_rows(options: argparse.Namespace, *more: Sequence[str]) -> Rows:
                 source, roles.wanted, check=roles.check, most_rows=budget, seed=options.seed or 0, tell=bar.tell
             )
     if gathered.n_rows < gathered.n_in_file and not options.quiet:
-        print(
+        say(
             f"lowcal: using a random sample of {gathered.n_rows:,} of {gathered.n_in_file:,} rows; "
-            "--max-rows 0 uses all of them.",
-            file=sys.stderr,
+            "--max-rows 0 uses all of them."
         )
     return _rows(options, roles, gathered)
 
 
 def open_source(options: argparse.Namespace, path: str) -> Any:
     """Open a table as the options say."""
+    if path == STREAM and sys.stdin is None:
+        raise WrongUsage("Standard input is closed; give a file, or pass one on with '<'.")
     return open_table(
         path,
         form=options.input_format,

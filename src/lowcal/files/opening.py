@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from lowcal.errors import InvalidInput, MissingColumn, suggest
 from lowcal.files.delimited import Batch, open_delimited
@@ -73,31 +73,47 @@ def open_table(
 
 @contextmanager
 def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
-    """Give the file of a path and how messages call it."""
+    """Give the file of a path and how messages call it; what can be read only once is copied to a file."""
     if path != STREAM:
         check_readable(path)
-        yield Path(path), path
-        return
+        if Path(path).is_file():
+            yield Path(path), path
+            return
     with tempfile.TemporaryDirectory(prefix="lowcal-") as folder:
         file = Path(folder) / "input"
-        with file.open("wb") as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
-        yield file, "standard input"
+        with _reading(path) as stream, file.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        yield file, "standard input" if path == STREAM else path
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[IO[bytes]]:
+    """Open standard input, a pipe or a device."""
+    if path == STREAM:
+        yield sys.stdin.buffer
+        return
+    with Path(path).open("rb") as stream:
+        yield stream
 
 
 def check_readable(path: str) -> None:
     """Refuse a path that no file can be read from, and name the nearest file beside it."""
-    file = Path(path)
+    try:
+        _check_readable(Path(path), path)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
+
+
+def _check_readable(file: Path, path: str) -> None:
     if file.is_dir():
         raise InvalidInput(f"{path} is a folder; give a file.")
     if not file.exists():
         near = suggest(file.name, [one.name for one in file.parent.iterdir()]) if file.parent.is_dir() else ""
         raise InvalidInput(f"There is no file {path}.{near}")
-    try:
-        with file.open("rb") as stream:
-            is_empty = file.is_file() and not stream.read(1)
-    except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
+    if not file.is_file():
+        return  # a pipe that is opened twice would lose its writer
+    with file.open("rb") as stream:
+        is_empty = not stream.read(1)
     if is_empty:
         raise InvalidInput(f"{path} is empty; give a file with a header and at least one row.")
 

@@ -1,0 +1,44 @@
+"""Standard streams that may be closed, full, or unable to write every letter: they change no result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+
+def open_streams() -> None:
+    """Give closed outputs a place where nothing arrives, and write letters that a stream does not know as escapes."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        # no file of ours may get the number of a stream
+        while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(number)
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print on standard error, if anything can be printed there."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Nothing reaches this stream any more: let nothing complain of it when Python ends."""
+    with suppress(OSError):  # a stream without a number needs none of this
+        number = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(number, stream.fileno())
+        finally:
+            os.close(number)
