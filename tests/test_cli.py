@@ -9,6 +9,7 @@ import pytest
 
 import lowcal.demo as demo
 from lowcal.cli import main, parser
+from lowcal.commands.usage import MOST_ROWS
 
 
 @pytest.fixture
@@ -152,8 +153,28 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "--separator", "a"], "'a' does not separate fields"),
         ([*FIT, "--encoding", "klingon"], "'klingon' is not an encoding"),
         ([*FIT, "--decimal", ";"], "invalid choice: ';'"),
-        ([*FIT, "--conf", "1"], "unrecognized arguments: --conf 1"),
-        (["audit", *FIT[1:-2], "--confidence", "1"], "'1' is not a number from 0 to below 1"),
+        ([*FIT, "--conf", "1"], "there is no option --conf. Try 'lowcal fit --help'"),
+        ([*FIT, "--alhpa=1"], "there is no option --alhpa. Did you mean '--alpha'?"),
+        (["fit", "t.csv", "--lable", "y"], "there is no option --lable. Did you mean '--label'? Try 'lowcal fit"),
+        ([*FIT, "more.csv"], "unrecognized arguments: more.csv. Try 'lowcal fit --help'"),
+        (
+            ["adit", "t.csv"],
+            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, reproduce, export). ",
+        ),
+        (["adit", "t.csv"], "Did you mean 'audit'?"),
+        (
+            [*FIT, "--solver", "frist"],
+            "argument --solver: invalid choice: 'frist' (choose from first, worst, block). Did",
+        ),
+        ([*FIT, "--bins", "1"], "argument --bins: '1' is not a whole number of at least 2"),
+        ([*FIT, "--probability", ","], "argument --probability: ',' names nothing"),
+        ([*FIT, "--groups", ""], "argument --groups: '' names nothing"),
+        ([*FIT, "--weight", ""], "argument --weight: the name is empty"),
+        (["audit", *FIT[1:-2], "--against", ""], "argument --against: '' names nothing"),
+        (["audit", *FIT[1:-2], "--json", ""], "argument --json: the name is empty"),
+        (["audit", *FIT[1:-2], "--confidence", "0"], "argument --confidence: '0' is not a number between 0 and 1"),
+        (["audit", *FIT[1:-2], "--confidence", "1"], "argument --confidence: '1' is not a number between 0 and 1"),
+        (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
         (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
         (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),
         (["reproduce", "figure-9"], "invalid choice: 'figure-9'"),
@@ -189,6 +210,14 @@ def test_options_say_what_they_are(capsys):
     assert (options.notion, options.alpha, options.solver, options.progress) == ("degree-2", 0.01, "block", None)
     assert parser().parse_args([*FIT, "--no-progress"]).progress is False
     assert parser().parse_args([*FIT, "--notion", "full-0.1"]).notion == "full-0.1"
+    assert parser().parse_args([*FIT, "--groups", "--a column"]).groups == ["g", "--a column"]
+
+
+@pytest.mark.parametrize(("command", "most"), MOST_ROWS.items())
+def test_help_tells_how_many_rows_are_used(command, most, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"(default: {most:,} rows, fewer for many classes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_needs_no_library():

@@ -51,6 +51,14 @@ def test_a_plan_needs_one_measure_of_the_subpopulations(arguments, capsys):
     assert "--groups N (their number) or --vc N" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [["--alpha", "1e-300"], ["--alpha", "1e-160"], ["--beta", "1e-320"]])
+def test_a_plan_that_can_not_be_counted_is_refused(given, capsys):
+    assert main(["plan", "--groups", "4", *given]) == 64
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "ask for more rows and updates than can be counted" in error
+
+
 def test_reproduce_prints_verdicts_and_writes(tmp_path, capsys):
     folder = tmp_path / "new" / "folder"
     assert main(["reproduce", "example-b1", "--out", str(folder)]) == 0

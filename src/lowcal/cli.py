@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,11 +22,12 @@ from lowcal.commands.usage import (
     BROKEN_PIPE,
     BUG,
     INTERRUPTED,
+    MOST_ROWS,
     TERMINATED,
     WRONG_USAGE,
     WrongUsage,
 )
-from lowcal.errors import AuditWarning, LowcalError
+from lowcal.errors import AuditWarning, LowcalError, suggest
 from lowcal.version import __version__
 
 #: What can be reproduced; `lowcal.reproduction` is not imported for --help.
@@ -89,9 +91,38 @@ _EXPORT = """example:
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors exit with 64, as `sysexits` has it."""
 
+    #: The commands of the command itself, each with a parser of its own.
+    commands: Mapping[str, argparse.ArgumentParser] = {}
+
     def error(self, message: str) -> None:  # type: ignore[override]
         stop = "" if message.endswith((".", "?")) else "."
         self.exit(WRONG_USAGE, f"lowcal: {message}{stop} Try '{self.prog} --help'.\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments; what is left over is an error of the command that was called."""
+        options, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self.commands.get(options.command, self).error(f"unrecognized arguments: {' '.join(rest)}")
+        return options
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse a misspelt option by its own name, not by what is missing without it."""
+        if not self.commands:
+            known = list(self._option_string_actions)
+            for given in takewhile(lambda one: one != "--", args or ()):
+                name = given.split("=", 1)[0]
+                if given.startswith("--") and name not in known and " " not in name:
+                    near = suggest(name[2:], [one[2:] for one in known]).replace(" '", " '--")
+                    self.error(f"there is no option {name}.{near}")
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice, and name the nearest."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(one) for one in action.choices]
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r} (choose from {', '.join(choices)}).{suggest(str(value), choices)}"
+            )
 
 
 # --- the grammar --------------------------------------------------------------------------------------------
@@ -121,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
 
     for build in (_demo, _audit, _fit, _predict, _plan, _reproduce, _export):
         build(add)
+    top.commands = commands.choices
     return top
 
 
@@ -153,7 +185,7 @@ def _audit(add: _Add) -> None:
     _add_subpopulations(audit)
     target = _add_target(audit)
     target.add_argument(
-        "--confidence", type=_share, default=0.95, metavar="C", help="all intervals hold together so surely (0.95)"
+        "--confidence", type=_level, default=0.95, metavar="C", help="all intervals hold together so surely (0.95)"
     )
     target.add_argument(
         "--method",
@@ -162,12 +194,12 @@ def _audit(add: _Add) -> None:
         help="intervals: bootstrap (default), or those that hold for any number of rows",
     )
     target.add_argument(
-        "--against", action="append", metavar="P", help="also audit this earlier probability, to compare"
+        "--against", action="append", type=_names, metavar="P", help="also audit this earlier probability, to compare"
     )
     output = audit.add_argument_group("output ('-' is standard output)")
-    output.add_argument("--html", metavar="FILE", help="write the report as one page")
-    output.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    output.add_argument("--markdown", metavar="FILE", help="write the report as Markdown")
+    output.add_argument("--html", type=_name, metavar="FILE", help="write the report as one page")
+    output.add_argument("--json", type=_name, metavar="FILE", help="write the report as JSON")
+    output.add_argument("--markdown", type=_name, metavar="FILE", help="write the report as Markdown")
     _add_talk(output)
     _add_format(audit)
 
@@ -198,7 +230,9 @@ def _fit(add: _Add) -> None:
     )
     how.add_argument("--max-updates", type=_whole(1), metavar="N", help="stop after so many updates")
     output = fit.add_argument_group("output")
-    output.add_argument("--out", required=True, metavar="FILE", help="where the model goes; '-' is standard output")
+    output.add_argument(
+        "--out", required=True, type=_name, metavar="FILE", help="where the model goes; '-' is standard output"
+    )
     _add_talk(output)
     _add_format(fit)
 
@@ -210,15 +244,23 @@ def _predict(add: _Add) -> None:
         "Mend the probabilities of a CSV or Parquet file with a model that 'lowcal fit' saved.",
         _PREDICT,
     )
-    predict.add_argument("model", metavar="MODEL", help="the saved model")
-    predict.add_argument("file", metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    predict.add_argument("model", type=_name, metavar="MODEL", help="the saved model")
+    predict.add_argument("file", type=_name, metavar="FILE", help="CSV or Parquet; '-' is standard input")
     predict.add_argument(
-        "--probability", action="append", metavar="P", help="the probability columns (default: those of the fit)"
+        "--probability",
+        action="append",
+        type=_names,
+        metavar="P",
+        help="the probability columns (default: those of the fit)",
     )
     _add_classes(predict)
     output = predict.add_argument_group("output")
     output.add_argument(
-        "--out", required=True, metavar="FILE", help=".csv, .csv.gz, .parquet, .json, .jsonl; '-' is standard output"
+        "--out",
+        required=True,
+        type=_name,
+        metavar="FILE",
+        help=".csv, .csv.gz, .parquet, .json, .jsonl; '-' is standard output",
     )
     output.add_argument(
         "--format", choices=("csv", "tsv", "parquet", "json", "jsonl"), help="of --out (default: by its name, or CSV)"
@@ -271,30 +313,33 @@ def _reproduce(add: _Add) -> None:
 
 def _export(add: _Add) -> None:
     export = add("export", "write a saved model as ONNX", "Write a saved model as one ONNX graph.", _EXPORT)
-    export.add_argument("model", metavar="MODEL", help="the saved model")
-    export.add_argument("out", metavar="FILE", help="the graph to write: a name that ends in .onnx")
+    export.add_argument("model", type=_name, metavar="MODEL", help="the saved model")
+    export.add_argument("out", type=_name, metavar="FILE", help="the graph to write: a name that ends in .onnx")
     export.add_argument("--quiet", action="store_true", help="print nothing")
 
 
 def _add_data(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    command.add_argument("file", type=_name, metavar="FILE", help="CSV or Parquet; '-' is standard input")
     data = command.add_argument_group("columns (names with commas: repeat the option)")
-    data.add_argument("--label", required=True, metavar="Y", help="the outcome: text or numbers")
+    data.add_argument("--label", required=True, type=_name, metavar="Y", help="the outcome: text or numbers")
     data.add_argument(
         "--probability",
         required=True,
         action="append",
+        type=_names,
         metavar="P",
         help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
     )
     data.add_argument("--positive", metavar="VALUE", help="the label that a single probability speaks of (1, true)")
     _add_classes(data)
-    data.add_argument("--weight", metavar="W", help="the weight of each row")
+    most = MOST_ROWS[command.prog.split()[-1]]
+    data.add_argument("--weight", type=_name, metavar="W", help="the weight of each row")
     data.add_argument(
         "--max-rows",
         type=_whole(0),
         metavar="N",
-        help="of a larger file use a random sample (default: 6,000,000 rows, fewer for many classes; 0: all)",
+        help=f"of a larger file use a random sample (default: {most:,} rows, fewer for many classes or learners; "
+        "0: all)",
     )
 
 
@@ -302,6 +347,7 @@ def _add_classes(group: Any) -> None:
     group.add_argument(
         "--classes",
         action="append",
+        type=_names,
         metavar="A,B,C",
         help="the class of each probability, in order (default: as the columns' names tell)",
     )
@@ -309,16 +355,22 @@ def _add_classes(group: Any) -> None:
 
 def _add_subpopulations(command: argparse.ArgumentParser) -> None:
     who = command.add_argument_group("subpopulations")
-    who.add_argument("--groups", action="append", metavar="A,B", help="columns whose values make the groups")
+    who.add_argument(
+        "--groups", action="append", type=_names, metavar="A,B", help="columns whose values make the groups"
+    )
     who.add_argument(
         "--depth", type=_whole(1), metavar="N", help="conjunctions of at most N columns (1); trees: their depth (3)"
     )
-    who.add_argument("--bins", type=_whole(1), default=5, metavar="N", help="bins of a numeric column (5)")
+    who.add_argument("--bins", type=_whole(2), default=5, metavar="N", help="bins of a numeric column (5)")
     who.add_argument(
         "--min-mass", type=_whole(0), default=30, metavar="N", help="groups of fewer rows are left out (30)"
     )
     who.add_argument(
-        "--categorical", action="append", metavar="A,B", help="columns of numbers that are names, such as postal codes"
+        "--categorical",
+        action="append",
+        type=_names,
+        metavar="A,B",
+        help="columns of numbers that are names, such as postal codes",
     )
     who.add_argument(
         "--subpopulations",
@@ -326,7 +378,9 @@ def _add_subpopulations(command: argparse.ArgumentParser) -> None:
         default="groups",
         help="groups (default), or found by a learner",
     )
-    who.add_argument("--features", action="append", metavar="A,B", help="columns for trees and linear (default: all)")
+    who.add_argument(
+        "--features", action="append", type=_names, metavar="A,B", help="columns for trees and linear (default: all)"
+    )
 
 
 def _add_target(command: argparse.ArgumentParser) -> Any:
@@ -369,6 +423,18 @@ def _notion(text: str) -> str:
             parse_notion(text)
         except LowcalError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def _names(text: str) -> str:
+    if not text.replace(",", "").strip():
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing")
     return text
 
 

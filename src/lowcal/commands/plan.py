@@ -22,11 +22,22 @@ def run(options: argparse.Namespace) -> int:
         raise WrongUsage(
             "Say how rich the subpopulations are: --groups N (their number) or --vc N (their VC dimension)."
         )
-    notion = parse_notion(options.notion)
+    try:
+        text = _text(parse_notion(options.notion), options)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise WrongUsage(
+            f"--alpha {options.alpha:g} and --beta {options.beta:g} ask for more rows and updates than can be counted; "
+            "give larger ones."
+        ) from error
+    print(text)
+    return DONE
+
+
+def _text(notion: Notion, options: argparse.Namespace) -> str:
+    """Return updates and sample sizes, and what other notions take."""
     who = f"{options.groups:,} groups" if options.vc is None else f"subpopulations of VC dimension {options.vc:g}"
-    print(f"{notion} at alpha={options.alpha:g}, {options.classes} classes, {who}, {1 - options.beta:.0%} confidence\n")
-    print(_updates(notion, options))
-    print(_rows(notion, options))
+    head = f"{notion} at alpha={options.alpha:g}, {options.classes} classes, {who}, {1 - options.beta:.0%} confidence\n"
+    parts = [head, _updates(notion, options), _rows(notion, options)]
     if isinstance(notion, LowDegree) and notion.degree >= 2:
         table = compare(
             options.alpha,
@@ -36,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
             n_subpopulations=options.groups,
             beta=options.beta,
         )
-        print(f"\nWhat other notions would cost for the same: {table}")
-    return DONE
+        parts.append(f"\nWhat other notions would cost for the same: {table}")
+    return "\n".join(parts)
 
 
 def _updates(notion: Notion, options: argparse.Namespace) -> str:

@@ -15,7 +15,7 @@ from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of, read_labels, values_of
 from lowcal.commands.lean import table_of
 from lowcal.commands.talk import say
-from lowcal.commands.usage import WrongUsage
+from lowcal.commands.usage import MOST_NUMBERS, MOST_ROWS, WrongUsage
 from lowcal.errors import InvalidInput
 from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.delimited import count
@@ -25,10 +25,6 @@ from lowcal.frames import Table
 from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
-
-#: Of a larger file a random sample is used, so that memory stays below 1.5 GB: so many rows of two classes and listed
-#: groups, else about so many rows times the numbers that each of them becomes.
-MOST_ROWS, MOST_NUMBERS = {"fit": 14_000_000, "audit": 12_000_000}, 6_000_000
 
 
 @dataclass(frozen=True, eq=False)
