@@ -232,6 +232,31 @@ def test_numbers_that_are_names(here, data):
         np.testing.assert_array_equal(got, expected.predictor(frame["p"], frame[["zip"]].astype(str)))
 
 
+def test_numbers_that_are_names_are_known_however_they_are_written(here, data, capsys):
+    frame = data.assign(zip=8000 + np.arange(N) % 8)
+    options = ["--label", "y", "--probability", "p", "--groups", "zip", "--categorical", "zip", "--quiet"]
+    whole, broken = as_csv(frame, "whole.csv"), as_csv(frame.assign(zip=frame["zip"].astype(float)), "broken.csv")
+    mended = []
+    for fitted_on in (whole, broken):
+        assert main(["fit", fitted_on, *options, "--alpha", "0.005", "--out", "m.json"]) == 0
+        for path in (whole, broken, as_parquet(frame), as_parquet(frame.assign(zip=frame["zip"].astype(float)))):
+            assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+            mended.append(table("o.csv")["p_calibrated"])
+    assert (mended[0] != data["p"]).any()
+    for other in mended[1:]:
+        np.testing.assert_array_equal(mended[0], other)
+    strange = as_csv(frame.assign(zip="AB" + frame["zip"].astype(str)), "strange.csv")
+    capsys.readouterr()
+    assert main(["predict", "m.json", strange, "--out", "o.csv"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "lowcal: the model knows no value of column 'zip': the file holds 'AB8000', the fit had '8000.0'"
+    )
+    for path, quiet in ((strange, ["--quiet"]), (whole, []), (as_csv(frame.assign(zip="")), [])):
+        assert main(["predict", "m.json", path, "--out", "o.csv", *quiet]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_column_names_with_commas_are_given_one_by_one(here, data):
     path = as_csv(data.rename(columns={"sex": "sex, as told", "p": "p,1"}))
     options = ["--label", "y", "--probability", "p,1", "--groups", "sex, as told", "--groups", "age,city", "--quiet"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from lowcal.commands.lean import categories
 from lowcal.errors import InvalidInput
@@ -57,12 +60,44 @@ def read_column(field: Field, name: str, known: tuple[Any, ...] | None, before: 
     if all(isinstance(value, bool) for value in known):
         return categories(name, *field.factorise(Kind.BOOLEAN))
     if any(isinstance(value, str) for value in known):
-        return categories(name, *field.factorise(Kind.TEXT))
+        distinct, places = field.factorise(Kind.TEXT)
+        return categories(name, as_known(distinct, known), places)
     try:
         return Column(name, None, None, field.numbers())
     except NotANumber:
         distinct, places = field.factorise(Kind.TEXT)
         return categories(name, [_number(value) for value in distinct], places)
+
+
+def as_known(values: Sequence[str | None], known: Sequence[Any]) -> list[str | None]:
+    """Return texts as a model knows them, where all that it knows are whole numbers: 105.0 and 105 are one name.
+
+    >>> as_known(["105.0", "106", "x", None], ["105", "106"]), as_known(["105"], ["105.0"])
+    (['105', '106', 'x', None], ['105.0'])
+    >>> as_known(["1.0"], ["1", "a"]), as_known(["1.00"], ["1", "1.0"])
+    (['1.0'], ['1.00'])
+    """
+    names = frozenset(known)
+    are_all_known = names.issuperset(value for value in values if value is not None)
+    if are_all_known or any(_whole(str(name)) is None for name in known):
+        return list(values)
+    by_number = {_whole(str(name)): name for name in known}
+    if len(by_number) < len(known):
+        return list(values)  # 1 and 1.0 are two names here
+    return [value if value is None or value in names else by_number.get(_whole(value), value) for value in values]
+
+
+def _whole(text: str) -> str | None:
+    """Return the whole number that a text writes, without a fraction of zeros; None if it is none."""
+    found = re.fullmatch(r"(-?(?:0|[1-9][0-9]*))(?:\.0*)?", text)
+    return found[1] if found else None
+
+
+def values_of(column: Column) -> list[Any]:
+    """Return the distinct values of a column, none of them missing."""
+    if column.values is not None:
+        return list(np.unique(column.values[~np.isnan(column.values)]).tolist())
+    return list(column.categories or ())
 
 
 def _number(text: str | None) -> float | str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of
-from lowcal.commands.models import categories_of, load, read_column
+from lowcal.commands.models import categories_of, load, read_column, values_of
 from lowcal.commands.output import check_outputs
 from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
 from lowcal.commands.talk import say
@@ -22,7 +22,7 @@ from lowcal.files.delimited import Batch
 from lowcal.files.fields import Computed, Field
 from lowcal.files.opening import STREAM, Source, find_column
 from lowcal.files.writing import form_of, open_writer
-from lowcal.frames import Table
+from lowcal.frames import Column, Table
 from lowcal.updates import Predictor
 
 
@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
             for batch, new in mender(source):
                 writer.write([*batch.fields, *new])
                 bar.tell(batch.position)
+    if not options.quiet:
+        mender.tell_strange()
     if not options.quiet and options.out != STREAM:
         print(f"Wrote {mender.n_rows:,} rows to {options.out}, with {', '.join(names)}.")
     return DONE
@@ -81,6 +83,8 @@ class Mender:
     probability: tuple[str, ...]
     places: tuple[int, ...]
     columns: dict[str, tuple[Any, ...] | None]
+    #: Columns of which no value was known to the model so far, each with a value.
+    strange: dict[str, Any] = field(default_factory=dict)
     n_rows: int = 0
 
     @classmethod
@@ -89,7 +93,8 @@ class Mender:
         columns = categories_of(predictor)
         for name in (*probability, *columns):
             find_column(source, name)
-        return cls(predictor, tuple(probability), tuple(places), columns)
+        strange = {name: None for name, known in columns.items() if known}
+        return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
     def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
         """Yield every batch with the fields of its mended probabilities."""
@@ -100,10 +105,33 @@ class Mender:
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
 
+    def _look(self, column: Column) -> None:
+        """Note whether some value of a column is known to the model."""
+        if column.name not in self.strange:
+            return
+        values, known = values_of(column), self.columns[column.name] or ()
+        if not set(values).isdisjoint(known):
+            del self.strange[column.name]
+        elif values and self.strange[column.name] is None:
+            self.strange[column.name] = values[0]
+
+    def tell_strange(self) -> None:
+        """Say of which columns the model knows no value at all."""
+        for name, value in self.strange.items():
+            known = self.columns[name] or ()
+            some = ", ".join(map(repr, known[:3])) + (", ..." if len(known) > 3 else "")
+            if value is not None:
+                say(
+                    f"lowcal: the model knows no value of column {name!r}: the file holds {value!r}, the fit had "
+                    f"{some}. It mends by the other columns."
+                )
+
     def _mend(self, fields: Mapping[str, Field], n: int) -> list[Field]:
         given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]
         check_probabilities(self.probability, given, self.n_rows)
         read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
+        for column in read:
+            self._look(column)
         X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
         mended = self.predictor(arrange(given, self.places), X)
         own = [arrange([mended], self.places)] if len(given) == 1 else [mended[:, place] for place in self.places]
