@@ -457,13 +457,16 @@ def test_an_audit_against_an_earlier_probability(here, data, capsys, monkeypatch
     )
     mended = fitted(data, alpha=0.001).predictor(data["p"], data[GROUPS])
     path = as_csv(data.assign(old=data["p"], p=mended))
-    code = main(["audit", path, *OPTIONS, "--against", "old", "--seed", "0", "--html", "a.html"])
+    outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
+    code = main(["audit", path, *OPTIONS, "--against", "old", "--seed", "0", *outputs])
     text = capsys.readouterr().out
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lowcal.AuditWarning)
         old, new = audited(data), audited(data.assign(p=mended))
     assert text == f"With old:\n{old}\n\nWith p:\n{new}\n"
     assert made["before"].violation == old.violation
+    assert json.loads((here / "a.json").read_text()) == new.to_dict() | {"before": old.to_dict()}
+    assert (here / "a.md").read_text() == f"{new.to_markdown()}\nBefore, with old:\n\n{old.to_markdown()}"
     assert code == audit_command._CODES[new.verdict]
 
 

@@ -24,11 +24,11 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(options, *([options.against] if options.against else []))
     reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
+    one, other = (", ".join(names) for names in (rows.names[0], rows.names[-1]))
     # files first: nobody may be reading what is printed
-    _write(options, report, before)
+    _write(options, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
         if before is not None:
-            one, other = (", ".join(names) for names in rows.names)
             print(f"With {other}:\n{before}\n\nWith {one}:")
         print(report)
     return _CODES[report.verdict]
@@ -58,11 +58,13 @@ def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditR
     return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
 
 
-def _write(options: argparse.Namespace, report: Any, before: Any) -> None:
-    """Write the report in the formats asked for."""
+def _write(options: argparse.Namespace, report: AuditReport, before: AuditReport | None, other: str) -> None:
+    """Write the report in the formats asked for, with that of an earlier probability where there is one."""
     if options.html:
         put(report.to_html(before=before), options.html)
     if options.markdown:
-        put(report.to_markdown(), options.markdown)
+        more = "" if before is None else f"\nBefore, with {other}:\n\n{before.to_markdown()}"
+        put(report.to_markdown() + more, options.markdown)
     if options.json:
-        put(json.dumps(report.to_dict(), indent=1, allow_nan=False, default=str) + "\n", options.json)
+        data = report.to_dict() | ({} if before is None else {"before": before.to_dict()})
+        put(json.dumps(data, indent=1, allow_nan=False, default=str) + "\n", options.json)
