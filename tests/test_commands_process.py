@@ -197,6 +197,11 @@ def test_pipes_are_files(folder):
         pd.testing.assert_frame_equal(first, other)
 
 
+def test_pipes_are_outputs_by_their_names(folder):
+    done = shell(folder, "lowcal predict m.json t.csv --out /dev/stdout --format csv --quiet | wc -l")
+    assert (done.stdout.strip(), done.stderr) == (str(N + 1), "")
+
+
 def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt

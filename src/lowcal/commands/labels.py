@@ -166,6 +166,7 @@ def places_of(
     if len(given) == len(texts) and len(rest) == len(left) <= 1:
         return tuple({**found, **dict(zip(rest, left, strict=True))}[name] for name in given)
     if len(given) == 1:
+        # of two columns used before, neither is the positive one unless the classes say so
         if rest and list(known.values()) not in ([], [1]) and list(classes) != [0, 1]:
             raise _untold(given, texts, option)
         return (found.get(given[0], 1),)

@@ -42,16 +42,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(check_path(path)))
     temporary = target.parent / f".{target.name[:50]}.{token_hex(8)}.tmp"
     try:
-        mode = _mode_of(target)
+        mode = _mode_of(Path(path))
         if mode is None or stat.S_ISREG(mode):
             with _replacing(target, temporary, mode) as file:
                 yield file
         else:
-            with open(target, "wb") as file:
+            with open(path, "wb") as file:  # not the target: a pipe such as /dev/stdout has no other name
                 yield file
     except OSError as error:
         # the block may have met an error of its own, with another file
-        if error.errno in NO_ROOM or error.filename in (str(target), str(temporary)):
+        if error.errno in NO_ROOM or error.filename in (os.fspath(path), str(target), str(temporary)):
             raise CannotWrite(f"{path} can't be written: {_reason(error, target)}") from error
         raise
 
@@ -70,11 +70,13 @@ def check_path(path: object) -> str:
 def check_writable(path: str) -> None:
     """Refuse a path that can't be written to, before any work is done for it."""
     target = Path(os.path.realpath(path))
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        return  # a device or a pipe
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; give the name of a file.")
     if not target.parent.is_dir():
         raise InvalidInput(f"{path} can't be written: there is no folder {target.parent}.")
-    if not os.access(target.parent, os.W_OK) and not (target.exists() and not target.is_file()):
+    if not os.access(target.parent, os.W_OK):
         raise InvalidInput(f"{path} can't be written: the folder {target.parent} is protected.")
 
 
