@@ -173,7 +173,9 @@ def test_streams_that_are_full_or_closed(folder, line, code, said):
 
 
 def test_reports_are_written_even_if_nobody_reads_the_text(folder):
-    done = shell(folder, f"lowcal audit t.csv {AUDIT} --json a.json | true; echo ${{PIPESTATUS[0]}}")
+    done = shell(
+        folder, f"lowcal audit t.csv {AUDIT} --json a.json | true; echo ${{PIPESTATUS[0]}}", PYTHONUNBUFFERED="1"
+    )
     assert done.stdout == "141\n"
     assert json.loads((folder / "a.json").read_text())["verdict"] == "violated"
 
