@@ -269,17 +269,18 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
         for early in itertools.islice(block(start, p), START_STEPS):
             p = early.p
             yield early
+    tries_all = True
     for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)
         if found is None:
             return
-        step = (
-            _offered(problem, p, found)
-            or (_bent(problem, p, found) if attempt == 0 else None)
-            or _joint(problem, p, _directions(problem, p, found, attempt), found)
-            or _single(problem, p, found)
-        )
+        step = _offered(problem, p, found) or (_bent(problem, p, found) if attempt == 0 else None)
+        if step is None and tries_all:
+            step = _joint(problem, p, _directions(problem, p, found, attempt), found)
+            # what gained no more than noise from the same subpopulations is not tried again
+            tries_all = step is not None or not (problem.is_wary and problem.learner.is_exact)
+        step = step or _single(problem, p, found)
         if step is None:
             return
         p = step.p
