@@ -273,3 +273,12 @@ def test_columns_of_p_named_as_the_classes_in_another_order(library: str) -> Non
     assert predictor(right).shape == (60, 3)
     with pytest.raises(InvalidInput, match="Reorder"):
         predictor(wrong)
+
+
+def test_labels_that_may_be_counted_from_one() -> None:
+    p = np.full((4, 3), 1 / 3)
+    with pytest.warns(UserWarning, match=r"no 0, .* pass classes=range\(1, 4\); else classes=range\(3\)"):
+        assert read_outcomes([1, 2, 2, 1], p).y[0].tolist() == [0, 1, 0]
+    assert read_outcomes([1, 2, 2, 1], p, classes=range(1, 4)).y[0].tolist() == [1, 0, 0]
+    for y in ([0, 1, 2, 1], [0, 1, 1, 1], [0, 2, 2, 0]):
+        read_outcomes(y, p)  # and nothing is said

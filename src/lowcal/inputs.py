@@ -5,6 +5,7 @@ Every error says what is wrong, where (row, column), what was given and what to 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -273,12 +274,25 @@ def _read_y(
         return y.astype(np.float64)[:, None], Layout(2, None)
     if classes is None and _are_numbers_of_classes(y, n_classes):
         known, codes = list(range(n_classes)), y.astype(np.intp)
+        _warn_of_counting(codes, n_classes)
     else:
         known = find_classes(y, n_classes, classes)
         codes = code_labels(y, known)
     check_two_classes(codes if weight.all() else codes[weight > 0], known)
     coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
     return coded, Layout(n_classes, tuple(known))
+
+
+def _warn_of_counting(codes: NDArray[np.intp], n_classes: int) -> None:
+    """Warn where labels may be counted from 1: all are there but 0, which would be so without the last class too."""
+    if n_classes > 2 and codes.min() == 1 and len(np.unique(codes)) == n_classes - 1:
+        most = n_classes - 1
+        warnings.warn(
+            f"y holds 1 to {most} but no 0, and the {n_classes} columns of p are read as the classes 0 to {most}. "
+            f"If they are 1 to {n_classes}, pass classes=range(1, {n_classes + 1}); else classes=range({n_classes}).",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
