@@ -538,3 +538,13 @@ def test_what_gained_no_more_than_noise_is_not_tried_again(monkeypatch: pytest.M
     fit = multicalibrate(y, p, X, notion="degree-3", alpha=0.001, random_state=0)
     assert (fit.status, len(tried)) == ("noise", 1)
     assert fit.n_updates >= 2  # each along its own constraint
+
+
+def test_forty_constraints_on_few_rows_are_not_learned_by_heart() -> None:
+    fresh, truth, labels = noisy(5000, 99)
+    X, p, y = noisy(150, 0)
+    columns, others = ({name: Z[:, j] for j, name in enumerate("abcde")} for Z in (X, fresh))
+    best = np.square(truth - labels).mean()
+    for options, is_spoiled in (({}, False), ({"stop_at_noise": False}, True)):
+        fit = multicalibrate(y, p, columns, random_state=0, **options)
+        assert (np.square(fit.predictor(truth, others) - labels).mean() > best + 0.02) == is_spoiled

@@ -89,8 +89,8 @@ def multicalibrate(
     stop_at_noise : stop at violations that chance would show in a perfect predictor, and take no step along many
         features that gains no more than noise would. None: only without held-out rows, and where rows are so few that
         to meet all constraints (subpopulations times weights) may be to learn the rows by heart: fewer than 20 for
-        each of at least 100 constraints (100 for each if weights are cells), or 50 to 10,000 in all where a class is
-        searched (trees, linear, any regressor). False: never.
+        each of at least 100 constraints (100 for each if weights are cells), fewer than 4 for each of at least 40, or
+        50 to 10,000 in all where a class is searched (trees, linear, any regressor). False: never.
 
     Examples
     --------

@@ -49,6 +49,8 @@ Monitor = Literal["brier", "log_loss", "violation"]
 
 #: Noise is looked for unasked where there are this many constraints and fewer than so many rows for each ...
 MANY_CONSTRAINTS, FEW_ROWS = 100, 20
+#: ... or these, of fewer constraints ...
+SOME_CONSTRAINTS, FEWEST_ROWS = 40, 4
 #: ... or fewer than so many, if weights are cells: every update cuts the rows anew, and new cells have new noise.
 FEW_ROWS_OF_CELLS = 100
 #: ... or fewer than so many in all, if a learner searches: it always finds the groups in which chance is largest. Below
@@ -81,7 +83,9 @@ def may_interpolate(problem: Problem, p: FloatArray) -> bool:
     weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])
     constraints = problem.learner.design().shape[1] * len(weights)
     least = FEW_ROWS_OF_CELLS if any(isinstance(u, Cell) for u in weights) else FEW_ROWS
-    return constraints >= MANY_CONSTRAINTS and rows < least * constraints
+    if constraints >= MANY_CONSTRAINTS:
+        return rows < least * constraints
+    return constraints >= SOME_CONSTRAINTS and rows < FEWEST_ROWS * constraints
 
 
 def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int | None = None) -> float:
