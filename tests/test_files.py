@@ -748,3 +748,14 @@ def test_places_that_can_not_be_written_are_told_before_any_work(tmp_path, monke
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InvalidInput, match="is protected"):
         check_writable(str(tmp_path / "x"))
+
+
+def test_an_arrow_that_can_not_be_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowcal.files import opening
+
+    def broken(name: str) -> object:
+        raise ImportError(f"{name}: built for another NumPy")
+
+    assert opening._has_arrow()
+    monkeypatch.setattr(opening, "import_module", broken)
+    assert not opening._has_arrow()

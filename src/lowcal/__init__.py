@@ -207,12 +207,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"lowcal.{name}")
-    if name in _HOME:
-        return getattr(import_module(f"lowcal.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'lowcal' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers know the names from the imports above, and refuse others
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"lowcal.{name}")
+        if name in _HOME:
+            return getattr(import_module(f"lowcal.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'lowcal' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

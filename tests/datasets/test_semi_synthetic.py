@@ -218,3 +218,17 @@ def test_the_paper_s_world_is_trained_by_torch_twice_alike():
     assert one.checksum == two.checksum
     data = one.sample(5000, random_state=0)
     assert 0.15 < data.f_star.mean() < 0.35
+
+
+def test_without_a_home_the_cache_is_a_temporary_folder(monkeypatch):
+    from pathlib import Path
+
+    from lowcal.datasets import cache
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("LOWCAL_CACHE", raising=False)
+    monkeypatch.setattr(cache.Path, "home", homeless)
+    assert cache.cache_folder().name == "lowcal"
+    assert cache.cache_folder("here") == Path("here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from hashlib import sha256
@@ -43,7 +44,13 @@ def cached_arrays(key: str, make: Callable[[], Arrays], folder: str | Path | boo
 
 def cache_folder(folder: str | Path | None = None) -> Path:
     """Return the folder of cached models."""
-    return Path(folder or os.environ.get("LOWCAL_CACHE") or Path.home() / ".cache" / "lowcal")
+    given = folder or os.environ.get("LOWCAL_CACHE")
+    if given:
+        return Path(given)
+    try:
+        return Path.home() / ".cache" / "lowcal"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / "lowcal"
 
 
 def _read(path: Path) -> Arrays | None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
@@ -67,8 +68,19 @@ def open_table(
         if form in ("json", "jsonl") or (form is None and suffix_of(path) in ("json", "jsonl")):
             raise InvalidInput(f"{shown} is JSON, which can't be read; give a CSV or a Parquet file.")
         separator = separator or ("\t" if "tsv" in (form, suffix_of(path)) else None)
-        engine = engine or ("python" if find_spec("pyarrow") is None else "arrow")
+        engine = engine or ("arrow" if _has_arrow() else "python")
         yield open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding, engine=engine)
+
+
+def _has_arrow() -> bool:
+    """Whether Arrow is installed and can be imported: one that was built for another NumPy can't."""
+    if find_spec("pyarrow") is None:
+        return False
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        return False
+    return True
 
 
 @contextmanager
