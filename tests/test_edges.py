@@ -1,5 +1,7 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -180,3 +182,35 @@ def test_a_fit_uses_one_blas_thread_and_gives_the_others_back(monkeypatch):
     assert len(inside) > 1  # when X is read, and after an update
     assert all(set(counts) == {1} for counts in inside)
     assert threads() == before
+
+
+def test_contexts_that_overlap_give_the_threads_back():
+    from threadpoolctl import threadpool_info
+
+    from lowcal.threads import one_blas_thread
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    first, second = one_blas_thread(), one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(threads()) == {1}  # one still runs
+    second.__exit__(None, None, None)
+    assert threads() == before
+    with ThreadPoolExecutor(4) as pool:
+        data = lowcal.datasets.make_miscalibrated(500, random_state=0)
+        list(pool.map(lambda _: lowcal.multicalibrate(data.y, data.p, data.X), range(8)))
+    assert threads() == before
+
+
+def test_a_row_of_a_pandas_frame_is_a_row():
+    pd = pytest.importorskip("pandas")
+    data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
+    frame = pd.DataFrame(data.X)
+    predictor = lowcal.multicalibrate(data.y, data.p, frame, alpha=0.005).predictor
+    assert predictor.one(data.p[3], frame.iloc[3]) == predictor.one(data.p[3], frame.iloc[3].to_dict())
+    with pytest.raises(lowcal.errors.MissingColumn, match="no value for the column 'g0'"):
+        predictor.one(data.p[3], frame.iloc[3].drop("g0"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import lowcal
 from audits import CLASSES, MARKUP, audited, rows
 from lowcal import MulticalibratedClassifier, measure, multicalibrate
 from lowcal.datasets import make_miscalibrated, two_halves
@@ -294,3 +295,12 @@ def test_text_on_colours_can_be_read():
         other = {"black": 0.0, "white": 1.0}[_readable(color)]
         bright, dark = sorted([luminance(color[:3]), other], reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_a_single_update_has_a_tick_of_its_own():
+    data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01)
+    assert fit.n_updates == 1
+    axes = lowcal.TrajectoryDisplay.from_fit(fit).ax_
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1.0]

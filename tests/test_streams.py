@@ -23,6 +23,7 @@ from lowcal.errors import FitInterrupted, InvalidInput, MissingColumn, MissingEx
 from lowcal.files import batches as reading
 from lowcal.inputs import read_outcomes
 from lowcal.streaming import measure_stream, multicalibrate_stream
+from lowcal.subpopulations.base import WeakLearner
 
 N = 3000
 
@@ -737,3 +738,21 @@ def test_a_stream_may_read_csv_in_chunks() -> None:
     text = pd.DataFrame(DATA).to_csv(index=False)
     found = measure_stream(lambda: pd.read_csv(io.StringIO(text), chunksize=700), subpopulations=lowcal.Groups(list(X)))
     agree(found, lowcal.measure(DATA["y"], DATA["p"], X, subpopulations=lowcal.Groups(list(X))))
+
+
+def test_names_are_not_made_anew_for_every_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = WeakLearner.names.fget
+    monkeypatch.setattr(WeakLearner, "names", property(lambda self: asked.append(1) or real(self)))
+    rng = np.random.default_rng(0)
+    table = {"y": rng.integers(0, 2, 300), "p": rng.random(300), "x": rng.random(300)}
+    lowcal.measure_stream([table], subpopulations=lowcal.Thresholds(["x"]))
+    assert len(asked) < 20
+
+
+def test_batches_of_different_kinds_are_refused_in_words() -> None:
+
+    rng = np.random.default_rng(0)
+    table = {"y": rng.integers(0, 2, 100), "p": rng.random(100), "x": rng.random(100)}
+    with pytest.raises(lowcal.InvalidInput, match=r"different kinds \(pandas, polars\)"):
+        lowcal.measure_stream([pd.DataFrame(table), pl.DataFrame(table)], subpopulations=lowcal.Groups())

@@ -128,7 +128,8 @@ class Violations:
         self._rows(axes, shown)
         side = "predictions too high  ←  violation  →  too low"
         axes.set_xlabel(side + _rest(shown, len(self.names)))
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+        axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
         _tidy(axes)
 
     def _heat_map(self, axes: Any, shown: int) -> None:
@@ -180,7 +181,7 @@ def draw_reliability(axes: Any, curve: Curve, before: Curve | None, title: str, 
     axes.set_aspect("equal")
     axes.set_xlabel("mean prediction")
     axes.set_ylabel("mean outcome")
-    axes.set_title(short(title, 60), parse_math=False)
+    axes.set_title(short(title, 40), parse_math=False)
     axes.legend(frameon=False, loc="upper left")
     _tidy(axes)
 
@@ -207,7 +208,8 @@ def draw_trajectory(
     axes.set_ylabel(metric)
     if alpha is not None:
         axes.set_ylim(bottom=0.0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(0.5, max(len(at), kept or 0) + 0.5)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.legend(frameon=False)
     _tidy(axes)
 

@@ -58,7 +58,7 @@ def check_private(
         if given != default:
             raise InvalidInput(
                 f"Private(...) brings its own solver, step and stop rule, so {name} must be left at {default!r}, "
-                f"but {given!r} was given."
+                f"but is {given!r}. Pass {name}={default!r}."
             )
 
 

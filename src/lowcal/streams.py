@@ -382,7 +382,8 @@ def large_enough(sample: Sample, sums: FloatArray) -> IntArray:
     """Return the members that are worth their min_mass, from sums of w and w^2 over the whole stream."""
     worth = effective_rows(sums[:, 0], sums[:, 1])
     kept = np.flatnonzero([is_enough(worth[[j]], least)[0] or least == 0.0 for j, least in enumerate(sample.least)])
-    require_members([sample.learner.names[j] for j in kept], "The stream", float(sample.least.max(initial=0.0)))
+    names = sample.learner.names  # made anew each time they are asked for
+    require_members([names[j] for j in kept], "The stream", float(sample.least.max(initial=0.0)))
     return kept
 
 

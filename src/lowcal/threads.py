@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, wraps
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController  # scikit-learn requires it
@@ -29,14 +30,36 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Return a context in which BLAS uses one thread; the user's setting comes back afterwards.
+class _Limit:
+    """The one limit on BLAS that all contexts share: fits that overlap must not take each other's for the user's."""
+
+    def __init__(self) -> None:
+        self.lock, self.users = Lock(), 0
+        self.limit: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.limit = _controller().limit(limits=1, user_api="blas")
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                self.limit.restore_original_limits()
+
+
+_LIMIT = _Limit()
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
+    """Return a context in which BLAS uses one thread; the user's setting comes back after the last of them.
 
     >>> with one_blas_thread():
     ...     pass
     """
-    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limit
+    return _LIMIT
 
 
 def on_one_blas_thread(function: Callable[P, Result]) -> Callable[P, Result]:

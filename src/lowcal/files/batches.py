@@ -357,6 +357,9 @@ def join(columns: Sequence[Column]) -> Column:
         return _join_arrow(columns)
     import narwhals.stable.v2 as nw
 
+    kinds = sorted({type(column).__module__.partition(".")[0] for column in columns})
+    if len(kinds) > 1:
+        raise InvalidInput(f"Batches are tables of different kinds ({', '.join(kinds)}). Give all of one kind.")
     frames = [_series(column).alias("x").to_frame() for column in columns]
     return nw.concat(frames).get_column("x").to_native()
 
@@ -367,10 +370,9 @@ def _join_arrow(columns: Sequence[Any]) -> Any:
 
     tables = [pa.table({"x": column}) for column in columns]
     try:
-        joined = pa.concat_tables(tables, promote_options="permissive")["x"]
+        return pa.concat_tables(tables, promote_options="permissive")["x"].unify_dictionaries().combine_chunks()
     except pa.ArrowException as error:
         raise InvalidInput(f"Batches hold different types in one column ({error}). Give all the same.") from error
-    return joined.unify_dictionaries().combine_chunks()
 
 
 def for_frames(column: Column) -> Any:

@@ -41,6 +41,8 @@ def row_of(columns: Sequence[str], row: Mapping[str, Any] | Sequence[Any]) -> Ro
     """
     if isinstance(row, Mapping):
         return lambda name: _value(row, name)
+    if hasattr(row, "items") and all(isinstance(name, str) for name, _ in row.items()):  # a row of a pandas frame
+        return row_of(columns, dict(row.items()))
     places = {name: k for k, name in enumerate(columns)}
     if columns and all(name[:1] == "x" and name[1:].isdigit() for name in columns):
         places = {name: int(name[1:]) for name in columns}
