@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -585,6 +586,14 @@ class FlippedOnNewRows(Numbers):
         return super().__call__(X) if len(self.seen) % 2 else 1 - super().__call__(X)
 
 
+class Dropping(Numbers):
+    """Leaves rows without a score out."""
+
+    def __call__(self, X):
+        rows = X.numeric([self.column])
+        return rows[np.isfinite(rows).all(axis=1)]
+
+
 class Nobody(Bands):
     """Its members are lost when taken one by one, so that no step can be made."""
 
@@ -697,6 +706,7 @@ CLASS_MISTAKES = [
         Scores(encoder=Missing(), known=lambda X, w: [Everyone(), bands(kind=Kernel)]),
         "is nan on missing values",
     ),
+    ("strange_values_do_not_crash", Scores(encoder=Dropping()), "missing values the encoder returned 0 of"),
     ("it_is_plain_data", Scores(encoder=Unwritten()), r"to_dict\(\) of the encoder is not JSON"),
     ("it_is_plain_data", family(Infinite), "family of 'band 0' is not JSON"),
     ("it_joins_others", Scores(known=lambda X, w: [Half(), bands()]), "the member 'everyone' is off by 0.5"),
@@ -770,3 +780,21 @@ def test_the_built_in_table_has_every_kind_of_column() -> None:
     assert [table.column(name).is_numeric for name in table.names] == [False, False, True, True, True]
     assert (table.column("group").codes == -1).any()
     assert np.isnan(table.column("age").values).any()
+
+
+def test_a_learner_that_looks_at_one_sign_finds_less_in_the_other() -> None:
+    """It finds something in every residual, so that only the sizes tell."""
+    import re
+
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "add-a-hypothesis-class.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    code = code[: code.index("[Everyone()], learn)", code.index("class Intervals")) + len("[Everyone()], learn)")]
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    for text, is_right in ((code, True), (code.replace("max(best_run(z), best_run(-z))", "best_run(z)"), False)):
+        names: dict[str, Any] = {}
+        exec(text, names)
+        if is_right:
+            check_subpopulations(names["Intervals"]("x0"), X)
+        else:
+            with pytest.raises(CheckFailed, match=r"only .* in its negative"):
+                check_subpopulations(names["Intervals"]("x0"), X)

@@ -31,6 +31,8 @@ N_ROWS = 320
 MOST_MEMBERS = 25
 #: Predictions of a fit and of its replay agree to this much.
 REPLAY = 1e-12
+#: What a search finds in a residual and in its negative are as large, up to this share: learners may be rough.
+AS_LARGE = 0.75
 
 LOOK = "Look at the `encoder` and at the `design` of your families."
 
@@ -369,9 +371,16 @@ def negative_correlations_are_found(setting: Setting) -> None:
         if square > 1e-6:
             _require_found(learner.search(-z, square / 2), name, -square, "")
         centred = (z - w @ z) / 2
-        if spread > 1e-3 and setting.prepare().search(centred, spread / 4) is not None:
+        first = setting.prepare().search(centred, spread / 4) if spread > 1e-3 else None
+        if first is not None:
             again = setting.prepare().search(-centred, spread / 4)
             _require_found(again, name, -spread / 2, ", which has been found in the opposite residual")
+            assert again is not None
+            require(
+                again.violation >= AS_LARGE * first.violation,
+                f"In a residual {first.violation:.6g} is found, but only {again.violation:.6g} in its negative.",
+                "Look at both signs: the largest |E[c z]| is the same for both.",
+            )
 
 
 def _require_found(found: object, name: str, shown: float, also: str) -> None:
@@ -479,6 +488,11 @@ def strange_values_do_not_crash(setting: Setting) -> None:
         except Exception as error:
             broken = f"On {what} the encoder raised {type(error).__name__}: {error}"
             require(False, broken, "Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
+        require(
+            len(C) == table.n_rows,
+            f"On {what} the encoder returned {len(C)} of {table.n_rows} rows.",
+            "Keep every row: give such rows a membership, usually 0.",
+        )
         _require_range(learner, C, f" on {what}")
 
 
