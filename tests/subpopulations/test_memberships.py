@@ -14,7 +14,7 @@ from lowcal.engines.reference import Codes, Matrix
 from lowcal.engines.small import pack
 from lowcal.frames import Table
 from lowcal.subpopulations import Memberships
-from lowcal.subpopulations.memberships import Packed
+from lowcal.subpopulations.memberships import Bits
 
 
 def uniform(n):
@@ -28,8 +28,9 @@ def test_bits_are_the_matrix(m, n, seed):
     C = rng.integers(0, 2, (n, m)).astype(float)
     kind = Memberships(min_mass=0)
     packed, thin = (kind.prepare(Table.of(X), uniform(n)) for X in (C, sparse.csr_array(C)))
-    assert isinstance(packed.rows, Packed)
-    assert packed.rows.shape == (n, 8 * -(-m // 8))
+    assert isinstance(packed.rows, Bits)
+    assert packed.rows.shape == (n, m)
+    assert np.shape(packed.rows.packed) == (-(-m // 8), n)
     kept = [0, *(1 + np.flatnonzero(C.any(axis=0)))]
     full = np.column_stack([np.ones(n), C])[:, kept]
     R, theta = rng.normal(size=(n, 3)), rng.normal(size=(full.shape[1], 2))
@@ -99,7 +100,7 @@ def test_taking_members_in_any_order():
 
 
 def test_pack_puts_the_first_column_in_the_lowest_bit():
-    packed = Packed(pack(np.eye(10)))
-    assert [b.dtype for b in packed.bytes_] == [np.uint8, np.uint8]
-    np.testing.assert_array_equal(packed.bytes_[0], [1, 2, 4, 8, 16, 32, 64, 128, 0, 0])
-    np.testing.assert_array_equal(packed.bytes_[1], [0] * 8 + [1, 2])
+    packed = pack(np.eye(10))
+    assert [b.dtype for b in packed] == [np.uint8, np.uint8]
+    np.testing.assert_array_equal(packed[0], [1, 2, 4, 8, 16, 32, 64, 128, 0, 0])
+    np.testing.assert_array_equal(packed[1], [0] * 8 + [1, 2])

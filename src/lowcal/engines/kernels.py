@@ -48,6 +48,7 @@ class Kernels(NamedTuple):
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
+    add_members: Callable[[ByteArray, FloatArray, FloatArray], None]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
 
@@ -86,7 +87,7 @@ def part_of(n: int, total: int) -> Iterator[None]:
 def _compiled() -> Kernels | None:
     """Import the compiled kernels, or return None without numba."""
     try:
-        from lowcal.engines import compiled_codes
+        from lowcal.engines import compiled_bytes, compiled_codes
     except ImportError:
         return None
     return Kernels(
@@ -100,6 +101,7 @@ def _compiled() -> Kernels | None:
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
         compiled_codes.pack_bits,
+        compiled_bytes.add_members,
         compiled_codes.find_labels,
         compiled=True,
     )
@@ -259,6 +261,13 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
     return True
 
 
+def add_members(C: ByteArray, R: FloatArray, out: FloatArray) -> None:
+    """Add sum_i C[i, j] R[i, k] to out[j, k], for bytes that are 0 or 1."""
+    size = max(1, BYTES // C.shape[1])
+    for s in range(0, len(C), size):
+        out += C[s : s + size].astype(np.float64).T @ R[s : s + size]
+
+
 def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
     """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
     every, label = np.arange(len(p)), rho.argmax(axis=1)
@@ -282,5 +291,6 @@ PURE = Kernels(
     lay_powers,
     lay_residuals,
     pack_bits,
+    add_members,
     find_labels,
 )

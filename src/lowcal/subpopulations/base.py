@@ -221,6 +221,11 @@ class WeakLearner:
         cache += [family.design(rows) for family in self.families[len(cache) :]]
         return stack(cache)
 
+    def design_for_sums(self) -> Design:
+        """Return the matrix of all known members on the fitted rows in the form that gives a few sums soonest."""
+        forms = (getattr(family, "design_for_sums", family.design) for family in self.families)
+        return stack([form(self.rows) for form in forms])
+
     def learn(self, Z: FloatArray) -> bool:
         """Ask the learner for members that correlate with the columns of Z; say whether there are new ones."""
         if self.learner is None:

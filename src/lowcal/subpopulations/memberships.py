@@ -2,6 +2,7 @@
 
 Memberships that are all 0 or 1 are packed eight to a byte: a histogram of 256 bins gives the moments of eight groups.
 Booleans and bytes are packed as they are, and fractions stay in their own type: nothing becomes float64 as a whole.
+Where only a few sums are wanted (`measure`), booleans are read as they came.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from lowcal.engines.kernels import kernels_for
 from lowcal.engines.reference import Codes, Design, Matrix, Table, pieces
-from lowcal.engines.small import AnyArray, Small, pack
+from lowcal.engines.small import AnyArray, Bytes, Small, pack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -60,7 +62,9 @@ class Memberships(Subpopulations):
         names = self._read_names(X)
         encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
-        C = Members(names, tuple(range(len(names)))).design(rows)
+        every = Members(names, tuple(range(len(names))))
+        # equal weights are summed exactly in any form
+        C = every.design_for_sums(rows) if np.ptp(sample_weight) == 0.0 else every.design(rows)
         sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
         worth = effective_rows(sums[:, 0], sums[:, 1])
         kept = np.flatnonzero(is_enough(worth, self.min_mass))
@@ -95,8 +99,8 @@ class MembershipEncoder:
     names: tuple[str, ...]
     columns: tuple[str, ...] | None = None
 
-    def __call__(self, X: Frame) -> Packed | AnyArray | sparse.csr_array:
-        """Return packed bits, a dense array or a sparse matrix, whichever X allows."""
+    def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
+        """Return bits, a dense array or a sparse matrix, whichever X allows."""
         if len(X.names) != len(self.names):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
@@ -129,11 +133,14 @@ def _numbers(column: Column) -> FloatArray:
     )
 
 
-def _stored(C: AnyArray, names: Sequence[str]) -> Packed | AnyArray:
+def _stored(C: AnyArray, names: Sequence[str]) -> Bits | AnyArray:
     """Return 0/1 memberships as bits, others in their own type; nothing of the size of C is made in float64."""
+    n, m = C.shape
+    if C.dtype == np.bool_ and C.flags.c_contiguous and m >= MANY and kernels_for(n * m).compiled:
+        return Bits(C)
     bits = pack(C)
     if bits is not None:
-        return Packed(bits)
+        return Bits(C, bits)
     for part in pieces(*C.shape):
         _check(C[part], partial(_place, part.start, C.shape[1]), names)
     return C
@@ -160,16 +167,26 @@ def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
     return int(np.searchsorted(matrix.indptr, k, side="right") - 1), int(matrix.indices[k])
 
 
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """0/1 memberships, eight columns to a byte."""
+#: From so many booleans in a row, a few sums over rows as they came take less time than packing them.
+MANY = 64
 
-    bytes_: tuple[AnyArray, ...]
+
+class Bits:
+    """0/1 memberships, eight columns to a byte; booleans are packed when that is first asked for."""
+
+    def __init__(self, C: AnyArray, packed: tuple[AnyArray, ...] | None = None):
+        self.shape: tuple[int, int] = C.shape
+        self.given = C if packed is None else None
+        self._packed = packed
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and bits."""
-        return len(self.bytes_[0]), 8 * len(self.bytes_)
+    def packed(self) -> tuple[AnyArray, ...]:
+        """A byte of every row for each eight columns."""
+        given = self.given
+        if given is not None:  # in this order, other threads find one or the other
+            self._packed, self.given = pack(given), None
+        assert self._packed is not None
+        return self._packed
 
 
 @cache
@@ -188,16 +205,22 @@ class Members:
     names: tuple[str, ...]
     columns: tuple[int, ...]
 
-    def design(self, rows: Packed | AnyArray | sparse.csr_array) -> Design:
+    def design(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships in the form in which the rows hold them."""
-        if isinstance(rows, Packed):
-            return self._unpack(rows)
+        if isinstance(rows, Bits):
+            return self._unpack(rows.packed)
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
             return Matrix(C) if C.dtype == np.float64 else Small(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
-    def _unpack(self, rows: Packed) -> Codes:
+    def design_for_sums(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
+        """Return the memberships for a few sums over all rows: booleans that nobody has packed stay as they came."""
+        if isinstance(rows, Bits) and rows.given is not None and self.columns == tuple(range(rows.shape[1])):
+            return Bytes(rows.given)
+        return self.design(rows)
+
+    def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""
         runs: list[tuple[int, list[int]]] = []
         for j in self.columns:
@@ -206,7 +229,7 @@ class Members:
             else:
                 runs.append((j // 8, [j % 8]))
         decode = tuple(_table(tuple(bits)) for _, bits in runs)
-        return Codes(tuple(rows.bytes_[byte] for byte, _ in runs), decode)
+        return Codes(tuple(packed[byte] for byte, _ in runs), decode)
 
     def take(self, members: IntArray) -> Members:
         """Return some of the members."""
