@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lowcal.engines.kernels import kernels_for, padded
-from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.engines.reference import CodeSums, Design, rows_in_cache
 from lowcal.simplex import FloatArray
 from lowcal.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
 
@@ -60,7 +60,8 @@ class MomentSums:
     def __init__(self, design: Design, weights: Sequence[Weight], d: int) -> None:
         self.weights, self.shape = weights, (design.shape[1], len(weights), d)
         self.sums = design.sums(len(weights) * d)
-        self.kernels = kernels_for(design.shape[0] * len(weights))
+        own = self.sums.kernels if isinstance(self.sums, CodeSums) else None
+        self.kernels = own or kernels_for(design.shape[0] * len(weights))
         self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
 
     def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:

@@ -76,11 +76,15 @@ def sigmoid(z: FloatArray) -> FloatArray:
     >>> sigmoid(np.array([0.0, np.log(3.0), -1000.0])).round(3)
     array([0.5 , 0.75, 0.  ])
     """
-    score = np.maximum(z, -FAR)
-    np.negative(score, out=score)
-    np.exp(score, out=score)
-    score += 1.0
-    return np.divide(1.0, score, out=score)
+    against = np.negative(z)
+    return of_odds_against(np.minimum(against, FAR, out=against))
+
+
+def of_odds_against(t: FloatArray) -> FloatArray:
+    """Return 1 / (1 + exp(t)), the probability whose log odds are -t, in the place of t <= FAR."""
+    np.exp(t, out=t)
+    t += 1.0
+    return np.divide(1.0, t, out=t)
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -89,9 +93,15 @@ def log_odds(p: FloatArray) -> FloatArray:
     >>> log_odds(np.array([0.5, 0.75, 1.0])).round(3)
     array([ 0.   ,  1.099, 20.723])
     """
+    inside = odds(p)
+    return np.log(inside, out=inside)
+
+
+def odds(p: FloatArray) -> FloatArray:
+    """Return p / (1 - p) of probabilities that are kept FLOOR away from 0 and 1."""
     inside = np.clip(p, FLOOR, 1.0 - FLOOR)
     inside /= 1.0 - inside
-    return np.log(inside, out=inside)
+    return inside
 
 
 def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:

@@ -17,7 +17,8 @@ from lowcal.engines import clipped, compiled_codes, kernels, reference
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
-from lowcal.moments import displacement, moments, moments_at
+from lowcal.moments import MomentSums, displacement, moments, moments_at
+from lowcal.simplex import FAR, odds, of_odds_against, sigmoid
 from lowcal.weights import Cell, CellIds, monomials
 
 COMPILED = kernels_for(kernels.COMPILE_FROM)
@@ -105,6 +106,31 @@ def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_
         expected[a[i], b[i]] += R[i]
         assert (read[i] == known.reshape(n_a, n_b, -1)[a[i], b[i]]).all()
     np.testing.assert_allclose(table.reshape(expected.shape), expected, atol=1e-13)
+
+
+@BOTH
+@pytest.mark.parametrize("powers", [[0], [-1], [0, -1], [0, 1], [1, 0], [0, 1, 2], [0, -1, 1, 2], [0, 3], []])
+@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled_codes.ROWS + 5])
+def test_log_odds_bend(engine: kernels.Kernels, powers: list[int], n: int) -> None:
+    rng = np.random.default_rng(n + len(powers))
+    f, levels, width = rng.random(n), np.array([3, 1, 300]), padded(max(1, len(powers)))
+    f[: n // 3] = rng.choice([0.0, 1.0, 1e-12], n // 3)  # they are kept FLOOR away from the ends
+    codes = np.array([rng.integers(0, size, n) for size in levels]).astype(np.uint16)
+    tables, offset = 50 * rng.normal(size=(levels.sum() + 1, width)), np.cumsum([0, *levels[:-1]])
+    column = np.array([0, 2, 1])
+    z, out = np.empty(n), np.empty(n)
+    engine.lay_odds(f, z)
+    np.testing.assert_array_equal(z, odds(f))
+    z = np.log(z)
+    engine.bend(z, f, codes, column, offset[column], tables, np.array(powers, dtype=np.intp), out)
+    score = z.copy()
+    for k, power in enumerate(powers):
+        factor = sum((tables[offset[c] + codes[c], k] for c in column), start=np.zeros(n))
+        score += factor if power == 0 else factor * (z if power < 0 else f**power)
+    np.testing.assert_array_equal(out, np.minimum(-score, FAR))
+    if n > 100 and -1 in powers:
+        assert (out == FAR).any()
+    np.testing.assert_array_equal(of_odds_against(out), sigmoid(score))
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 4])
@@ -304,6 +330,14 @@ def test_small_fits_do_not_import_numba() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
+    n = -(-kernels.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
+    two = Table(sparse.csr_array(np.eye(2)))
+    design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
+    assert MomentSums(design, monomials(1, 1), 1).kernels.compiled
+    assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.compiled
+
+
 def test_kernels_let_go_of_the_lock() -> None:
     for name in (
         "add_histogram",
@@ -315,6 +349,8 @@ def test_kernels_let_go_of_the_lock() -> None:
         "replay",
         "lay_powers",
         "lay_residuals",
+        "lay_odds",
+        "_bend",
         "find_labels",
         "_pack_rows",
         "_pack_columns",

@@ -19,16 +19,16 @@ from lowcal.simplex import FloatArray, IntArray
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compile_kernel(function: F) -> F:
-    """Compile on first call, and keep the result on disk if there is a place to keep it.
+def compile_kernel(function: F, **options: Any) -> F:
+    """Compile on first call, with numba's options, and keep the result on disk if there is a place to keep it.
 
     numba looks for a place at once, next to the file and then in the user's cache, and refuses when neither is
     writable: then the kernel lives as long as the process.
     """
     try:
-        kernel = numba.njit(cache=True, nogil=True)(function)
+        kernel = numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:
-        kernel = numba.njit(nogil=True)(function)
+        kernel = numba.njit(nogil=True, **options)(function)
     return cast(F, kernel)
 
 

@@ -6,13 +6,16 @@ read as they are stored, a byte or two each.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.kernels import ByteArray, Sparse
+from lowcal.engines.kernels import bend as bend_slowly
 from lowcal.engines.lanes import adder, read_eight
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray
 
 #: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
@@ -195,6 +198,88 @@ def replay(
             for r in range(starts[t], starts[t + 1]):
                 _read_codes(codes[column[r], s : s + ROWS], tables[offset[r] :], lanes, width[t])
             _move(run, lanes, width[t])
+
+
+@partial(compile_kernel, error_model="numpy")  # to look out for zeros would be slower than to divide
+def lay_odds(f: FloatArray, out: FloatArray) -> None:
+    """Fill out with the odds of f."""
+    for i in range(len(f)):
+        inside = min(max(f[i], FLOOR), 1.0 - FLOOR)
+        out[i] = inside / (1.0 - inside)
+
+
+def bend(
+    z: FloatArray,
+    f: FloatArray,
+    codes: IntArray,
+    column: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    powers: IntArray,
+    out: FloatArray,
+) -> None:
+    """Fill out with minus the log odds z + sum_k x_k sum_r tables[offset_r + codes[column_r], k], at most FAR.
+
+    x_k is f^powers_k, or z where powers_k is below 0.
+    """
+    if powers.max(initial=0) > 2:  # NumPy's powers are others from the third on, in the last digit
+        bend_slowly(z, f, codes, column, offset, tables, powers, out)
+    else:
+        _bend(z, f, codes, column, offset, tables.reshape(-1), tables.shape[1], powers, out)
+
+
+@compile_kernel
+def _bend(
+    z: FloatArray,
+    f: FloatArray,
+    codes: IntArray,
+    column: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    width: int,
+    powers: IntArray,
+    out: FloatArray,
+) -> None:
+    """Sum the look-ups of ROWS rows while they are in the first cache, then add them up."""
+    lanes = np.empty(ROWS * width)
+    for s in range(0, len(z), ROWS):
+        size = min(ROWS, len(z) - s)
+        here, there, moved = z[s : s + size], f[s : s + size], out[s : s + size]
+        lanes[: size * width] = 0.0
+        for r in range(len(column)):
+            _read_codes(codes[column[r], s : s + size], tables[width * offset[r] :], lanes, width)
+        if len(powers) == 2 and powers[0] == 0 and abs(powers[1]) == 1:
+            _add_two(here, here if powers[1] < 0 else there, lanes, moved)
+        else:
+            moved[:] = here
+            for k in range(len(powers)):
+                _add_lane(moved, lanes, k, width, powers[k], here, there)
+            for i in range(size):
+                moved[i] = min(-moved[i], FAR)
+
+
+@compile_kernel
+def _add_two(z: FloatArray, x: FloatArray, lanes: FloatArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z, the first lane and the second one times x, at most FAR."""
+    for i in range(len(z)):
+        out[i] = min(-((z[i] + lanes[2 * i]) + lanes[2 * i + 1] * x[i]), FAR)
+
+
+@compile_kernel
+def _add_lane(out: FloatArray, lanes: FloatArray, k: int, width: int, power: int, z: FloatArray, f: FloatArray) -> None:
+    """Add the k-th lane of every row times z or a power of f; the loops are written out, for vector instructions."""
+    if power < 0:
+        for i in range(len(out)):
+            out[i] += lanes[width * i + k] * z[i]
+    elif power == 0:
+        for i in range(len(out)):
+            out[i] += lanes[width * i + k]
+    elif power == 1:
+        for i in range(len(out)):
+            out[i] += lanes[width * i + k] * f[i]
+    else:
+        for i in range(len(out)):
+            out[i] += lanes[width * i + k] * (f[i] * f[i])
 
 
 @compile_kernel

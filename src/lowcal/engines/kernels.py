@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FAR, FloatArray, IntArray, odds
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
 COMPILE_FROM = 1 << 21
@@ -45,6 +45,8 @@ class Kernels(NamedTuple):
     add_clipped: Callable[..., None]
     add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
     replay: Callable[..., None]
+    lay_odds: Callable[[FloatArray, FloatArray], None]
+    bend: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
@@ -98,6 +100,8 @@ def _compiled() -> Kernels | None:
         compiled_codes.add_clipped,
         compiled_codes.add_groups,
         compiled_codes.replay,
+        compiled_codes.lay_odds,
+        compiled_codes.bend,
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
         compiled_codes.pack_bits,
@@ -235,6 +239,34 @@ def replay(
         np.clip(f + delta, 0.0, 1.0, out=f)
 
 
+def lay_odds(f: FloatArray, out: FloatArray) -> None:
+    """Fill out with the odds of f."""
+    out[:] = odds(f)
+
+
+def bend(
+    z: FloatArray,
+    f: FloatArray,
+    codes: IntArray,
+    column: IntArray,
+    offset: IntArray,
+    tables: FloatArray,
+    powers: IntArray,
+    out: FloatArray,
+) -> None:
+    """Fill out with minus the log odds z + sum_k x_k sum_r tables[offset_r + codes[column_r], k], at most FAR.
+
+    x_k is f^powers_k, or z where powers_k is below 0.
+    """
+    factors = np.zeros((len(z), tables.shape[1]))
+    for k, start in zip(column, offset, strict=True):
+        add_look_up(codes[k], tables[start:], factors)
+    out[:] = z
+    for k, power in enumerate(powers):
+        out += factors[:, k] if power == 0 else factors[:, k] * (z if power < 0 else f**power)
+    np.minimum(np.negative(out, out=out), FAR, out=out)
+
+
 def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
     """Fill R[i, j] with rho_i f_i^j."""
     R[:, 0] = rho
@@ -288,6 +320,8 @@ PURE = Kernels(
     add_clipped,
     add_groups,
     replay,
+    lay_odds,
+    bend,
     lay_powers,
     lay_residuals,
     pack_bits,

@@ -371,13 +371,13 @@ class CodeSums:
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
         self.tables = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
         self.columns = {id(c): c for c in design.codes}
-        self.add_histogram = kernels_for(design.shape[0] * q * len(levels)).add_histogram
+        self.kernels = kernels_for(design.shape[0] * q * len(levels))
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
         R = _pad(R)
         for key, table in self.tables.items():
-            self.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
+            self.kernels.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""

@@ -21,9 +21,9 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.kernels import FEW, kernels_for, padded
-from lowcal.engines.reference import code_rows, rows_in_cache
-from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray, log_odds, sigmoid
+from lowcal.engines.kernels import kernels_for, padded
+from lowcal.engines.reference import code_rows
+from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray, of_odds_against
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1
@@ -159,20 +159,28 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class MirrorUpdate:
-    """The look-ups of one mirror update: the powers of f, and for each column a table of their factors."""
+    """The look-ups of one mirror update: powers of f, and for each column that is read a table of their factors."""
 
-    powers: tuple[int, ...]
-    tables: dict[int, FloatArray]
+    powers: IntArray
+    column: IntArray
+    offset: IntArray
+    tables: FloatArray
 
     @classmethod
     def of(cls, update: Sequence[Read]) -> MirrorUpdate:
-        """Lay the tables of one column side by side."""
-        powers = tuple(dict.fromkeys(read.power for read in update))
+        """Lay the tables of all columns one after the other, what belongs to the powers side by side."""
+        powers = list(dict.fromkeys(read.power for read in update))
         tables: dict[int, FloatArray] = {}
         for read in update:
             table = tables.setdefault(read.column, np.zeros((len(read.table), padded(len(powers)))))
             table[:, powers.index(read.power)] += read.table
-        return cls(powers, tables)
+        every = list(tables.values())
+        return cls(
+            np.array(powers, dtype=np.intp),
+            np.array(list(tables), dtype=np.intp),
+            _offsets(every),
+            np.concatenate([*every, np.zeros((1, padded(len(powers))))]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,19 +208,18 @@ class MirrorProgram:
 
     def pieces(self, f: FloatArray, codes: Sequence[IntArray]) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the predictions after all updates, a piece of the rows at a time."""
-        numbers = max((len(update.powers) * len(update.tables) for update in self.updates), default=0)
-        add_look_up = kernels_for(len(f) * numbers).add_look_up
-        for part in rows_in_cache(len(f), FEW):
-            here = f[part]
-            for update in self.updates:
-                z = log_odds(here)
-                factors = np.zeros((len(z), padded(len(update.powers))))
-                for column, table in update.tables.items():
-                    add_look_up(np.ascontiguousarray(codes[column][part]), table, factors)
-                score = z.copy()
-                for k, power in enumerate(update.powers):
-                    score += factors[:, k] if power == 0 else factors[:, k] * (z if power == LOG_ODDS else here**power)
-                here = sigmoid(score)
+        numbers = max((len(update.powers) * len(update.column) for update in self.updates), default=0)
+        kernels = kernels_for(len(f) * numbers)
+        for start in range(0, len(f), ROWS):
+            part = slice(start, start + ROWS)
+            here, coded = np.ascontiguousarray(f[part]), code_rows(codes, part)
+            z = np.empty(len(here))
+            for u in self.updates:
+                kernels.lay_odds(here, z)
+                np.log(z, out=z)
+                against = np.empty(len(here))
+                kernels.bend(z, here, coded, u.column, u.offset, u.tables, u.powers, against)
+                here = of_odds_against(against)
             yield part, here
 
     def one(self, f: float, codes: Sequence[int]) -> float:
@@ -234,9 +241,12 @@ class MirrorProgram:
         """The look-ups of every update and power as views of the tables, which Python reads faster."""
 
         def views(update: MirrorUpdate, k: int) -> list[tuple[int, memoryview]]:
-            return [(c, memoryview(np.ascontiguousarray(table[:, k]).data)) for c, table in update.tables.items()]
+            table = memoryview(np.ascontiguousarray(update.tables[:, k]).data)
+            return [(c, table[at:]) for c, at in zip(update.column.tolist(), update.offset.tolist(), strict=True)]
 
-        return [[(power, views(update, k)) for k, power in enumerate(update.powers)] for update in self.updates]
+        return [
+            [(power, views(update, k)) for k, power in enumerate(update.powers.tolist())] for update in self.updates
+        ]
 
 
 def _by_column(update: Sequence[Read], width: int) -> dict[int, FloatArray]:
