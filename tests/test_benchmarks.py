@@ -183,7 +183,7 @@ def test_only_a_clearly_slower_number_of_threads_is_beaten(load):
     peers = load("peers")
     one, two, even, other = (
         result(peers, name, [seconds])
-        for name, seconds in (("MCGrad", (1, 1)), ("MCGrad", (2, 2)), ("MCGrad", (2, 1)), ("HKRR", (9, 9)))
+        for name, seconds in (("MCGrad", (1, 1)), ("MCGrad", (2, 2)), ("MCGrad", (2, 1)), ("HKRR, 5 passes", (9, 9)))
     )
     assert two.is_beaten([one, two, other])
     assert not one.is_beaten([one, two, other])
@@ -194,13 +194,16 @@ def test_only_a_clearly_slower_number_of_threads_is_beaten(load):
 def test_a_stopped_peer_gives_a_bound(load):
     peers = load("peers")
     ours = [result(peers, "lowcal degree-2", [(0.5, 0.5)])]
-    stopped = result(peers, "HKRR", [])
+    stopped = result(peers, "HKRR, 5 passes", [])
     stopped.fail(peers.Stopped(peers.Clock(100.0, 150.0)))
     assert peers.timing([stopped], ours, "fits", "cpu") == "> 100, > 200x"
     assert peers.timing([stopped], ours, "fits", "wall") == "> 150, > 300x"
     goals = peers.gates([*ours, stopped])
-    assert goals[0] == "to fit at least 500 times faster than HKRR: more than 200 times, not decided within the limit."
-    assert goals[1].endswith("to predict at least 100 times faster than HKRR: more than 200 times, met.")
+    assert (
+        goals[0]
+        == "to fit at least 500 times faster than HKRR, 5 passes: more than 200 times, not decided within the limit."
+    )
+    assert goals[1].endswith("to predict at least 100 times faster than HKRR, 5 passes: more than 200 times, met.")
 
 
 def test_goals_are_judged_by_what_was_measured(load):
@@ -213,13 +216,13 @@ def test_goals_are_judged_by_what_was_measured(load):
 def test_a_peer_that_failed_says_so_in_its_cells(load):
     peers = load("peers")
     ours = [result(peers, "lowcal degree-2", [(0.5, 0.5)])]
-    broken = [result(peers, "HKRR", [], failure="ValueError: no")]
+    broken = [result(peers, "HKRR, 5 passes", [], failure="ValueError: no")]
     assert peers.timing(broken, ours, "fits", "cpu") == "ValueError: no"
 
 
 def test_larger_tasks_are_spared_after_the_limit(load):
     peers = load("peers")
-    worker, stopped = peers.Worker("HKRR", 1), {("HKRR", 1): (10_000, 100)}
+    worker, stopped = peers.Worker("HKRR, 5 passes", 1), {("HKRR, 5 passes", 1): (10_000, 100)}
     assert "met the limit" in peers.too_large(worker, (100_000, 100), stopped)
     assert not peers.too_large(worker, (100_000, 20), stopped)
     assert peers.too_large(worker, (1_000_000, 20), {}) == "not run"

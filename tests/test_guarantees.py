@@ -387,6 +387,14 @@ def test_sentences(binary):
     )
 
 
+@pytest.mark.parametrize("f_star", [None, [0.7, 0.3, 0.7, 0.3]])
+@pytest.mark.parametrize("guarantee", [covariance, moment_sandwich, overconfidence, true_positive_rate, variance])
+def test_a_group_without_rows_is_not_said_to_need_the_truth(guarantee, f_star):
+    found = guarantee([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], [0, 0, 0, 0], f_star=f_star)
+    assert found.holds is None
+    assert str(found).endswith("no rows with weight, or none with the outcome.")
+
+
 def test_sentences_without_a_reference_or_a_slack():
     wide = confusion([1, 0, 1, 0], [0.8, 0.2, 0.6, 0.4], alpha=0.5)
     assert "is 0.05: at most 1 (holds); Lemma 4.8." in str(wide.distance)

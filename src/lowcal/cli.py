@@ -560,7 +560,7 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
     if isinstance(error, LowcalError):
         return str(error), BAD_DATA
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "could not write: the disk is full. Files that were there before are unchanged.", BAD_DATA
+        return "could not write: the disk is full. No file is left half written.", BAD_DATA
     if isinstance(error, OSError):
         return f"could not read or write: {error}", BAD_DATA
     if isinstance(error, MemoryError):

@@ -22,7 +22,7 @@ from lowcal.simplex import FloatArray
 ROWS = 128
 #: So many columns are summed in one reading.
 PANEL = STRIP * STRIPS
-#: What is further from 1 than this is not used as the unit of a column: squares of float32 end at 1e38.
+#: What is further from 1 than this is not used as the unit of a column: numbers up to 1e20 stay finite in float32.
 FAR = 1e18
 
 

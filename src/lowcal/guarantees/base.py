@@ -168,7 +168,7 @@ class Guarantee(Generic[N]):
         return Guarantee(self.name, self.theorem, float(self.estimate), lower, upper)
 
     def __str__(self: Guarantee[float]) -> str:
-        if np.isnan(self.estimate) and not self.needs_f_star:
+        if np.isnan(self.estimate) and (np.isnan(self.main.unit) or not self.needs_f_star):
             return f"{self.name} is undefined here ({self.theorem}): no rows with weight, or none with the outcome."
         sides = ", and ".join(side.words(self.estimate) for side in self.sides)
         value = "unknown" if np.isnan(self.estimate) else f"{self.estimate:.4g}"
