@@ -161,7 +161,35 @@ def test_what_is_wrong_with_a_text_file_is_said(write, engine, content, message,
 
 def test_a_field_without_an_end_is_told_with_its_row(write):
     with pytest.raises(InvalidInput, match=r"Row 2 of .* can't be read .*is a quote left open"):
-        texts(write('a,b\n1,2\n3,"' + "x" * 200_000 + "\n"), "python")
+        texts(write('a,b\n1,2\n3,"' + "x" * (delimited.LONGEST + 1) + "\n"), "python")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("asked", [[0, 1], [0], [1]])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_quote_that_is_never_closed_does_not_swallow_the_rows_after_it(tmp_path, engine, asked, name):
+    content = ("a,b\n1,2\n3,4\n" + '5,"6\n' + "7,8\n" * 1000).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    with (
+        open_table(str(path), engine=engine) as source,
+        pytest.raises(InvalidInput, match=rf"Row 3 of .*{name} begins a value with a quote that is never closed"),
+    ):
+        list(source.batches(asked))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("row", ['5" pipe,1', 'a,"b""c"', '"a""",1', '"a"b,5"', "\u2222,\u2200"])
+def test_other_odd_quotes_are_text(write, engine, encoding, row):
+    _, found = texts(write(f"a,b\n1,2\n{row}\n3,4\n".encode(encoding)), engine, encoding=encoding)
+    assert found == [("1", "2"), tuple(next(csv.reader([row]))), ("3", "4")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_long_texts_are_read(write, engine):
+    long = "x" * 200_000
+    assert texts(write(f"a,b\n1,{long}\n"), engine)[1] == [("1", long)]
 
 
 def test_paths_that_are_no_files(tmp_path):

@@ -26,6 +26,8 @@ SEPARATORS = (",", ";", "\t", "|")
 BATCH_ROWS = 20_000
 BATCH_BYTES = 1 << 20
 SAMPLE_LINES = 50
+#: Longer values are taken for a quote that was left open.
+LONGEST = 1 << 22
 #: How a file begins that tells its encoding.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 #: What reading a damaged packed file raises.
@@ -84,8 +86,9 @@ class Delimited:
 
         names = [str(j) for j in range(len(self.names))]
         with self.path.open("rb") as raw, unpacked(raw, self.is_packed) as stream:
+            counted = Counted(stream)
             reader = arrow_csv.open_csv(
-                pa.PythonFile(stream, mode="r"),
+                pa.PythonFile(counted, mode="r"),
                 arrow_csv.ReadOptions(
                     use_threads=False,
                     block_size=BATCH_BYTES,
@@ -103,15 +106,35 @@ class Delimited:
                 if batch.num_rows:
                     fields = tuple(ArrowWritten(column, self.decimal) for column in batch.columns)
                     yield Batch(fields, batch.num_rows, raw.tell())
+            self._check_quotes(counted)
 
     def _plain_batches(self, columns: Sequence[int], done: int) -> Iterator[Batch]:
-        with open_text(self.path, self.encoding, self.is_packed) as (text, raw):
+        with self.path.open("rb") as raw, unpacked(raw, self.is_packed) as stream:
+            counted = Counted(stream)
+            text = io.TextIOWrapper(counted, encoding=self.encoding, newline="")  # type: ignore[type-var]
             rows = self._rows(text)
             for _ in islice(rows, done):
                 pass
             while some := list(islice(rows, BATCH_ROWS)):
                 fields = tuple(Written([row[j] for row in some], self.decimal) for j in columns)
                 yield Batch(fields, len(some), raw.tell())
+            self._check_quotes(counted)
+
+    def _check_quotes(self, counted: Counted) -> None:
+        """Refuse a file that ends inside a quoted value: readers take all rows from there on for this value."""
+        if counted.quotes % 2 == 0:
+            return
+        n = 0
+        with open_text(self.path, self.encoding, self.is_packed) as (text, _):
+            try:
+                for row in csv.reader(text, delimiter=self.separator, strict=True):
+                    n += bool(row)
+            except csv.Error as error:
+                if "unexpected end" in str(error):
+                    raise InvalidInput(
+                        f"Row {n} of {self.shown} begins a value with a quote that is never closed; all rows after "
+                        "it would be part of this value. Correct it."
+                    ) from error
 
     def _rows(self, text: TextIO) -> Iterator[list[str]]:
         """Yield the rows below the header, none of them empty, all of the header's length."""
@@ -126,6 +149,27 @@ class Delimited:
                     f"{_SHOWN.get(self.separator, repr(self.separator))})."
                 )
             yield row
+
+
+class Counted(io.BufferedIOBase):
+    """A stream of bytes that counts the quotes which are read."""
+
+    def __init__(self, stream: IO[bytes]):
+        self.stream, self.quotes = stream, 0
+
+    def readable(self) -> bool:
+        """Return True: it is there to be read."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return so many bytes, or all."""
+        data = self.stream.read(-1 if size is None else size)
+        self.quotes += data.count(b'"')
+        return data
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return so many bytes at most."""
+        return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
 
 @contextmanager
@@ -147,6 +191,7 @@ def open_text(path: Path, encoding: str, is_packed: bool) -> Iterator[tuple[Text
 
 def read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterator[list[str]]:
     """Yield the rows of a text, empty lines left out; what can't be read is told with the row."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
     reader = csv.reader(text, delimiter=separator)
     n = 0
     while True:
