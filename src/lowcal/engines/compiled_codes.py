@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.kernels import ByteArray, Sparse
-from lowcal.engines.kernels import bend as bend_slowly
 from lowcal.engines.lanes import adder, read_eight
 from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray
 
@@ -208,6 +207,7 @@ def lay_odds(f: FloatArray, out: FloatArray) -> None:
         out[i] = inside / (1.0 - inside)
 
 
+@compile_kernel
 def bend(
     z: FloatArray,
     f: FloatArray,
@@ -218,44 +218,19 @@ def bend(
     powers: IntArray,
     out: FloatArray,
 ) -> None:
-    """Fill out with minus the log odds z + sum_k x_k sum_r tables[offset_r + codes[column_r], k], at most FAR.
-
-    x_k is f^powers_k, or z where powers_k is below 0.
-    """
-    if powers.max(initial=0) > 2:  # NumPy's powers are others from the third on, in the last digit
-        bend_slowly(z, f, codes, column, offset, tables, powers, out)
-    else:
-        _bend(z, f, codes, column, offset, tables.reshape(-1), tables.shape[1], powers, out)
-
-
-@compile_kernel
-def _bend(
-    z: FloatArray,
-    f: FloatArray,
-    codes: IntArray,
-    column: IntArray,
-    offset: IntArray,
-    tables: FloatArray,
-    width: int,
-    powers: IntArray,
-    out: FloatArray,
-) -> None:
-    """Sum the look-ups of ROWS rows while they are in the first cache, then add them up."""
+    """Sum the look-ups of ROWS rows while they are in the first cache, then add them to z."""
+    width, flat = tables.shape[1], tables.reshape(-1)
     lanes = np.empty(ROWS * width)
     for s in range(0, len(z), ROWS):
         size = min(ROWS, len(z) - s)
         here, there, moved = z[s : s + size], f[s : s + size], out[s : s + size]
         lanes[: size * width] = 0.0
         for r in range(len(column)):
-            _read_codes(codes[column[r], s : s + size], tables[width * offset[r] :], lanes, width)
+            _read_codes(codes[column[r], s : s + size], flat[width * offset[r] :], lanes, width)
         if len(powers) == 2 and powers[0] == 0 and abs(powers[1]) == 1:
             _add_two(here, here if powers[1] < 0 else there, lanes, moved)
         else:
-            moved[:] = here
-            for k in range(len(powers)):
-                _add_lane(moved, lanes, k, width, powers[k], here, there)
-            for i in range(size):
-                moved[i] = min(-moved[i], FAR)
+            _add_lanes(here, there, lanes, width, powers, moved)
 
 
 @compile_kernel
@@ -266,20 +241,19 @@ def _add_two(z: FloatArray, x: FloatArray, lanes: FloatArray, out: FloatArray) -
 
 
 @compile_kernel
-def _add_lane(out: FloatArray, lanes: FloatArray, k: int, width: int, power: int, z: FloatArray, f: FloatArray) -> None:
-    """Add the k-th lane of every row times z or a power of f; the loops are written out, for vector instructions."""
-    if power < 0:
-        for i in range(len(out)):
-            out[i] += lanes[width * i + k] * z[i]
-    elif power == 0:
-        for i in range(len(out)):
-            out[i] += lanes[width * i + k]
-    elif power == 1:
-        for i in range(len(out)):
-            out[i] += lanes[width * i + k] * f[i]
-    else:
-        for i in range(len(out)):
-            out[i] += lanes[width * i + k] * (f[i] * f[i])
+def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, width: int, powers: IntArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
+    for i in range(len(z)):
+        score = z[i]
+        for k in range(len(powers)):
+            x = lanes[width * i + k]
+            if powers[k] != 0:
+                factor = z[i] if powers[k] < 0 else f[i]
+                for _ in range(1, powers[k]):
+                    factor *= f[i]
+                x *= factor
+            score += x
+        out[i] = min(-score, FAR)
 
 
 @compile_kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -263,7 +263,8 @@ def bend(
         add_look_up(codes[k], tables[start:], factors)
     out[:] = z
     for k, power in enumerate(powers):
-        out += factors[:, k] if power == 0 else factors[:, k] * (z if power < 0 else f**power)
+        x = z if power < 0 else reduce(np.multiply, [f] * power, np.ones(1))
+        out += factors[:, k] * x
     np.minimum(np.negative(out, out=out), FAR, out=out)
 
 
