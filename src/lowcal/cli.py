@@ -49,7 +49,7 @@ exit codes:
 'lowcal COMMAND --help' tells more.
 """
 _DEMO = """example:
-  lowcal demo                  audit and mend a model on built-in data, write lowcal-demo.png
+  lowcal demo                  audit and mend a model on built-in data, write lowcal-demo.html and .png
   lowcal demo --out results    the same, with the picture in the folder results
 """
 _AUDIT = """example:
@@ -168,7 +168,7 @@ def _demo(add: _Add) -> None:
         _DEMO,
     )
     demo.add_argument(
-        "--out", type=Path, default=Path(), metavar="FOLDER", help="where the picture goes (default: here)"
+        "--out", type=Path, default=Path(), metavar="FOLDER", help="where the report and the picture go (default: here)"
     )
     demo.add_argument("--seed", type=_whole(0), default=0, help="seed of the split and of the network (default: 0)")
     demo.add_argument("--no-plot", action="store_true", help="print only")

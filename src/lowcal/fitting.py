@@ -69,6 +69,7 @@ def multicalibrate(
         its own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and
         stop_at_noise keep their defaults, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
+    alpha : the largest violation that may remain: of E over all rows, so a group of mass 0.1 may be off by 10 alpha.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
     geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
         None: "mirror" for block steps beyond multiaccuracy on at most 500 listed subpopulations of a binary problem,

@@ -24,11 +24,12 @@ from lowcal.updates import Predictor, Update
 
 @dataclass(frozen=True)
 class Record:
-    """The state after one update.
+    """The state after one update: figures of the fitted rows, and of held-out rows (None without these).
 
-    `violation` is the supremum over the class on the fitted rows (for the solver "first": the violation that
-    Algorithm 1 found next, and the supremum in the last record); for smooth weights of three classes or more it is one
-    that a witness shows, until that is at most alpha. The held-out figures are None without held-out rows.
+    `brier` is E||y - f||^2 and `log_loss` is E[-<y, log f>], with both outcomes of a binary problem. `violation` is the
+    supremum over the class (for the solver "first": the violation that Algorithm 1 found next, and the supremum in the
+    last record); for smooth weights of three classes or more it is one that a witness shows, until that is at most
+    alpha.
     """
 
     n_updates: int
@@ -43,6 +44,14 @@ class Record:
 @dataclass(frozen=True, eq=False)
 class Fit:
     """What `multicalibrate` returns.
+
+    predictor : mends the probabilities of any rows.
+    status : how the fit ended (`Status`).
+    history : a `Record` for every update.
+    bound : the a-priori bound on the number of updates.
+    n_oracle_calls : how often a weak learner was asked.
+    notion, alpha : what was asked for.
+    noise_floor : the violation that chance would show in a perfect predictor; None where it was not looked for.
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
     and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" speaks of the whole

@@ -18,7 +18,16 @@ from lowcal.weights import Cell
 
 
 class Status(StrEnum):
-    """How a fit ended. It speaks of the fitted rows only: certify on fresh rows."""
+    """How a fit ended. It speaks of the fitted rows only: certify on fresh rows. `sentence` says it in words.
+
+    REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
+    LIMIT : max_updates was reached before that.
+    PATIENCE : the held-out rows stopped improving; the predictor is the best one on them.
+    NOISE : what is left is no larger than chance would show in a perfect predictor.
+    UNDECIDED : no violation above alpha was found, but the supremum is only known to lie between two bounds.
+    STALLED : a violation above alpha remains, but no step lowers the loss within rounding.
+    STOPPED : the callback asked to stop, or the fit was interrupted.
+    """
 
     REACHED = "reached"
     LIMIT = "limit"
