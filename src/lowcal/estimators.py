@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, _safe_indexing, get_tags
+from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -26,13 +28,14 @@ from sklearn.utils.validation import (
 from lowcal.errors import InvalidInput
 from lowcal.fitting import check_class, check_options, multicalibrate
 from lowcal.frames import Table as Frame
-from lowcal.inputs import check_share, is_share
+from lowcal.inputs import check_share, check_weight, is_share
 from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.stopping import Status
 from lowcal.subpopulations import Private, Trees, Union
+from lowcal.subpopulations.levels import resolve
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -61,6 +64,8 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: fit a base model on one part, mend it on the other."""
 
     _best_geometry = "euclidean"
+    #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
+    _columns: tuple[str, ...] | None = None
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -77,14 +82,10 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise
 
     def _by_name(self, X: Any) -> Any:
-        """Return X as the predictor reads it: columns without names, or with new ones, are taken in their order."""
-        names = getattr(self, "feature_names_in_", None)
-        if _is_frame(X):
-            known = {str(name) for name in X.columns}
-            return X if names is not None or known.issuperset(self.predictor_.columns) else np.asarray(X)
-        if names is None or sparse.issparse(X):
+        """Return X as the predictor reads it: by name if scikit-learn saw the same names, else in the fitted order."""
+        if self._columns is None or (_is_frame(X) and hasattr(self, "feature_names_in_")):
             return X
-        return {name: X[:, j] for j, name in enumerate(names)}
+        return Frame.of(X).named(self._columns)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         """Check X as scikit-learn does; data frames keep their columns, whatever these hold."""
@@ -93,8 +94,17 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             if len(X) == 0:
                 raise InvalidInput("Found array with 0 sample(s); at least one row is required.")
             return X
+        if self.estimator is not None:  # which checks its X itself; pipelines do not tell what they accept
+            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
         finite = True if not self.__sklearn_tags__().input_tags.allow_nan else "allow-nan"
         return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
+
+    def _check_class(self, X: Any) -> None:
+        """Look up the columns that the class names before anything is fitted, and remember all names."""
+        table = Frame.of(X)
+        for part in self.subpopulations.parts if isinstance(self.subpopulations, Union) else (self.subpopulations,):
+            resolve(getattr(part, "columns", None), table)
+        self._columns = table.names
 
     def __sklearn_tags__(self) -> Tags:
         """Inherit what the base model can take; without one, missing values need explicit subpopulations."""
@@ -119,7 +129,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         train, rest = self._split(len(y), strata, seed)
         base, mend = _rows(every, train), _rows(every, rest)
         weights = {}
-        if base.weight is not None and has_fit_parameter(self.estimator, "sample_weight"):
+        if base.weight is not None and _takes_weight(self.estimator):
             weights = {"sample_weight": base.weight}
         elif base.weight is not None:
             name = type(self.estimator).__name__
@@ -163,7 +173,9 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             enough: dict[str, Any] = {"callback": lambda record: record.n_updates >= chosen}
             fit = self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, **enough)
             return replace(fit, status=Status.PATIENCE)
-        return self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, max_updates=chosen)
+        fit = self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, max_updates=chosen)
+        is_ours = fit.status == Status.LIMIT and chosen != self.max_updates
+        return replace(fit, status=Status.PATIENCE) if is_ours else fit
 
     def _run(
         self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, **end: Any
@@ -284,9 +296,10 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
 
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         X = self._check_features(X, reset=True)
+        self._check_class(X)
         labels = _check_y(y, X, is_numeric=False)
         check_classification_targets(labels)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
@@ -406,8 +419,9 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
 
     def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
         X = self._check_features(X, reset=True)
+        self._check_class(X)
         outcome = _check_y(y, X, is_numeric=True)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
         self.bounds_ = self._read_bounds(outcome if weight is None else outcome[weight > 0])
         seed = _seed(self.random_state)
         part = self._fit_parts(X, outcome, weight, seed, None)
@@ -465,13 +479,25 @@ def _boosted(subpopulations: Any) -> Trees | None:
     return next((part for part in parts if isinstance(part, Trees) and part.n_trees != 1), None)
 
 
+def _takes_weight(model: Any) -> bool:
+    """Whether a model's fit takes weights, itself or, where scikit-learn routes them, for one of its parts."""
+    if has_fit_parameter(model, "sample_weight"):
+        return True
+    is_routed = get_config()["enable_metadata_routing"]
+    return is_routed and bool(get_routing_for_object(model).consumes("fit", ["sample_weight"]))
+
+
 def _is_frame(X: Any) -> bool:
     """Whether X is a data frame that narwhals knows: its columns may hold anything."""
     if isinstance(X, np.ndarray | list | tuple) or sparse.issparse(X):
         return False
     import narwhals.stable.v2 as nw
+    from narwhals.exceptions import DuplicateError
 
-    return isinstance(nw.from_native(X, pass_through=True), nw.DataFrame)
+    try:
+        return isinstance(nw.from_native(X, pass_through=True), nw.DataFrame)
+    except DuplicateError as error:
+        raise InvalidInput(f"X names a column more than once: {error}") from error
 
 
 def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
@@ -481,6 +507,8 @@ def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
     if y is None:
         raise InvalidInput("This estimator requires y to be passed, but the target y is None.")
     checked = np.asarray(check(y, multi_output=False, y_numeric=is_numeric))
+    if is_numeric and checked.dtype.kind not in "biuf":
+        raise InvalidInput(f"y holds {checked[0]!r}, but a regressor needs numbers. Convert y, or use a classifier.")
     check_consistent_length(X, checked)
     return checked
 

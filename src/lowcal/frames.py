@@ -330,6 +330,19 @@ class Table:
             return _of_array(self._source[rows])
         return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
 
+    def name_of(self, name: str | int) -> str:
+        """Give the name of a column that is named, or told by its position; nothing is converted."""
+        return self.names[self._find(name)]
+
+    def named(self, names: Sequence[str]) -> Table:
+        """Give the same columns under other names.
+
+        >>> Table.of(np.eye(2)).named(["a", "b"])
+        Table(2 rows: 'a', 'b')
+        """
+        parts = {"matrix": self._matrix, "keep": self._keep, "source": self._source}
+        return Table(names, self.n_rows, self._read, is_named=True, **parts)
+
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
         """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
 

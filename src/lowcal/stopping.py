@@ -86,7 +86,7 @@ class Patience:
 
 def may_interpolate(problem: Problem, p: FloatArray) -> bool:
     """Say whether the constraints are so many for the rows that to meet them all may be to learn the rows by heart."""
-    rows = 1.0 / float(problem.weight @ problem.weight)
+    rows = round(1.0 / float(problem.weight @ problem.weight), 6)
     if not problem.learner.is_exact:
         return LEAST_TO_SEARCH <= rows < FEW_ROWS_TO_SEARCH
     weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])

@@ -88,11 +88,19 @@ def read(at: Plain, base: object) -> Any:
     if not names.is_null:
         model.feature_names_in_ = np.array(_read_names(names, model.n_features_in_), dtype=object)
     _restore(model, read_fit(fit))
+    model._columns = _columns(model)
     if cls is MulticalibratedClassifier:
         model.classes_ = _read_classes(target, model.predictor_.layout.n_classes)
     else:
         model.bounds_ = _read_bounds(target, fit, model.predictor_.layout.n_classes)
     return model
+
+
+def _columns(model: Any) -> tuple[str, ...] | None:
+    """Return the names under which the predictor knows the columns, where these can be told."""
+    names = getattr(model, "feature_names_in_", None)
+    every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
+    return every if set(every).issuperset(model.predictor_.columns) else None
 
 
 def _restore(model: Any, fit: Fit) -> None:

@@ -409,4 +409,4 @@ def resolve(columns: str | int | Sequence[str | int] | None, X: Frame) -> tuple[
     if not isinstance(columns, str | Integral | Iterable):
         raise InvalidInput(f"columns must be a name, a position or a list of these, but {columns!r} was given.")
     wanted = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else [columns]
-    return tuple(dict.fromkeys(X.column(name).name for name in wanted))
+    return tuple(dict.fromkeys(X.name_of(name) for name in wanted))
