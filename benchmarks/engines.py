@@ -36,6 +36,7 @@ from lowcal.progress import Passes
 from lowcal.solvers import SOLVERS, Problem
 from lowcal.streaming import Tallying, open_stream
 from lowcal.streams import Piece, Roles
+from lowcal.subpopulations.base import few_sums
 from lowcal.updates import Term, Update
 from lowcal.weights import evaluate, monomials
 
@@ -176,7 +177,9 @@ def from_bytes(n: int) -> None:
     members = learner.families[0]
 
     def moments() -> object:
-        return members.design_for_sums(encoder(table)).moments(R)
+        with few_sums():
+            rows = encoder(table)
+        return members.design_for_sums(rows).moments(R)
 
     def through_bits() -> object:
         return members.design(encoder(table)).moments(R)

@@ -28,7 +28,7 @@ from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_finding
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import LeftOut
+from lowcal.subpopulations.base import LeftOut, few_sums
 from lowcal.threads import one_blas_thread, spread
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
@@ -95,7 +95,7 @@ def measure(
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
     The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Memberships given as a large
-    array of booleans are added up with float32 inside, which changes violations by about 1e-10.
+    array of booleans are added up with float32 inside, which changes violations by less than 1e-7, mostly far less.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
@@ -111,7 +111,8 @@ def measure(
     chosen_notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
-    learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
+    with few_sums():
+        learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
     problem = Problem(outcomes.y, outcomes.weight, chosen_notion, learner, alpha=np.inf)
     explore(problem, outcomes.p)
     rho = problem.rho(outcomes.p)

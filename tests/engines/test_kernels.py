@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +15,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import weights
-from lowcal.engines import clipped, compiled_codes, kernels, reference
+from lowcal.engines import clipped, compiled_bytes, compiled_codes, kernels, lanes, reference, trees
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
 from lowcal.moments import MomentSums, displacement, moments, moments_at
-from lowcal.simplex import FAR, odds, of_odds_against, sigmoid
+from lowcal.simplex import FAR, FLOOR, odds, of_odds_against, sigmoid
 from lowcal.weights import Cell, CellIds, monomials
 
 COMPILED = kernels_for(kernels.COMPILE_FROM)
@@ -336,6 +338,18 @@ def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
     design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
     assert MomentSums(design, monomials(1, 1), 1).kernels.compiled
     assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.compiled
+
+
+@pytest.mark.parametrize("module", [compiled_bytes, compiled_codes, trees])
+def test_a_change_of_what_kernels_are_made_with_reaches_their_files(module) -> None:
+    # numba keeps a compiled kernel while the text of its own file stays the same
+    text = Path(lanes.__file__).read_bytes() + repr((FAR, FLOOR)).encode()
+    assert format(zlib.crc32(text), "08x") == module.MADE_WITH
+
+
+def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    assert kernels_for(kernels.COMPILE_FROM) is PURE
 
 
 def test_kernels_let_go_of_the_lock() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import exp, log
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal.engines import kernels, replay
-from lowcal.engines.replay import Program, Read
+from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
+from lowcal.simplex import FAR, FLOOR
 
 
 def draw_updates(rng: np.random.Generator, n_updates: int, levels: list[int]) -> list[list[Read]]:
@@ -53,6 +56,37 @@ def test_a_program_does_what_its_updates_do(seed: int, n: int, n_updates: int, c
         row = [int(c[i]) for c in codes]
         assert got[i] == pytest.approx(by_hand(f[i], row, updates), abs=1e-14)
         assert program.one(float(f[i]), row) == pytest.approx(got[i], abs=1e-15)
+
+
+def bent_by_hand(f: float, codes: list[int], updates: list[list[Read]]) -> float:
+    for update in updates:
+        inside = min(max(f, FLOOR), 1.0 - FLOOR)
+        z = log(inside / (1.0 - inside))
+        score = z + sum(r.table[codes[r.column]] * (z if r.power == LOG_ODDS else f**r.power) for r in update)
+        f = 1.0 / (1.0 + exp(-max(score, -FAR)))
+    return f
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 20), st.integers(1, 4), st.booleans())
+def test_a_program_in_log_odds_does_what_its_updates_do(seed: int, n: int, n_updates: int, compiled: bool) -> None:
+    rng = np.random.default_rng(seed)
+    levels = [int(size) for size in rng.integers(1, 6, int(rng.integers(1, 4)))]
+    codes = [rng.integers(0, size, n).astype(rng.choice([np.uint8, np.uint16])) for size in levels]
+    f = rng.random(n)
+    powers = [int(j) for j in rng.permutation([LOG_ODDS, 0, 1, 2, 3])[: int(rng.integers(1, 6))]]
+    updates = [[Read(k, j, 0.3 * rng.normal(size=levels[k])) for k in range(len(levels)) for j in powers]] * n_updates
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(replay, "ROWS", 7)
+        program = MirrorProgram.of(updates)
+        before = f.copy()
+        got = program(f, codes)
+    np.testing.assert_array_equal(f, before)
+    for i in range(n):
+        row = [int(c[i]) for c in codes]
+        assert got[i] == pytest.approx(bent_by_hand(f[i], row, updates), abs=1e-12)
+        assert program.one(float(f[i]), row) == pytest.approx(got[i], abs=1e-12)
 
 
 def test_groups_with_many_updates_are_kept_once() -> None:

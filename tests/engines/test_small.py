@@ -17,6 +17,7 @@ from lowcal.engines.reference import Matrix
 from lowcal.engines.small import Bytes, Small, are_bits, pack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
+from lowcal.subpopulations.base import few_sums
 from lowcal.subpopulations.memberships import MANY, Bits
 
 BOTH = pytest.mark.parametrize("engine", [PURE.pack_bits, compiled_codes.pack_bits], ids=["numpy", "compiled"])
@@ -162,6 +163,13 @@ def test_equal_numbers_are_summed_exactly(seed: int, n: int, m: int, weight: flo
     np.testing.assert_array_equal(out, C.sum(axis=0, dtype=float)[:, None] * [weight, -weight])
 
 
+def test_a_first_number_that_is_tiny_is_no_unit() -> None:
+    R = np.array([[1e-30, 1e-20], [1e15, 1.0]])
+    out = np.zeros((16, 2))
+    compiled_bytes.add_members(np.ones((2, 16), np.uint8), R, out)
+    np.testing.assert_allclose(out, np.broadcast_to([1e15, 1.0], out.shape), rtol=1e-6)
+
+
 def test_roundings_of_many_rows_cancel() -> None:
     rng = np.random.default_rng(0)
     C, R = rng.random((200_000, 100)) < 0.3, rng.uniform(-1, 1, (200_000, 2))
@@ -175,6 +183,10 @@ def test_bytes_are_a_design_like_any_other(seed: int, n: int, m: int, q: int) ->
     rng = np.random.default_rng(seed)
     C, R = rng.random((n, m)) < 0.5, rng.normal(size=(n, q))
     design = Bytes(C)
+    sums = design.sums(q)
+    for part in (slice(n // 3, n), slice(0, n // 3)):
+        sums.add(part, R[part])
+    np.testing.assert_allclose(sums.total(), C.astype(float).T @ R, atol=1e-12)
     np.testing.assert_allclose(design.moments(R), C.astype(float).T @ R, atol=1e-12)
     np.testing.assert_allclose(design.squared().moments(R), C.astype(float).T @ R, atol=1e-12)
     np.testing.assert_array_equal(design.rows(slice(1, 5)).dense(), C[1:5])
@@ -223,7 +235,8 @@ def large_booleans() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_booleans_are_measured_as_they_came(notion: str) -> None:
     y, p, C = large_booleans()
     every = lowcal.Memberships()
-    rows = every.prepare(C).rows
+    with few_sums():
+        rows = every.prepare(C).rows
     assert isinstance(rows, Bits)
     assert np.shares_memory(rows.given, C)  # neither copied nor packed
     measured, expected = (
@@ -241,10 +254,53 @@ def test_booleans_are_packed_where_more_than_sums_is_wanted() -> None:
     every, options = lowcal.Memberships(), {"alpha": 0.003, "random_state": 0}
     fits = [lowcal.multicalibrate(y, p, X, subpopulations=every, **options) for X in (C, np.asfortranarray(C))]
     assert fits[0].predictor(p, C).tobytes() == fits[1].predictor(p, C.astype(np.uint8)).tobytes()
-    learner = every.prepare(C)
+    assert every.prepare(C).rows.given is None  # what may be used later is no view of X
+    with few_sums():
+        learner = every.prepare(C)
     design = learner.design()
     assert learner.rows.given is None  # the booleans are let go once they are packed
     np.testing.assert_array_equal(design.rows(slice(0, 50)).dense()[:, 1:], C[:50])
+
+
+@pytest.mark.parametrize("byte", [2, 128, 255])
+def test_every_byte_of_a_boolean_that_is_not_zero_is_true(byte: int) -> None:
+    y, p, C = large_booleans()
+    odd = (C.astype(np.uint8) * byte).view(np.bool_)
+    every = lowcal.Memberships()
+    measured, expected = (lowcal.measure(y, p, X, subpopulations=every) for X in (odd, C))
+    assert measured.names == expected.names
+    np.testing.assert_allclose(measured.violation, expected.violation, atol=1e-7)
+    fits = [lowcal.multicalibrate(y, p, X, subpopulations=every, alpha=0.003, random_state=0) for X in (odd, C)]
+    np.testing.assert_allclose(fits[0].predictor(p, odd), fits[1].predictor(p, C), atol=1e-10)
+    with few_sums():
+        rows = every.prepare(odd).rows
+    np.testing.assert_array_equal(rows.packed, pack(C))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_other_numbers_in_large_arrays_of_bytes_are_refused(kind: type) -> None:
+    y, p, C = large_booleans()
+    X = C.astype(kind)
+    X[-1, -1] = 2
+    with pytest.raises(InvalidInput, match=f"row {len(X) - 1}, column 'x63' holds 2"):
+        lowcal.measure(y, p, X, subpopulations=lowcal.Memberships())
+
+
+def test_few_numbers_in_many_rows_round_the_same_way() -> None:
+    y, _, C = large_booleans()
+    p = np.full(len(y), 0.3)
+    measured, expected = (
+        lowcal.measure(y, p, X, subpopulations=lowcal.Memberships()).violation for X in (C, np.asfortranarray(C))
+    )
+    assert 0.0 < np.abs(measured - expected).max() < 1e-7
+
+
+def test_effective_rows_of_unequal_weights_are_summed_in_float64() -> None:
+    _, _, C = large_booleans()
+    weight = np.random.default_rng(0).choice([1.0, 3.0], len(C))
+    with few_sums():
+        assert lowcal.Memberships().prepare(C, weight).rows.given is None
+        assert lowcal.Memberships().prepare(C).rows.given is not None
 
 
 def test_rare_groups_of_booleans_are_dropped_by_their_exact_counts() -> None:

@@ -89,8 +89,13 @@ def part_of(n: int, total: int) -> Iterator[None]:
 def _compiled() -> Kernels | None:
     """Import the compiled kernels, or return None without numba."""
     try:
+        import numba
+
         from lowcal.engines import compiled_bytes, compiled_codes
     except ImportError:
+        return None
+    # under a debugger's setting nothing is compiled, and vectors of LLVM can't run
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return None
     return Kernels(
         compiled_codes.add_histogram,
@@ -295,10 +300,10 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
 
 
 def add_members(C: ByteArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i C[i, j] R[i, k] to out[j, k], for bytes that are 0 or 1."""
+    """Add sum_i [C[i, j] is not 0] R[i, k] to out[j, k]."""
     size = max(1, BYTES // C.shape[1])
     for s in range(0, len(C), size):
-        out += C[s : s + size].astype(np.float64).T @ R[s : s + size]
+        out += (C[s : s + size] != 0).astype(np.float64).T @ R[s : s + size]
 
 
 def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:

@@ -59,10 +59,12 @@ read_eight = cast(Callable[[ByteArray, int | np.intp], np.uint64], intrinsic(_re
 #: the registers of a core that holds 16 numbers in one.
 STRIP, STRIPS = 16, 7
 
-Summer = Callable[[ByteArray, int, int, int, int, NDArray[np.float32], NDArray[np.float32]], None]
+Summer = Callable[[ByteArray, int, int, int, int, NDArray[np.float32], NDArray[np.float32], ByteArray], None]
 
 
-def _sum(_typing: Any, flat: Any, _at: Any, _stride: Any, _last: Any, _rows: Any, pairs: Any, out: Any) -> Any:
+def _sum(
+    _typing: Any, flat: Any, _at: Any, _stride: Any, _last: Any, _rows: Any, pairs: Any, out: Any, seen: Any
+) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def number(k: int) -> Any:
             return ir.Constant(ir.IntType(64), k)
@@ -74,11 +76,12 @@ def _sum(_typing: Any, flat: Any, _at: Any, _stride: Any, _last: Any, _rows: Any
             one = builder.insert_element(nothing, builder.load(builder.gep(data[5], [place])), ir.IntType(32)(0))
             return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), STRIP), [0] * STRIP))
 
-        data = {k: context.make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 5, 6)}
-        _, at, stride, last, rows, _, _ = arguments
+        data = {k: context.make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 5, 6, 7)}
+        _, at, stride, last, rows, _, _, _ = arguments
         some, floats = ir.VectorType(ir.IntType(8), STRIP), ir.VectorType(ir.FloatType(), STRIP)
         zero, nothing = ir.Constant(some, [0] * STRIP), ir.Constant(floats, [0.0] * STRIP)
         keep: Any = cgutils.alloca_once_value
+        every = keep(builder, builder.load(vector(7, number(0), some), align=1))
         sums = [[keep(builder, nothing) for _ in range(2)] for _ in range(STRIPS)]
         places = [number(STRIP * s) for s in range(STRIPS)]
         places = [builder.select(builder.icmp_signed("<", place, last), place, last) for place in places]
@@ -89,17 +92,20 @@ def _sum(_typing: Any, flat: Any, _at: Any, _stride: Any, _last: Any, _rows: Any
                 # "> 0" of signed bytes, as LLVM turns "!= 0" round, and then finds no masked addition
                 bytes_ = builder.load(vector(0, builder.add(row, place), some), align=1)
                 inside = builder.icmp_signed(">", bytes_, zero)
+                builder.store(builder.or_(builder.load(every), bytes_), every)
                 for total, x in zip(two, pair, strict=True):
                     before = builder.load(total)
                     builder.store(builder.select(inside, builder.fadd(before, x), before), total)
         for k, total in enumerate(total for two in sums for total in two):
             builder.store(builder.load(total), vector(6, number(STRIP * k), floats), align=4)
+        builder.store(builder.load(every), vector(7, number(0), some), align=1)
         return context.get_dummy_value()
 
     four = (numba.intp,) * 4
-    return numba.void(flat, *four, pairs, out), generate
+    return numba.void(flat, *four, pairs, out, seen), generate
 
 
-#: For kernels: sum_strips(flat, at, stride, last, rows, pairs, out). out[s, k, j] = sum_i pairs[i, k] over those of
-#: `rows` rows whose byte flat[at + stride i + min(16 s, last) + j] is 1, for 7 strips of 16 bytes; all arrays are flat.
+#: For kernels: sum_strips(flat, at, stride, last, rows, pairs, out, seen). out[s, k, j] = sum_i pairs[i, k] over those
+#: of `rows` rows whose byte flat[at + stride i + min(16 s, last) + j] is 1, for 7 strips of 16 bytes; all arrays are
+#: flat. The bits of all bytes that were read are added to the 16 bytes `seen`.
 sum_strips = cast(Summer, intrinsic(_sum))

@@ -12,7 +12,9 @@ Paper: Definition 5.1, with the signed contract of spec 4.1:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -155,6 +157,24 @@ class LeftOut(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+@contextmanager
+def few_sums() -> Iterator[None]:
+    """Encode rows for a few sums alone: what is cheaper to read as it came may stay as it is, a view of X."""
+    token = _few_sums.set(True)
+    try:
+        yield
+    finally:
+        _few_sums.reset(token)
+
+
+def are_few_sums() -> bool:
+    """Whether rows are encoded for a few sums alone."""
+    return _few_sums.get()
+
+
+_few_sums: ContextVar[bool] = ContextVar("few_sums", default=False)
+
+
 class WeakLearner:
     """A hypothesis class bound to the rows of one sample.
 
@@ -222,7 +242,7 @@ class WeakLearner:
         return stack(cache)
 
     def design_for_sums(self) -> Design:
-        """Return the matrix of all known members on the fitted rows in the form that gives a few sums soonest."""
+        """Return the matrix of all known members on the rows in the form that gives a few sums soonest (`few_sums`)."""
         forms = (getattr(family, "design_for_sums", family.design) for family in self.families)
         return stack([form(self.rows) for form in forms])
 

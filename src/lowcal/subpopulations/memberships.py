@@ -30,6 +30,7 @@ from lowcal.subpopulations.base import (
     LeftOut,
     Subpopulations,
     WeakLearner,
+    are_few_sums,
     check_min_mass,
     effective_rows,
     is_enough,
@@ -136,7 +137,7 @@ def _numbers(column: Column) -> FloatArray:
 def _stored(C: AnyArray, names: Sequence[str]) -> Bits | AnyArray:
     """Return 0/1 memberships as bits, others in their own type; nothing of the size of C is made in float64."""
     n, m = C.shape
-    if C.dtype == np.bool_ and C.flags.c_contiguous and m >= MANY and kernels_for(n * m).compiled:
+    if are_few_sums() and C.dtype == np.bool_ and C.flags.c_contiguous and m >= MANY and kernels_for(n * m).compiled:
         return Bits(C)
     bits = pack(C)
     if bits is not None:
@@ -172,7 +173,7 @@ MANY = 64
 
 
 class Bits:
-    """0/1 memberships, eight columns to a byte; booleans are packed when that is first asked for."""
+    """0/1 memberships, eight columns to a byte; booleans may be packed only when that is asked for (`few_sums`)."""
 
     def __init__(self, C: AnyArray, packed: tuple[AnyArray, ...] | None = None):
         self.shape: tuple[int, int] = C.shape
@@ -184,7 +185,7 @@ class Bits:
         """A byte of every row for each eight columns."""
         given = self.given
         if given is not None:  # in this order, other threads find one or the other
-            self._packed, self.given = pack(given), None
+            self._packed, self.given = pack(given.view(np.uint8) != 0), None
         assert self._packed is not None
         return self._packed
 
@@ -216,9 +217,8 @@ class Members:
 
     def design_for_sums(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships for a few sums over all rows: booleans that nobody has packed stay as they came."""
-        if isinstance(rows, Bits) and rows.given is not None and self.columns == tuple(range(rows.shape[1])):
-            return Bytes(rows.given)
-        return self.design(rows)
+        given = rows.given if isinstance(rows, Bits) and self.columns == tuple(range(rows.shape[1])) else None
+        return self.design(rows) if given is None else Bytes(given)
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""
