@@ -7,13 +7,16 @@ import warnings
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
+from sklearn.datasets import make_classification
 from sklearn.dummy import DummyClassifier
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import brier_score_loss
+from sklearn.metrics import brier_score_loss, log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -625,3 +628,90 @@ def test_few_rows_do_not_spoil_a_base_model():
     model = Classifier(LogisticRegression(), random_state=0).fit(X, y)
     base, mended = (np.square(m.predict_proba(fresh)[:, 1] - labels).mean() for m in (model.estimator_, model))
     assert mended < base + 0.01
+
+
+# --- found by trials ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [20, 40, 98, 100, 102])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_base_model_on_few_rows_is_not_made_worse(n, n_classes):
+    losses = []
+    for seed in range(4):
+        X, y = make_classification(n + 2000, 8, n_informative=5, n_classes=n_classes, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = Classifier(LogisticRegression(max_iter=500), random_state=seed).fit(X[:n], y[:n])
+        losses.append([log_loss(y[n:], m.predict_proba(X[n:])) for m in (model.estimator_, model)])
+    base, mended = np.mean(losses, axis=0)
+    assert mended < 1.15 * base  # it was 10 to 20 times as large
+
+
+@pytest.mark.parametrize("base", [None, LogisticRegression()])
+def test_columns_without_names_are_taken_in_their_order(data, base):
+    pd = pytest.importorskip("pandas")
+    numbers, _, y, _ = data
+    bare = Classifier(base, random_state=0).fit(numbers, y)
+    expected = bare.predict_proba(numbers)
+    with pytest.warns(UserWarning, match="feature names"):
+        turned = bare.predict_proba(pd.DataFrame(numbers, columns=["x2", "x1", "x0"]))
+    np.testing.assert_allclose(turned, expected, atol=1e-12)
+    numbered = Classifier(base, random_state=0).fit(pd.DataFrame(numbers, columns=[5, 0, 1]), y)
+    np.testing.assert_allclose(numbered.predict_proba(numbers), expected, atol=1e-12)
+    np.testing.assert_allclose(numbered.predict_proba(pd.DataFrame(numbers)), expected, atol=1e-12)
+    named = Classifier(base, random_state=0).fit(pd.DataFrame(numbers, columns=["a", "b", "c"]), y)
+    with pytest.warns(UserWarning, match="feature names"):
+        np.testing.assert_allclose(named.predict_proba(numbers), expected, atol=1e-12)
+
+
+def test_what_a_base_model_takes_is_taken(data):
+    numbers, sex, y, _ = data
+    gaps, texts = numbers.copy(), np.column_stack([sex, sex]).astype(object)
+    gaps[::7, 1] = np.nan
+    for X, base in (
+        (gaps, make_pipeline(SimpleImputer(), LogisticRegression())),
+        (texts, make_pipeline(OneHotEncoder(), LogisticRegression())),
+    ):
+        p = Classifier(base, subpopulations=Groups(), random_state=0).fit(X, y).predict_proba(X)
+        assert np.isfinite(p).all()
+    with pytest.raises(ValueError, match="contains NaN"):  # the base model's own words
+        Classifier(LogisticRegression()).fit(gaps, y)
+
+
+def test_rounds_that_held_out_rows_chose_are_no_limit_of_the_user(data):
+    numbers, sex, y, _ = data
+    options = {"subpopulations": Groups(["sex"]) + Groups(["a", "b"], n_bins=40), "alpha": 1e-5, "random_state": 0}
+    model = Classifier(Numbers(), **options).fit(frame(numbers[:600], sex[:600]), y[:600])
+    assert model.status_ != Status.LIMIT
+    assert Classifier(Numbers(), **options, max_updates=1).fit(frame(numbers, sex), y).status_ == Status.LIMIT
+
+
+class Untouched(ClassifierMixin, BaseEstimator):
+    """A model that must not be trained."""
+
+    def fit(self, X, y, sample_weight=None):
+        raise AssertionError("trained")
+
+
+def test_mistakes_are_told_before_the_base_model_is_trained(data):
+    numbers, sex, y, _ = data
+    X = frame(numbers, sex)
+    for subpopulations in (Groups(["A"]), Trees(columns=["A"]), Groups(["sex"]) + Groups(["A"])):
+        with pytest.raises(InvalidInput, match="no column 'A'"):
+            Classifier(Untouched(), subpopulations=subpopulations).fit(X, y)
+    with pytest.raises(InvalidInput, match=r"sample_weight is -1.0 in row 0"):
+        Classifier(Untouched()).fit(X, y, sample_weight=-np.ones(len(y)))
+    with pytest.raises(InvalidInput, match="more than once"):
+        Classifier(Untouched()).fit(X[["a", "a"]], y)
+    with pytest.raises(InvalidInput, match=r"y holds .*'a'.*needs numbers"):
+        Regressor(Untouched()).fit(X, np.array(["a"] * len(y)))
+
+
+def test_routed_weights_reach_a_pipeline():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2000, 3)), rng.integers(0, 2, 2000)
+    with sklearn.config_context(enable_metadata_routing=True):
+        scale = StandardScaler().set_fit_request(sample_weight=False)
+        base = make_pipeline(scale, LogisticRegression().set_fit_request(sample_weight=True))
+        model = Classifier(base, random_state=0).fit(X, y, sample_weight=np.where(y == 1, 9.0, 1.0))
+    assert model.estimator_.predict_proba(X)[:, 1].mean() == pytest.approx(0.9, abs=0.02)

@@ -33,8 +33,8 @@ from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
-from lowcal.stopping import Status
-from lowcal.subpopulations import Private, Trees, Union
+from lowcal.stopping import LEAST_TO_SEARCH, Status
+from lowcal.subpopulations import Groups, Private, Trees, Union
 from lowcal.subpopulations.levels import resolve
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         geometry = self._geometry()
         subpopulations = self._subpopulations(len(p), geometry)
         is_guarded = self._held_out_share(len(p)) > 0
+        if self._are_few(len(p)):
+            end.setdefault("stop_at_noise", True)
         return multicalibrate(
             y,
             p,
@@ -216,8 +218,14 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the class given, or trees whose smallest node suits a small sample; boosted if held-out rows guard."""
         if self.subpopulations is not None:
             return self.subpopulations
+        if self._are_few(n):
+            return Groups([])
         boosted = BOOSTED if self._held_out_share(n) > 0 else {}
         return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry, **boosted)
+
+    def _are_few(self, n: int) -> bool:
+        """Whether a base model is to be mended for everyone together: trees would learn so few rows by heart."""
+        return self.estimator is not None and self.subpopulations is None and n < LEAST_TO_SEARCH
 
     def _held_out_share(self, n: int) -> float:
         """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
@@ -234,7 +242,8 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
         unfitted classifier is fitted on one part of the rows and mended on the other.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
-        but `subpopulations=None` is `Trees` with boosted sums on every kind of X, `geometry=None` is "mirror", or
+        but `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together where a base model
+        has fewer than 50 rows to be mended on), `geometry=None` is "mirror", or
         that of boosted `Trees` where these are given, and `alpha=None` is 0.001, or 0.01 where no rows are held out.
     validation_fraction : share of the rows for mending that is held out to choose the number of updates; the mending
         is then repeated with so many on all rows. None are held out where that would be fewer than 20 rows.
