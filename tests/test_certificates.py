@@ -389,3 +389,20 @@ def test_even_rows_and_the_safe_deviation():
             mean, level = (w * c) @ size, log(3 / 0.05) * w.max()
             limit = mean + level + sqrt(level * (level + 2 * mean))
             assert certificates._safe_deviation(panel, 0.05)[j] == pytest.approx(mean + limit)
+
+
+@pytest.mark.parametrize(("notion", "n_classes"), [("degree-2", 2), ("degree-2", 3), ("full-0.25", 3)])
+def test_draws_that_look_at_all_rows_give_the_limits_of_bags(notion, n_classes, monkeypatch):
+    rng = np.random.default_rng(0)
+    n = 3000
+    p = rng.dirichlet(np.ones(n_classes), n)
+    y = (rng.random(n)[:, None] > p.cumsum(axis=1)).sum(axis=1).clip(max=n_classes - 1)
+    X = {"a": rng.integers(0, 5, n).astype(str), "b": rng.integers(0, 3, n).astype(str)}
+    reports = []
+    for most in (certificates.MOST_NUMBERS, 0):
+        monkeypatch.setattr(certificates, "MOST_NUMBERS", most)
+        reports.append(lowcal.audit(y, p, X, notion=notion, alpha=0.05, random_state=0))
+    bags, rows = reports
+    assert rows.violation == bags.violation
+    assert rows.certified_alpha != bags.certified_alpha
+    assert rows.certified_alpha == pytest.approx(bags.certified_alpha, rel=0.1)

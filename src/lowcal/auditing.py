@@ -405,7 +405,8 @@ def _findings(panel: Panel, limits: Band, null: Null, outcomes: Outcomes) -> lis
     """Return a finding for every subpopulation of a panel."""
     mass, worth = panel.mass, panel.n_effective
     bracket = limits.found.upper - limits.found.value
-    judged = spread(lambda j: _judge(panel, limits, j), range(len(panel.names)))
+    is_known = limits.constraints is not None and panel.p.shape[1] == 1  # a look at the table, too short for a thread
+    judged = (map if is_known else spread)(lambda j: _judge(panel, limits, j), range(len(panel.names)))
     found = []
     for j, (name, one) in enumerate(zip(panel.names, judged, strict=True)):
         below, above = (0.0, bracket[j]) if one.violation >= 0 else (bracket[j], 0.0)

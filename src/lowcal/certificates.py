@@ -42,8 +42,10 @@ BATCH = 256
 SLOW_DRAWS = 200
 #: Rows share a multiplier in bags beyond this many: the standard errors of the draws are then known to about 2%.
 BAGS = 2048
-#: The bags' moments hold at most this many numbers, and at least 256 bags are used.
-BAG_NUMBERS = 1 << 25
+#: The bags' moments hold at most this many numbers, and at least so many bags are used ...
+BAG_NUMBERS, LEAST_BAGS = 1 << 25, 256
+#: ... unless they would hold more than this: then every draw looks at all rows.
+MOST_NUMBERS = 1 << 26
 #: Below so many effective rows (of even labels) the normal approximation is not trusted, and Bernstein's band is used.
 SMALL = 30.0
 
@@ -125,7 +127,8 @@ def _finite_band(panel: Panel, notion: Finite, beta: float, method: Method, rng:
         half = _finite_sample(panel, v, se, beta, method)
         return _limits(notion, found, Constraints(weights, v, se, half))
     safe = _finite_sample(panel, v, se, beta, "bernstein")
-    resampled = _resample(panel, notion, weights, U, v.shape, beta, rng)
+    resample = _resample if LEAST_BAGS * v.size <= MOST_NUMBERS else _resample_rows
+    resampled = resample(panel, notion, weights, U, se, beta, rng)
     # the error of the normal tail at q is of the order q^3 / sqrt(rows)
     enough = SMALL * max(1.0, resampled.critical / 3.0) ** 6
     half = np.where(_worth(panel, U) < enough, safe, resampled.critical * se)
@@ -248,7 +251,7 @@ def _resample(
     notion: Finite,
     weights: Sequence[Weight],
     U: Evaluated,
-    shape: tuple[int, int, int],
+    se: FloatArray,
     beta: float,
     rng: np.random.Generator,
 ) -> Resampled:
@@ -256,6 +259,7 @@ def _resample(
 
     Rows are dealt into bags at random, and a bag shares its multiplier: one pass over the rows serves all draws.
     """
+    shape = se.shape
     bags = Bags.deal(panel.weight, int(np.prod(shape)), rng)
     flat = bags.moments(panel.design, U, panel.rho, shape).reshape(len(bags.share), -1)
     spread_of = np.empty(flat.shape[1])
@@ -269,7 +273,32 @@ def _resample(
         largest.append(size)
         suprema.append(found)
     critical = _quantile(np.concatenate(largest), beta)
+    if notion.is_largest(shape[2]):  # the moments say it all
+        return Resampled(critical, np.zeros(shape[0]))
     return Resampled(critical, _deviation(np.concatenate(suprema), beta))
+
+
+def _resample_rows(
+    panel: Panel,
+    notion: Finite,
+    weights: Sequence[Weight],
+    U: Evaluated,
+    se: FloatArray,
+    beta: float,
+    rng: np.random.Generator,
+) -> Resampled:
+    """Draw the same, a pass over the rows for each draw: the moments of all bags would not fit into memory."""
+    spread_of, say_it_all = np.where(se > 0.0, se, np.inf), notion.is_largest(se.shape[2])
+    largest, suprema = np.empty(SLOW_DRAWS), np.empty((0 if say_it_all else SLOW_DRAWS, len(se)))
+    for k in range(SLOW_DRAWS):
+        xi = rng.standard_normal(len(panel.weight))
+        xi -= panel.weight @ xi
+        draw = moments(panel.design, U, xi[:, None] * panel.rho)
+        if not say_it_all:
+            suprema[k] = notion.norm(weights, draw).upper
+        largest[k] = (np.abs(draw) / spread_of).max()
+    deviation = np.zeros(len(se)) if say_it_all else _deviation(suprema, beta)
+    return Resampled(_quantile(largest, beta), deviation)
 
 
 def _draw(
@@ -280,12 +309,12 @@ def _draw(
     weights: Sequence[Weight],
     shape: tuple[int, int, int],
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the largest studentised moment of every draw and the suprema of all c, 0 where monomials attain them.
+    """Return the largest studentised moment of every draw and the suprema of all c, none where monomials attain them.
 
     A few c at a time: a product of many draws with their moments is fast, and stays small.
     """
     m, numbers = shape[0], shape[1] * shape[2]
-    largest, suprema = np.zeros(len(xi)), np.zeros((len(xi), m))
+    largest, suprema = np.zeros(len(xi)), np.zeros((len(xi), 0 if notion.is_largest(shape[2]) else m))
     some = max(1, 2 * CHUNK // (len(xi) * numbers))
     for c in range(0, m, some):
         part = slice(c * numbers, (c + some) * numbers)
@@ -311,7 +340,7 @@ class Bags:
     def deal(cls, weight: FloatArray, numbers: int, rng: np.random.Generator) -> Bags:
         """Deal the rows, for moments of so many numbers."""
         n = len(weight)
-        n_bags = min(n, max(256, min(BAGS, BAG_NUMBERS // numbers)))
+        n_bags = min(n, max(LEAST_BAGS, min(BAGS, BAG_NUMBERS // numbers)))
         order = np.arange(n) if n_bags == n else rng.permutation(n)
         starts = np.linspace(0, n, n_bags + 1).astype(np.intp)
         return cls(order, starts, np.add.reduceat(weight[order], starts[:-1]))
@@ -388,8 +417,10 @@ def _draw_smooth(panel: Panel, rng: np.random.Generator) -> FloatArray:
     for a, cells in enumerate(grid.cells):
         shape = m, cells.n_cells, 1
         flat = bags.moments(panel.design, cells, panel.rho[:, [a]], shape).reshape(len(bags.share), -1)
-        for part in pieces(SLOW_DRAWS, flat.shape[1]):
-            total[part] += grid.part(a, (xi[part] @ flat).reshape(-1, cells.n_cells)).reshape(-1, m)
+        size = cells.n_cells
+        for part in pieces(m, SLOW_DRAWS * size):  # some c at a time: a product of all draws reads their moments once
+            draws = xi @ flat[:, part.start * size : part.stop * size]
+            total[:, part] += grid.part(a, draws.reshape(-1, size)).reshape(SLOW_DRAWS, -1)
     # E|xi| = sqrt(2 / pi): what rounding to the grid costs a typical draw
     return total + sqrt(2.0 / pi) * grid.error(panel.rho)
 

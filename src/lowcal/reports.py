@@ -134,7 +134,7 @@ class AuditReport:
 
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
         """Return what is known of a subpopulation, a page for each label: sentences and figures."""
-        name = self.finding(subpopulation).subpopulation
+        name = subpopulation if subpopulation in self.moments else self.finding(subpopulation).subpopulation
         labels = [None] if self.layout.d == 1 else [str(label_of(self.layout, a)) for a in range(self.layout.d)]
         known = zip(labels, self.moments[name], strict=True)
         return tuple(describe(group, name, label, margin) for label, (group, margin) in known)
