@@ -715,29 +715,3 @@ def test_routed_weights_reach_a_pipeline():
         base = make_pipeline(scale, LogisticRegression().set_fit_request(sample_weight=True))
         model = Classifier(base, random_state=0).fit(X, y, sample_weight=np.where(y == 1, 9.0, 1.0))
     assert model.estimator_.predict_proba(X)[:, 1].mean() == pytest.approx(0.9, abs=0.02)
-
-
-def test_steps_after_the_first_in_log_odds_gain_more_than_noise():
-    """What the ridge regression leaves is one column's: single steps find it, where a joint step would fit noise."""
-    pd = pytest.importorskip("pandas")
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({name: rng.integers(0, 10, 8400).astype(str) for name in "abcd"})
-    z = rng.normal(0, 1.5, 8400)
-    truth = 1 / (1 + np.exp(-z - rng.normal(0, 1.5, 10)[X["a"].astype(int)]))
-    y, X["p"] = (rng.random(8400) < truth).astype(int), 1 / (1 + np.exp(-z))
-    options = {"subpopulations": Groups(list("abcd"), min_mass=5), "alpha": 1e-3, "random_state": 0}
-    model = Classifier(FrozenEstimator(Given().fit(X, y)), **options).fit(X[:400], y[:400])
-    losses = [log_loss(y[400:], p) for p in model.staged_predict_proba(X[400:])]
-    assert len(losses) > 1
-    assert losses[-1] < losses[0] - 0.01 < log_loss(y[400:], X["p"][400:]) - 0.05
-
-
-class Given(ClassifierMixin, BaseEstimator):
-    """The probabilities that X holds."""
-
-    def fit(self, X, y):
-        self.classes_ = np.unique(y)
-        return self
-
-    def predict_proba(self, X):
-        return np.column_stack([1 - X["p"], X["p"]])

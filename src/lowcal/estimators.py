@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from lowcal.errors import InvalidInput
-from lowcal.fitting import as_if_guarded, check_class, check_options, multicalibrate
+from lowcal.fitting import check_class, check_options, multicalibrate
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_share, check_weight, is_share
 from lowcal.notions import parse_notion
@@ -160,8 +160,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), max_updates=self.max_updates)
         chosen = len(fit.predictor)
         if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:
-            with as_if_guarded():
-                fit = replace(self._refit(y, p, part, seed, classes, fit.status, chosen), history=fit.history)
+            fit = replace(self._refit(y, p, part, seed, classes, fit.status, chosen), history=fit.history)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
         return fit

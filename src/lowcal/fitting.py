@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,7 +129,6 @@ def multicalibrate(
         step == "newton",
         # chance enters the held-out rows only if no seed is given: equal calls should give equal predictors
         0 if random_state is None else int(rng.integers(2**31)),
-        is_guarded=bool(held_out.any()) or _guarded.get(),
     )
     watch = None
     if held_out.any():
@@ -148,19 +145,6 @@ def multicalibrate(
     if fit.predictor.updates:
         _remember(fit, outcomes, table, run.end if watch is None else None)
     return fit
-
-
-@contextmanager
-def as_if_guarded() -> Iterator[None]:
-    """Fit all rows as if some were held out: a fit that was cut short by held-out rows is then repeated on all."""
-    token = _guarded.set(True)
-    try:
-        yield
-    finally:
-        _guarded.reset(token)
-
-
-_guarded: ContextVar[bool] = ContextVar("guarded", default=False)
 
 
 def _best_geometry(solver: str, step: object, notion: Notion, learner: WeakLearner, p: FloatArray) -> Geometry:

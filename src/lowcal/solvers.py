@@ -53,7 +53,6 @@ class Problem:
     """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move.
 
     `is_wary`: a step along many features must gain more than it would if all of them were noise.
-    `is_guarded`: held-out rows choose the length of the fit, so that it is for fresh rows, whatever alpha is.
     """
 
     y: FloatArray
@@ -66,7 +65,6 @@ class Problem:
     newton_only: bool = False
     seed: int = 0
     is_wary: bool = False
-    is_guarded: bool = False
     _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
 
     def rho(self, p: FloatArray) -> FloatArray:
@@ -277,10 +275,7 @@ def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
         found = _largest(problem, p)
         if found is None:
             return
-        step = _offered(problem, p, found)
-        if step is None and attempt == 0 and (step := _bent(problem, p, found)):
-            # what a ridge regression leaves along all features at once is mostly noise
-            problem = replace(problem, is_wary=problem.is_wary or problem.is_guarded)
+        step = _offered(problem, p, found) or (_bent(problem, p, found) if attempt == 0 else None)
         if step is None and tries_all:
             step = _joint(problem, p, _directions(problem, p, found, attempt), found)
             # what gained no more than noise from the same subpopulations is not tried again
