@@ -406,3 +406,19 @@ def test_draws_that_look_at_all_rows_give_the_limits_of_bags(notion, n_classes, 
     assert rows.violation == bags.violation
     assert rows.certified_alpha != bags.certified_alpha
     assert rows.certified_alpha == pytest.approx(bags.certified_alpha, rel=0.1)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_smooth_draws_do_not_depend_on_how_groups_are_cut(n_classes, monkeypatch):
+    rng = np.random.default_rng(1)
+    n = 1500
+    p = rng.dirichlet(np.ones(n_classes), n)
+    y = (rng.random(n)[:, None] > p.cumsum(axis=1)).sum(axis=1).clip(max=n_classes - 1)
+    X = {"a": rng.choice(list("uvwxyz"), n, p=[0.4, 0.2, 0.1, 0.1, 0.1, 0.1])}
+    uppers = []
+    for cut in (lambda m, _: [slice(0, m)], lambda m, _: [slice(k, k + 2) for k in range(0, m, 2)]):
+        monkeypatch.setattr(certificates, "pieces", cut)
+        report = lowcal.audit(y, p, X, notion="smooth", alpha=0.05, random_state=0)
+        uppers.append([(one.subpopulation, one.upper) for one in report.findings])
+    assert [name for name, _ in uppers[0]] == [name for name, _ in uppers[1]]
+    np.testing.assert_allclose([u for _, u in uppers[0]], [u for _, u in uppers[1]], rtol=1e-9)

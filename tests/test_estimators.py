@@ -25,6 +25,7 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
+import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
 from lowcal.errors import InvalidInput
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
@@ -705,6 +706,32 @@ def test_mistakes_are_told_before_the_base_model_is_trained(data):
         Classifier(Untouched()).fit(X[["a", "a"]], y)
     with pytest.raises(InvalidInput, match=r"y holds .*'a'.*needs numbers"):
         Regressor(Untouched()).fit(X, np.array(["a"] * len(y)))
+
+
+def test_a_loaded_estimator_reads_columns_as_it_was_fitted(data, tmp_path):
+    pd = pytest.importorskip("pandas")
+    numbers, _, y, _ = data
+    for X in (numbers, pd.DataFrame(numbers, columns=["a", "b", "c"])):
+        model = Classifier(random_state=0).fit(X, y)
+        lowcal.save(model, tmp_path / "model.json")
+        loaded = lowcal.load(tmp_path / "model.json")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, of names on one side only
+            np.testing.assert_array_equal(loaded.predict_proba(numbers), model.predict_proba(X))
+            if X is numbers:
+                turned = pd.DataFrame(numbers, columns=["x2", "x1", "x0"])
+                np.testing.assert_array_equal(loaded.predict_proba(turned), model.predict_proba(X))
+
+
+def test_a_class_of_the_user_may_mean_something_else_by_columns(data):
+    class Own(Groups):
+        def bind(self, X, sample_weight):
+            assert self.columns == ("made of a and b",)
+            return Groups(["sex"]).bind(X, sample_weight)
+
+    numbers, sex, y, _ = data
+    model = Classifier(subpopulations=Own(("made of a and b",)), random_state=0).fit(frame(numbers, sex), y)
+    assert model.predictor_.columns == ("sex",)
 
 
 def test_routed_weights_reach_a_pipeline():

@@ -130,7 +130,7 @@ class Delimited:
                 for row in csv.reader(text, delimiter=self.separator, strict=True):
                     n += bool(row)
             except csv.Error as error:
-                if "unexpected end" in str(error):
+                if any(words in str(error) for words in ("unexpected end", "larger than field limit")):
                     raise InvalidInput(
                         f"Row {n} of {self.shown} begins a value with a quote that is never closed; all rows after "
                         "it would be part of this value. Correct it."
