@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from lowcal import provenance
-from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, null_test
+from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, constraints, draws_for, null_test
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
-from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
-from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, Witness, parse_notion
+from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_outcomes
+from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
 from lowcal.report.binning import KEPT, joined, reliability
-from lowcal.reports import AuditReport, Finding, Verdict, label_of, sort_findings
+from lowcal.reports import AuditReport, Finding, Gap, Verdict, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
-from lowcal.threads import one_blas_thread, spread
+from lowcal.threads import one_blas_thread
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
@@ -160,7 +160,7 @@ def audit(
     alpha : the largest violation that is tolerated.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
-    method : "bootstrap" (asymptotic, narrowest), "bernstein" or "hoeffding" (hold for every number of rows).
+    method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
     null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
 
     Examples
@@ -183,12 +183,17 @@ def audit(
     dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
     with one_blas_thread():
         panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
-        level = 1.0 - (1.0 - confidence) / len(panels)
-        bands = [band(panel, parsed, level, method, bounding) for panel in panels]
-        is_label = outcomes.layout.classes is not None
-        nulls = [null_test(one, parsed, level, testing, draws=null_draws, is_exact=is_label) for one in panels]
+        beta = (1.0 - confidence) / len(panels)
+        level = 1.0 - beta
+        # the least p-value of any panel is multiplied by their number
+        draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
+        nulls = [null_test(panel, parsed, level, testing, draws=draws) for panel in panels]
+        bands = [
+            band(panel, parsed, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
+        ]
         groups = [
-            _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
+            _groups(panel, parsed, one, level, method, outcomes.layout, describing)
+            for panel, one in zip(panels, bands, strict=True)
         ]
         binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
     notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out)
@@ -221,7 +226,8 @@ def _panels(
     Then whether that is the whole class, and which groups of it hold too few rows to be judged.
     """
     learner = chosen.prepare(table, outcomes.weight)
-    whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names)
+    is_label = outcomes.layout.classes is not None
+    whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names, is_label)
     if learner.is_exact:
         return [whole], True, learner.left_out
     halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
@@ -251,7 +257,8 @@ def _crossed(
     weight = outcomes.weight[judges]
     names = tuple(name for member in members for name in member.names)
     design = stack([member.design(rows) for member in members])
-    return Panel(outcomes.y[judges], outcomes.p[judges], weight / weight.sum(), design, names)
+    is_label = outcomes.layout.classes is not None
+    return Panel(outcomes.y[judges], outcomes.p[judges], weight / weight.sum(), design, names, is_label)
 
 
 # --- what is said -------------------------------------------------------------------------------------------
@@ -317,7 +324,7 @@ def _report(
     panels: Sequence[Panel],
     bands: Sequence[Band],
     nulls: Sequence[Null],
-    groups: Sequence[Mapping[str, Described]],
+    groups: Sequence[Groups],
     is_exact: bool,
     notes: tuple[str, ...],
 ) -> AuditReport:
@@ -328,8 +335,8 @@ def _report(
     verdict = Verdict.VIOLATED if lower > alpha else Verdict.SATISFIED if upper <= alpha else Verdict.UNDECIDED
     findings = [
         one
-        for panel, limits, null in zip(panels, bands, nulls, strict=True)
-        for one in _findings(panel, limits, null, outcomes)
+        for panel, limits, null, group in zip(panels, bands, nulls, groups, strict=True)
+        for one in _findings(panel, limits, null, group, method, outcomes)
     ]
     return AuditReport(
         notion=notion,
@@ -354,7 +361,7 @@ def _report(
             for panel, one in zip(panels, bands, strict=True)
             if one.constraints is not None
         ),
-        moments={name: described for group in groups for name, described in group.items()},
+        moments={name: described for group in groups for name, described in group.described.items()},
         notes=notes,
     )
 
@@ -363,96 +370,87 @@ def _report(
 Described: TypeAlias = Sequence[tuple[GroupMoments, float]]
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What is said of the subpopulations of a panel beside their violations: moments with margins, and gaps."""
+
+    described: Mapping[str, Described]
+    gaps: Sequence[tuple[Gap, ...]]
+
+
 def _groups(
-    panel: Panel, notion: Notion, known: Band, level: float, method: Method, rng: np.random.Generator
-) -> dict[str, Described]:
+    panel: Panel, notion: Notion, known: Band, level: float, method: Method, layout: Layout, rng: np.random.Generator
+) -> Groups:
     """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
 
-    The margin comes from the band itself where it holds these constraints, from one of degree 2 otherwise.
+    Margins and gaps come from the band itself where it holds these constraints, from one of degree 2 otherwise.
     """
     degree = max(2, notion.degree) if isinstance(notion, LowDegree) else 2
-    if not isinstance(notion, LowDegree) or notion.degree < 2:
-        known = band(panel, LowDegree(2), level, method, rng)
-    assert known.constraints is not None
-    margins = _margins(known.constraints, panel.p.shape[1], degree)
-    described = moments_of(panel.design, panel.y, panel.p, panel.weight, degree)
-    return {
+    held = known.constraints if isinstance(notion, LowDegree) and notion.degree >= 2 else None
+    limits = constraints(panel, LowDegree(2), level, method, rng) if held is None else held
+    margins = _margins(limits, panel, degree)
+    moments = moments_of(panel.design, panel.y, panel.p, panel.weight, degree)
+    described = {
         name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
-        for name, labels, own in zip(panel.names, described, margins, strict=True)
+        for name, labels, own in zip(panel.names, moments, margins, strict=True)
     }
+    return Groups(described, [_gaps(limits, labels, j, layout) for j, labels in enumerate(moments)])
 
 
-def _margins(constraints: Constraints, d: int, degree: int) -> FloatArray:
-    """Return the largest half-width among the powers of each label's own probability, shape (m, d)."""
-    place = {weight: s for s, weight in enumerate(constraints.weights)}
-    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(d)]
-    half = np.minimum(constraints.half, 1.0)
+def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
+    """Return the largest half-width among the powers of each label's own probability, (m, d), at most the mass."""
+    place = {weight: s for s, weight in enumerate(limits.weights)}
+    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.p.shape[1])]
+    half = np.minimum(limits.half, panel.mass[:, None, None])
     return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """The violation of one subpopulation and weight, signed, with its standard error and half-width."""
-
-    weight: Witness
-    label: int
-    violation: float
-    standard_error: float
-    half: float
-
-
-def _findings(panel: Panel, limits: Band, null: Null, outcomes: Outcomes) -> list[Finding]:
-    """Return a finding for every subpopulation of a panel."""
-    mass, worth = panel.mass, panel.n_effective
-    bracket = limits.found.upper - limits.found.value
-    is_known = limits.constraints is not None and panel.p.shape[1] == 1  # a look at the table, too short for a thread
-    judged = (map if is_known else spread)(lambda j: _judge(panel, limits, j), range(len(panel.names)))
-    found = []
-    for j, (name, one) in enumerate(zip(panel.names, judged, strict=True)):
-        below, above = (0.0, bracket[j]) if one.violation >= 0 else (bracket[j], 0.0)
-        found.append(
-            Finding(
-                subpopulation=name,
-                weight=one.weight,
-                label=label_of(outcomes.layout, one.label),
-                violation=one.violation,
-                conditional=one.violation / float(mass[j]) if mass[j] > 0 else np.nan,
-                standard_error=one.standard_error,
-                lower=max(float(one.violation - one.half - below), -1.0),
-                upper=min(float(one.violation + one.half + above), 1.0),
-                mass=float(mass[j]),
-                n_effective=float(worth[j]),
-                basis=float(limits.found.basis[j]),
-                null_floor=float(null.floor[j]),
-                detectable=min(1.0, one.half + NormalDist().inv_cdf(POWER) * one.standard_error),
-            )
+def _gaps(known: Constraints, labels: Sequence[GroupMoments], j: int, layout: Layout) -> tuple[Gap, ...]:
+    """Return, for every label, mean prediction and outcome of subpopulation j, and limits on their difference."""
+    s = list(known.weights).index(Monomial())
+    return tuple(
+        Gap(
+            label_of(layout, a),
+            float(one.f[1]),
+            float(one.fy[0]),
+            *(float(np.clip(of[j, s, a] / one.mass, -1.0, 1.0)) if one.mass > 0 else np.nan for of in limits),
         )
-    return found
+        for limits in [(known.lower, known.upper)]
+        for a, one in enumerate(labels)
+    )
 
 
-def _judge(panel: Panel, limits: Band, j: int) -> Judged:
-    """Return the violation that the witness of subpopulation j shows: one constraint, or its own pass over rows."""
-    witness = limits.found.witness(j)
-    if np.count_nonzero(witness.coefficients) != 1 or limits.constraints is None:
-        return _judge_rows(panel, float(limits.half[j]), j, witness)
-    s, a = (int(k) for k in np.argwhere(witness.coefficients)[0])
-    at = j, list(limits.constraints.weights).index(witness.weights[s]), a
-    weight = Witness((witness.weights[s],), np.abs(witness.coefficients[[s]]))
-    error, half = limits.constraints.standard_error[at], limits.constraints.half[at]
-    return Judged(weight, a, float(limits.constraints.v[at]), float(error), float(half))
-
-
-def _judge_rows(panel: Panel, half: float, j: int, witness: Witness) -> Judged:
-    """Evaluate a witness s w on the members of c_j; as w lies in [0, 1]^d, the sign s is that of its values."""
-    c = panel.design.column(j)
-    inside = np.flatnonzero(c)
-    W = witness(panel.p[inside])
-    sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0
-    parts = c[inside, None] * sign * W * (panel.y[inside] - panel.p[inside])
-    weight, z = panel.weight[inside], parts.sum(axis=1)
-    g = float(weight @ z)
-    square = np.square(weight)
-    variance = square @ np.square(z - g) + (panel.energy - square.sum()) * g * g
-    error = np.sqrt(max(variance, 0.0) / (1.0 - panel.energy)) if panel.energy < 1.0 else np.inf
-    label = int(np.abs(weight @ parts).argmax())
-    return Judged(Witness(witness.weights, sign * witness.coefficients), label, g, float(error), half)
+def _findings(
+    panel: Panel, limits: Band, null: Null, groups: Groups, method: Method, outcomes: Outcomes
+) -> list[Finding]:
+    """Return a finding for every subpopulation of a panel."""
+    named = tuple(str(label_of(outcomes.layout, a)) for a in range(panel.p.shape[1]))
+    return [
+        Finding(
+            subpopulation=name,
+            weight=replace(one.weight, labels=named),
+            label=gaps[max(range(len(gaps)), key=lambda a: abs(gaps[a].gap))].label,
+            violation=one.violation,
+            conditional=one.violation / mass if mass > 0 else np.nan,
+            standard_error=one.standard_error,
+            lower=one.lower,
+            upper=one.upper,
+            mass=mass,
+            n_effective=worth,
+            basis=basis,
+            null_floor=floor,
+            detectable=min(1.0, (one.upper - one.lower) / 2 + NormalDist().inv_cdf(POWER) * one.standard_error),
+            method=method,
+            gaps=gaps,
+        )
+        for name, one, gaps, mass, worth, basis, floor in zip(
+            panel.names,
+            limits.intervals,
+            groups.gaps,
+            panel.mass.tolist(),
+            panel.n_effective.tolist(),
+            limits.found.basis.tolist(),
+            null.floor.tolist(),
+            strict=True,
+        )
+    ]

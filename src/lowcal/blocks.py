@@ -320,7 +320,7 @@ class Chunk:
         rows = None if self.is_exact else sample_rows(len(U), problem.seed, least)
         if rows is None:
             return _gram(self.design, U, h)
-        diagonal = moments(self.design.squared(), U * U, h).ravel()
+        diagonal = moments(self.design.power(2), U * U, h).ravel()
         return _with_diagonal(_gram(self.design.rows(rows), U[rows], h[rows]), diagonal, size / len(rows))
 
 

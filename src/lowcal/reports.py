@@ -31,15 +31,39 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
+@dataclass(frozen=True)
+class Gap:
+    """One class on one subpopulation, per person: the mean prediction, the mean outcome and limits on their difference.
+
+    The limits hold for all classes and subpopulations at once, with the report's confidence.
+    """
+
+    label: Any
+    predicted: float
+    actual: float
+    lower: float
+    upper: float
+
+    @property
+    def gap(self) -> float:
+        """Mean outcome less mean prediction: positive where predictions are too low."""
+        return self.actual - self.predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the gap as plain data."""
+        return {**{k: _finite(v) for k, v in vars(self).items()}, "label": _plain(self.label), "gap": _finite(self.gap)}
+
+
 @dataclass(frozen=True, eq=False)
 class Finding:
     """One subpopulation c and the weight w of the class that shows its largest violation.
 
-    `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same for
-    a member of c. `lower` and `upper` hold the violation of (c, w) in the population, for all findings at once;
-    `n_effective` is how many rows c is worth. `basis` is the part that single basis elements show, `null_floor` what a
-    perfect model would show by chance, `detectable` the violation of c that would be seen to differ from zero with
-    probability 80%.
+    `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same per
+    person, divided by the mass of c. `lower` and `upper` hold the violation of (c, w) in the population, for all
+    findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
+    `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
+    `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
+    with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
     """
 
     subpopulation: str
@@ -55,6 +79,23 @@ class Finding:
     basis: float
     null_floor: float
     detectable: float
+    method: Method
+    gaps: tuple[Gap, ...]
+
+    @property
+    def least(self) -> float:
+        """The least size of the violation: above 0 where the interval excludes 0."""
+        return max(self.lower, -self.upper, 0.0)
+
+    @property
+    def greatest(self) -> float:
+        """The greatest size of any violation of the class on this subpopulation."""
+        return max(-self.lower, self.upper)
+
+    @property
+    def largest_gap(self) -> Gap:
+        """The class whose mean prediction is farthest from its mean outcome."""
+        return max(self.gaps, key=lambda one: abs(one.gap))
 
     @property
     def is_significant(self) -> bool:
@@ -64,13 +105,15 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**values, "weight": str(self.weight), "label": _plain(self.label)}
+        gaps = [one.to_dict() for one in self.gaps]
+        return {**values, "weight": str(self.weight), "label": _plain(self.label), "gaps": gaps}
 
     def __str__(self) -> str:
-        side = "too low" if self.violation > 0 else "too high"
+        one = self.largest_gap
+        what = "predictions" if len(self.gaps) == 1 else f"predictions of {one.label}"
         return (
             f"{self.subpopulation}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] with the "
-            f"weight {self.weight}, predictions {side} by {abs(self.conditional):.4f} a member"
+            f"weight {self.weight}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
         )
 
 
@@ -82,7 +125,7 @@ class AuditReport:
     largest of single basis elements. With the stated confidence the supremum in the population lies between
     `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is what a perfect model
     would show by chance, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation
-    of this size, wherever it is, would be seen to differ from zero with probability 80%.
+    of this size is detected with 80% power in any subpopulation.
     """
 
     notion: Notion
@@ -108,10 +151,20 @@ class AuditReport:
     reliability: Mapping[str, Sequence[Binned]] = field(default_factory=dict, repr=False)
     seed: int | None = None
 
+    @property
+    def proof(self) -> Finding:
+        """The finding that proves the most: the violation with the largest lower limit."""
+        return max(self.findings, key=lambda one: one.least)
+
     def worst(self, n: int = 5) -> tuple[Finding, ...]:
         """Return the n findings with the largest violations."""
         check_whole("n", n, 1)
         return self.findings[:n]
+
+    def shown(self, n: int) -> tuple[Finding, ...]:
+        """Return the n worst findings, and the one that the verdict rests on if it is not among them."""
+        worst = self.worst(n)
+        return worst if any(one is self.proof for one in worst) else (*worst, self.proof)
 
     def finding(self, subpopulation: str) -> Finding:
         """Return the finding of one subpopulation by its name."""
@@ -225,10 +278,10 @@ class AuditReport:
         rows = []
         for names, found in self.constraints:
             for j, s, a in np.ndindex(*found.v.shape):
-                v, half = float(found.v[j, s, a]), float(found.half[j, s, a])
+                v, lower, upper = (float(of[j, s, a]) for of in (found.v, found.lower, found.upper))
                 row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
                 error = float(found.standard_error[j, s, a])
-                rows.append({**row, "violation": v, "standard_error": error, "lower": v - half, "upper": v + half})
+                rows.append({**row, "violation": v, "standard_error": error, "lower": lower, "upper": upper})
         return rows
 
     def __str__(self) -> str:
@@ -243,9 +296,8 @@ class AuditReport:
         sure = f"With {self.confidence:.0%} confidence"
         if self.verdict is Verdict.SATISFIED:
             return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
-        worst = self.findings[0].subpopulation
         if self.verdict is Verdict.VIOLATED:
-            return f"{sure} the largest violation is at least {self.certified_lower:.3g}; the worst is {worst}."
+            return f"{sure} the violation of {self.proof.subpopulation} is at least {self.certified_lower:.3g}."
         between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
         return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
 
@@ -256,20 +308,22 @@ class AuditReport:
         return [
             f"  largest violation      {self.violation:.4f}{basis}",
             f"  by chance alone up to  {self.null_floor:.4f}{test}",
-            f"  could have been shown  {self.detectable:.4f} wherever it is, with probability 80%",
+            f"  smallest detectable    {self.detectable:.4f} in any subpopulation, with 80% power",
             f"  {self.n_rows:,} rows, {len(self.findings)} subpopulations{whose}, intervals by {self.method}",
         ]
 
     def _table(self, n: int = 10) -> list[str]:
-        shown = self.worst(n)
+        shown = self.shown(n)
         names = [_one_line(one.subpopulation) for one in shown]
         wide = max(13, *map(len, names)) + 2
-        head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'a member':>10}   weight"
+        label = "" if self.layout.d == 1 else f" {'class':<12}"
+        head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'per person':>12}{label}   weight"
         rows = [f"  {'subpopulation':<{wide}}{head}"]
         for name, one in zip(names, shown, strict=True):
             interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
-            figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.conditional:>+10.4f}"
-            rows.append(f"  {name:<{wide}}{figures}   {one.weight}")
+            figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.largest_gap.gap:>+12.4f}"
+            label = "" if len(one.gaps) == 1 else f" {one.label!s:<12}"
+            rows.append(f"  {name:<{wide}}{figures}{label}   {one.weight}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
 

@@ -104,7 +104,7 @@ def test_small_types_are_the_matrix_in_float64(seed: int, n: int, m: int, q: int
         patch.setattr(reference, "CHUNK", 16)
         assert small.shape == (n, m)
         np.testing.assert_allclose(small.moments(R), exact.T @ R, atol=1e-12)
-        np.testing.assert_allclose(small.squared().moments(R), np.square(exact).T @ R, atol=1e-12)
+        np.testing.assert_allclose(small.power(2).moments(R), np.square(exact).T @ R, atol=1e-12)
         np.testing.assert_allclose(small.combine(theta), exact @ theta, atol=1e-12)
         np.testing.assert_allclose(small.gram(R), np.einsum("nk,nc,ne->kce", R, exact, exact), atol=1e-12)
         one_hot = np.eye(4)[ids][:, :3]
@@ -188,7 +188,7 @@ def test_bytes_are_a_design_like_any_other(seed: int, n: int, m: int, q: int) ->
         sums.add(part, R[part])
     np.testing.assert_allclose(sums.total(), C.astype(float).T @ R, atol=1e-12)
     np.testing.assert_allclose(design.moments(R), C.astype(float).T @ R, atol=1e-12)
-    np.testing.assert_allclose(design.squared().moments(R), C.astype(float).T @ R, atol=1e-12)
+    np.testing.assert_allclose(design.power(2).moments(R), C.astype(float).T @ R, atol=1e-12)
     np.testing.assert_array_equal(design.rows(slice(1, 5)).dense(), C[1:5])
 
 

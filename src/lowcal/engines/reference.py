@@ -100,8 +100,8 @@ class Design(Protocol):
         """Return the membership of every row in subpopulation j."""
         ...
 
-    def squared(self) -> Design:
-        """Return the matrix of squared memberships."""
+    def power(self, exponent: int) -> Design:
+        """Return the matrix of memberships raised to a whole power of at least 1."""
         ...
 
     def gram(self, H: FloatArray) -> FloatArray:
@@ -133,8 +133,8 @@ class Decode(Protocol):
         """Return the rows of the table for these codes, shape (n, m)."""
         ...
 
-    def squared(self) -> Decode:
-        """Return the table of squares."""
+    def power(self, exponent: int) -> Decode:
+        """Return the table of powers."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,9 +187,9 @@ class Table:
     def _dense(self) -> FloatArray:
         return np.asarray(self.matrix.toarray())
 
-    def squared(self) -> Table:
-        """Return the table of squares."""
-        return Table(self.matrix.power(2))
+    def power(self, exponent: int) -> Table:
+        """Return the table of powers."""
+        return Table(self.matrix.power(exponent))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as its entries: levels, groups and values."""
@@ -242,7 +242,7 @@ class Cumulative:
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
-    def squared(self) -> Cumulative:
+    def power(self, exponent: int) -> Cumulative:
         """Return itself: its memberships are 0 and 1."""
         return self
 
@@ -342,9 +342,9 @@ class Codes:
             j -= m
         raise IndexError(j)
 
-    def squared(self) -> Codes:
-        """Return the same codes with squared tables."""
-        return Codes(self.codes, tuple(t.squared() for t in self.decode))
+    def power(self, exponent: int) -> Codes:
+        """Return the same codes with tables of powers."""
+        return Codes(self.codes, tuple(t.power(exponent) for t in self.decode))
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
@@ -472,9 +472,10 @@ class Matrix:
         """Return one membership."""
         return _array(self.matrix[:, [j]]).ravel()
 
-    def squared(self) -> Matrix:
-        """Return the squares, stored the same way."""
-        return Matrix(np.square(self.matrix) if isinstance(self.matrix, np.ndarray) else self.matrix.power(2))
+    def power(self, exponent: int) -> Matrix:
+        """Return the powers, stored the same way."""
+        C = self.matrix
+        return Matrix(C**exponent if isinstance(C, np.ndarray) else C.power(exponent))
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C."""
@@ -570,9 +571,9 @@ class Stacked:
             j -= part.shape[1]
         raise IndexError(j)
 
-    def squared(self) -> Stacked:
-        """Return the squares, part by part."""
-        return Stacked(tuple(part.squared() for part in self.parts))
+    def power(self, exponent: int) -> Stacked:
+        """Return the powers of all parts."""
+        return Stacked(tuple(part.power(exponent) for part in self.parts))
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C; code columns are joined, so that pairs of parts are pairs of columns."""

@@ -53,10 +53,10 @@ def are_bits(C: AnyArray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Small:
-    """C as an array of a small type, to a power: its entries as they are, or their squares."""
+    """C as an array of a small type, to a power."""
 
     matrix: AnyArray
-    power: int = 1
+    exponent: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,15 +108,15 @@ class Small:
     def dense(self) -> FloatArray:
         """Return C in float64, in which small types are exact."""
         C = self.matrix.astype(np.float64)
-        return C if self.power == 1 else np.power(C, self.power, out=C)
+        return C if self.exponent == 1 else np.power(C, self.exponent, out=C)
 
     def column(self, j: int) -> FloatArray:
         """Return one membership."""
         return replace(self, matrix=self.matrix[:, [j]]).dense()[:, 0]
 
-    def squared(self) -> Small:
-        """Return the squares, which float32 could not hold: they are made of the pieces."""
-        return replace(self, power=2 * self.power)
+    def power(self, exponent: int) -> Small:
+        """Return the powers, which float32 could not hold: they are made of the pieces."""
+        return replace(self, exponent=exponent * self.exponent)
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C."""

@@ -35,20 +35,22 @@ class GroupPage:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its limits."""
+    """An estimate and its limits, within what is possible."""
 
     value: float
     half_width: float
+    least: float = -np.inf
+    most: float = np.inf
 
     @property
     def lower(self) -> float:
         """The lower limit."""
-        return self.value - self.half_width
+        return max(self.value - self.half_width, self.least)
 
     @property
     def upper(self) -> float:
         """The upper limit."""
-        return self.value + self.half_width
+        return min(self.value + self.half_width, self.most)
 
     @property
     def sign(self) -> int:
@@ -98,8 +100,8 @@ Part = tuple[dict[str, float], list[str]]
 
 
 def _means(m: GroupMoments, who: str, t: float) -> Part:
-    gap = Interval(float(m.gap(0)), t)
     prediction, outcome = float(m.f[1]), float(m.fy[0])
+    gap = Interval(float(m.gap(0)), t, -prediction, 1.0 - prediction)  # the mean outcome lies in [0, 1]
     verdict = {
         1: f"the model is too low by {_at_least(gap.lower, t)}",
         -1: f"the model is too high by {_at_least(-gap.upper, t)}",

@@ -6,6 +6,7 @@ finite sample into the supremum over the WHOLE class, with the weight that attai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -19,10 +20,14 @@ from lowcal.weights import Evaluated, Weight, evaluate
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """A signed weight s * w, as coefficients of scalar weights u_s for each label: (s w)_a = sum_s theta_sa u_s."""
+    """A signed weight s * w, as coefficients of scalar weights u_s for each label: (s w)_a = sum_s theta_sa u_s.
+
+    `labels`, where they are given, name the coordinates when the weight is printed.
+    """
 
     weights: tuple[Weight, ...]
     coefficients: FloatArray
+    labels: tuple[str, ...] = ()
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return s * w(f) at every row, shape (n, d)."""
@@ -31,7 +36,11 @@ class Witness:
     def __str__(self) -> str:
         s, a = np.unravel_index(np.abs(self.coefficients).argmax(), self.coefficients.shape)
         more = "" if np.count_nonzero(self.coefficients) == 1 else " and others"
-        return f"{self.weights[s]}{'' if self.coefficients.shape[1] == 1 else f' on label {a}'}{more}"
+        if self.coefficients.shape[1] == 1:
+            return f"{self.weights[s]}{more}"
+        names = self.labels or tuple(f"label {k}" for k in range(self.coefficients.shape[1]))
+        weight = re.sub(r"\bp(\d+)", lambda found: f"p[{names[int(found[1])]}]", str(self.weights[s]))
+        return f"{weight} on {names[int(a)]}{more}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,7 +122,7 @@ def _table(design: Design, y: FloatArray, f: FloatArray, weight: FloatArray, at:
     for part in pieces(n, 4):
         rows, w = design.rows(part), weight[part, None]
         sums += rows.cell_moments(bins[part], n_bins, w * np.column_stack([np.ones(len(w)), f[part], y[part]]))
-        square += rows.squared().cell_moments(bins[part], n_bins, w * w)
+        square += rows.power(2).cell_moments(bins[part], n_bins, w * w)
     mass = np.maximum(sums[:, :, 0], 0.0)
     mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
     means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)

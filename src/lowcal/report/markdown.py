@@ -13,9 +13,9 @@ LONG = 1000
 def as_markdown(audit: Audit, n: int = 10) -> str:
     """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
     lines = [f"# Calibration audit: {words.title(audit)}", ""]
-    lines += [words.verdict(audit, marked(audit.findings[0].subpopulation)), ""]
+    lines += [words.verdict(audit, marked(audit.proof.subpopulation)), ""]
     lines += [f"- {marked(title)}: **{marked(value)}** ({marked(hint)})" for title, value, hint in words.figures(audit)]
-    lines += ["", *_table(audit, audit.findings[:n]), ""]
+    lines += ["", *_table(audit, audit.shown(n)), ""]
     for note in audit.notes:
         lines += [f"> Note: {marked(note, LONG)}", ""]
     made = [f"{title}: {shorten(value, 200)}" for title, value in words.provenance(audit)]
@@ -24,7 +24,7 @@ def as_markdown(audit: Audit, n: int = 10) -> str:
 
 def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
     label = ["label"] if audit.layout.d > 1 else []
-    heads = ["group", *label, "share", "error", "lower", "upper", "a member", "predictions are"]
+    heads = ["group", *label, "share", "error", "lower", "upper", "per person", "predictions are"]
     text = 1 + len(label)
     rules = ["---"] * text + ["---:"] * (len(heads) - text - 1) + ["---"]
     rows = [heads, rules, *(_row(audit, one) for one in shown)]
@@ -35,5 +35,5 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
 def _row(audit: Audit, one: Found) -> list[str]:
     sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
     label = [marked(one.label, 40)] if audit.layout.d > 1 else []
-    member = number(one.conditional, 3, signed=True)
-    return [marked(one.subpopulation), *label, share(one.mass), *sizes, member, words.judged(one)]
+    person = number(one.largest_gap.gap, 3, signed=True)
+    return [marked(one.subpopulation), *label, share(one.mass), *sizes, person, words.judged(one)]

@@ -21,18 +21,18 @@ _STYLE = """
 
 def fragment(audit: Audit, n: int = 10) -> str:
     """Return the verdict, the n worst groups and the notes as an element with its own style."""
-    said = words.verdict(audit, name(audit.findings[0].subpopulation))
+    said = words.verdict(audit, name(audit.proof.subpopulation))
     notes = "".join(f"<p><b>Note:</b> {html(shorten(note, 1000))}</p>" for note in audit.notes)
     title = f"{audit.notion} at alpha {audit.alpha:g}: {words.title(audit).lower()}"
     return (
         f'<div class="lowcal-audit"><style>{_STYLE}</style><div class="lowcal-verdict"><p><b>{html(title)}</b></p>'
-        f"<p>{said}</p>{notes}</div>{_table(audit, audit.findings[:n])}</div>"
+        f"<p>{said}</p>{notes}</div>{_table(audit, audit.shown(n))}</div>"
     )
 
 
 def _table(audit: Audit, shown: tuple[Found, ...]) -> str:
     label = ["Label"] if audit.layout.d > 1 else []
-    heads = ["Group", *label, "Share", "Error", "Lower", "Upper", "A member"]
+    heads = ["Group", *label, "Share", "Error", "Lower", "Upper", "Per person"]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     rows = "".join(f"<tr>{_row(audit, one)}</tr>" for one in shown)
     more = len(audit.findings) - len(shown)
@@ -44,5 +44,5 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> str:
 def _row(audit: Audit, one: Found) -> str:
     sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
     label = f'<td class="lowcal-text">{html(shorten(one.label, 40))}</td>' if audit.layout.d > 1 else ""
-    cells = [share(one.mass), *sizes, number(one.conditional, 3, signed=True)]
+    cells = [share(one.mass), *sizes, number(one.largest_gap.gap, 3, signed=True)]
     return f'<th scope="row">{name(one.subpopulation)}</th>{label}{"".join(f"<td>{text}</td>" for text in cells)}'

@@ -97,7 +97,7 @@ def left_out(shown: int, total: int, what: str = "groups") -> str:
 def verdict(view: View) -> str:
     """Return the verdict, its sentence, and the notes that bear on it."""
     audit = view.audit
-    said = words.verdict(audit, name(audit.findings[0].subpopulation))
+    said = words.verdict(audit, name(audit.proof.subpopulation))
     notes = "".join(f'<p class="note"><strong>Note:</strong> {html(note)}</p>' for note in audit.notes)
     return (
         f'<section class="verdict {html(audit.verdict)}" aria-labelledby="verdict">'
@@ -139,7 +139,7 @@ def comparison(view: View) -> str:
 def worst(view: View, n: int = 10) -> str:
     """Return the worst groups with their intervals as pictures and as numbers."""
     audit = view.audit
-    shown = audit.findings[:n]
+    shown = audit.shown(n)
     earlier = [view.earlier(one.subpopulation) for one in shown]
     reach = charts.scale([*shown, *(one for one in earlier if one is not None)], audit.alpha)
     rows = [
@@ -149,13 +149,13 @@ def worst(view: View, n: int = 10) -> str:
             charts.interval(one, old, reach, audit.alpha),
             view.size(one.violation),
             f"{view.size(one.lower)} to {view.size(one.upper)}",
-            number(one.conditional, 3, signed=True),
+            number(one.largest_gap.gap, 3, signed=True),
             words.judged(one),
         ]
         for one, old in zip(shown, earlier, strict=True)
     ]
     columns = [Column("Group", "text"), *view.label_column(), Column(charts.axis(reach, view.decimals), "picture")]
-    columns += [Column("Error"), Column("Interval"), Column("A member"), Column("Predictions are", "text")]
+    columns += [Column("Error"), Column("Interval"), Column("Per person"), Column("Predictions are", "text")]
     models = ' <span class="key two">before</span> <span class="key one">after</span>' if view.before else ""
     caption = (
         f"Errors with {audit.confidence * 100:.4g}% intervals that hold for all groups at once; the shaded band is "
@@ -176,7 +176,7 @@ def findings(view: View) -> str:
     ]
     columns += [Column("Error"), *([Column("Error before")] if view.before else []), Column("Lower"), Column("Upper")]
     columns += [
-        Column("A member", hint="the error divided by the share"),
+        Column("Per person", hint="mean outcome less mean prediction"),
         Column("Chance", hint="what a perfect model shows by chance"),
     ]
     columns += [Column("Beyond zero", "text", "whether the interval excludes 0"), Column("Weight", "text")]
@@ -200,7 +200,7 @@ def _finding(view: View, k: int, one: Found) -> list[str]:
         *before,
         view.size(one.lower),
         view.size(one.upper),
-        number(one.conditional, 3, signed=True),
+        number(one.largest_gap.gap, 3, signed=True),
         view.size(one.null_floor, signed=False),
         "yes" if one.is_significant else "no",
         html(shorten(one.weight, 60)),

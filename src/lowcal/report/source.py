@@ -10,6 +10,15 @@ from lowcal.inputs import Layout
 from lowcal.report.binning import Binned
 
 
+class Difference(Protocol):
+    """One class on one subpopulation, per person."""
+
+    @property
+    def gap(self) -> float:
+        """Mean outcome less mean prediction."""
+        ...
+
+
 class Found(Protocol):
     """One subpopulation and the weight that shows its largest violation."""
 
@@ -25,7 +34,7 @@ class Found(Protocol):
 
     @property
     def label(self) -> Any:
-        """The label with the largest part in the violation."""
+        """The class whose mean prediction is farthest from its mean outcome."""
         ...
 
     @property
@@ -35,7 +44,7 @@ class Found(Protocol):
 
     @property
     def conditional(self) -> float:
-        """The violation for a member."""
+        """The violation divided by the mass."""
         ...
 
     @property
@@ -66,6 +75,16 @@ class Found(Protocol):
     @property
     def is_significant(self) -> bool:
         """Whether the interval excludes zero."""
+        ...
+
+    @property
+    def gaps(self) -> Sequence[Difference]:
+        """Mean prediction and outcome of every class."""
+        ...
+
+    @property
+    def largest_gap(self) -> Difference:
+        """The class where they differ most."""
         ...
 
 
@@ -139,7 +158,7 @@ class Audit(Protocol):
 
     @property
     def detectable(self) -> float:
-        """The violation that would be seen with probability 80%."""
+        """The smallest violation that is detected with 80% power."""
         ...
 
     @property
@@ -150,6 +169,15 @@ class Audit(Protocol):
     @property
     def findings(self) -> tuple[Found, ...]:
         """A finding for each subpopulation, the worst first."""
+        ...
+
+    @property
+    def proof(self) -> Found:
+        """The finding that proves the most."""
+        ...
+
+    def shown(self, n: int) -> tuple[Found, ...]:
+        """Return the n worst findings, and the one the verdict rests on."""
         ...
 
     @property

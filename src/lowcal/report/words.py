@@ -22,10 +22,11 @@ def title(audit: Audit) -> str:
     return _TITLES[str(audit.verdict)]
 
 
-def verdict(audit: Audit, worst: str) -> str:
+def verdict(audit: Audit, proof: str) -> str:
     """Return the verdict in one sentence.
 
-    `worst` is the name of the worst group, escaped for where it shall stand: nothing else in the sentence is from data.
+    `proof` is the name of the group whose interval proves a violation, escaped for where it shall stand: nothing else
+    in the sentence is from data.
     """
     sure = f"with {audit.confidence * 100:.4g}% confidence"
     low, high = size(audit, audit.certified_lower), size(audit, audit.certified_alpha)
@@ -37,9 +38,8 @@ def verdict(audit: Audit, worst: str) -> str:
         )
     if audit.verdict == "violated":
         return (
-            f"The model's probabilities are wrong for some groups: {sure} the largest error of a group is at least "
-            f"{low}, where {alpha} is tolerated; the worst of the {groups} examined is {worst}, where predictions are "
-            f"{side(audit.findings[0])}."
+            f"The model's probabilities are wrong for some groups: {sure} the error of {proof}, where predictions are "
+            f"{side(audit.proof)}, is at least {low}, and up to {alpha} is tolerated; {groups} were examined."
         )
     return (
         f"These {audit.n_rows:,} rows cannot tell whether the model's probabilities are good enough: {sure} the "
@@ -52,8 +52,8 @@ def side(found: Found) -> str:
     if found.violation == 0:
         return "right"
     too, weight = "too low" if found.violation > 0 else "too high", str(found.weight)
-    if "label" in weight:
-        return f"{too} for some labels"
+    if len(found.gaps) > 1:
+        return f"too {'low' if found.largest_gap.gap > 0 else 'high'} for some classes"
     where = "" if weight == "1" else " at the upper end" if _MONOMIAL.fullmatch(weight) else " in part of their range"
     return too + where
 
@@ -86,9 +86,9 @@ def figures(audit: Audit) -> list[tuple[str, str, str]]:
             "what a perfect model would show in as many rows",
         ),
         (
-            "Would have been seen",
+            "Smallest detectable error",
             size(audit, audit.detectable),
-            "an error of this size, with probability 80%, wherever it is",
+            "in any group, with 80% power",
         ),
     ]
     if not isnan(audit.p_value):
@@ -107,10 +107,11 @@ def guarantee_lead(audit: Audit) -> str:
 def meaning(audit: Audit) -> list[str]:
     """Return how the figures are to be read."""
     weight = "its label's weight" if audit.layout.d > 1 else "the weight"
+    where = ", for the class where that is largest" if audit.layout.d > 1 else ""
     said = [
         "A group's error (violation) is the mean, over everyone, of membership × weight × (outcome − prediction). "  # noqa: RUF001
-        "Positive: outcomes exceed predictions, which are too low. It counts small groups little; 'a member' is the "
-        "same for one member of the group.",
+        "Positive: outcomes exceed predictions, which are too low. It counts small groups little; 'per person' is the "
+        f"mean outcome less the mean prediction in the group{where}.",
         f"The weight says where predictions err: 1 counts all members alike, p{'0' if audit.layout.d == 1 else 'a'} "
         "those with high predictions most. The report shows, for every group, "
         f"{weight} of the whole class of {audit.notion} with the largest error.",

@@ -1,0 +1,263 @@
+"""Bands: simultaneous limits on the suprema of all subpopulations, by any of the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lowcal.certificates.draws import Draws, draw, draws_for, union_bound
+from lowcal.certificates.finite_sample import bernstein, betting, hoeffding, mean_limit, symmetrisation
+from lowcal.certificates.panel import Panel
+from lowcal.certificates.score import Cumulants, Sums, cumulants, witness_sums
+from lowcal.notions.base import Finite, Notion, Suprema, Witness
+from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.resampling import STEP, statistic
+from lowcal.simplex import FloatArray, leading
+from lowcal.threads import spread
+from lowcal.weights import Evaluated, Weight, evaluate
+
+Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
+METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """The moments v[c, s, a] with their standard errors and simultaneous limits."""
+
+    weights: Sequence[Weight]
+    v: FloatArray
+    standard_error: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+
+    @property
+    def half(self) -> FloatArray:
+        """The farther of the two limits, as a distance from v."""
+        return np.maximum(self.upper - self.v, self.v - self.lower)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """The violation of one subpopulation by its witness, signed, with limits.
+
+    The outer limit bounds the whole class: no weight has a larger violation of either sign on this subpopulation.
+    """
+
+    weight: Witness
+    violation: float
+    standard_error: float
+    lower: float
+    upper: float
+
+    @property
+    def least(self) -> float:
+        """The least size of the violation."""
+        return max(self.lower, -self.upper, 0.0)
+
+    @property
+    def greatest(self) -> float:
+        """The greatest size of any violation of this subpopulation."""
+        return max(-self.lower, self.upper)
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The suprema of a panel with simultaneous limits: an interval for every c, all of which hold together."""
+
+    found: Suprema
+    intervals: Sequence[Interval]
+    constraints: Constraints | None
+
+    @property
+    def lower(self) -> FloatArray:
+        """A lower limit on the supremum of every c in the population."""
+        return np.array([one.least for one in self.intervals])
+
+    @property
+    def upper(self) -> FloatArray:
+        """An upper limit on it."""
+        return np.array([one.greatest for one in self.intervals])
+
+
+def band(
+    panel: Panel,
+    notion: Notion,
+    confidence: float,
+    method: Method,
+    rng: np.random.Generator,
+    drawn: Draws | None = None,
+) -> Band:
+    """Return the suprema of a panel with limits that hold together with the given confidence.
+
+    `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already.
+    """
+    beta = 1.0 - confidence
+    if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
+        drawn = draw(panel, notion, panel.believed, draws_for(beta), rng)
+    if not isinstance(notion, Finite):
+        search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
+        found = search(panel.p, panel.rho, panel.design)
+        if method == "bootstrap":
+            assert drawn is not None
+            return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), None)
+        most = symmetrisation(panel, statistic(notion, panel.p, panel.design), beta, rng)
+        return Band(found, _intervals_around(panel, found, np.full(len(found.value), most), beta), None)
+    known = constraints(panel, notion, confidence, method, rng, drawn)
+    found = notion.norm(known.weights, known.v)
+    if notion.is_largest(panel.p.shape[1]):
+        return Band(found, _single_intervals(known), known)
+    if method == "bootstrap":
+        assert drawn is not None
+        return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), known)
+    deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
+    return Band(found, _intervals_around(panel, found, deviation, beta), known)
+
+
+# --- finitely many moments ----------------------------------------------------------------------------------
+
+
+def constraints(
+    panel: Panel,
+    notion: Finite,
+    confidence: float,
+    method: Method,
+    rng: np.random.Generator,
+    drawn: Draws | None = None,
+) -> Constraints:
+    """Return simultaneous limits on all moments: by the largest scores of draws, or by a union bound without them."""
+    beta, weights = 1.0 - confidence, notion.constraints(panel.p)
+    U = evaluate(weights, panel.p)
+    sums = cumulants(panel, U)
+    if method == "bootstrap":
+        q = union_bound(sums.v.size, beta)
+        if drawn is not None and drawn.scores is not None:
+            q = float(np.quantile(drawn.scores, 1.0 - beta, method="higher"))
+        lower, upper = sums.limits(q)
+        most = _most(panel, q)
+    else:
+        lower, upper = _finite_sample(panel, U, sums, beta / 2, method, rng)
+        most = mean_limit(panel.mass, panel, beta / 2)
+    lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
+    return Constraints(weights, sums.v, sums.standard_error, lower, upper)
+
+
+def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
+    """Return what no violation exceeds: an upper limit on the mass of its subpopulation, q^2 / n without a row."""
+    rare = np.square(critical) * panel.energy / 2.0
+    return np.minimum(1.0, panel.mass + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
+
+
+def _finite_sample(
+    panel: Panel, U: Evaluated, sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return limits that hold for every number of rows, by a union bound over all constraints."""
+    if method == "exact" and not _is_signed(panel):
+        shape: tuple[int, int, int] = sums.v.shape
+        return betting(panel, U, shape, beta, rng)
+    n, largest = len(panel.weight), float(panel.weight.max())
+    half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta)
+    if method != "hoeffding":
+        half = bernstein(sums.standard_error, n, n * largest, sums.v.size, beta)
+    return sums.v - half, sums.v + half
+
+
+def _is_signed(panel: Panel) -> bool:
+    """Whether a membership is negative: bets on such a class can't be told apart by the sign of a residual."""
+    return any(panel.design.column(j).min(initial=0.0) < 0.0 for j in range(panel.design.shape[1]))
+
+
+def _single_intervals(known: Constraints) -> list[Interval]:
+    """Return the interval of the largest moment of every c; its outer limit is that of all moments of c."""
+    outer = np.maximum(known.upper, -known.lower).max(axis=(1, 2))
+    intervals = []
+    for j, most in enumerate(outer.tolist()):
+        s, a = (int(k) for k in np.unravel_index(leading(np.abs(known.v[j]).ravel()), known.v.shape[1:]))
+        label = np.eye(known.v.shape[2])[[a]]
+        v, error, lower, upper = (
+            float(of[j, s, a]) for of in (known.v, known.standard_error, known.lower, known.upper)
+        )
+        lower, upper = (lower, most) if v >= 0.0 else (-most, upper)
+        intervals.append(Interval(Witness((known.weights[s],), label), v, error, lower, upper))
+    return intervals
+
+
+# --- any weight class: the deviation of the supremum itself -------------------------------------------------
+
+
+def _redrawn_intervals(panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws) -> list[Interval]:
+    """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
+
+    The draws have the noise of the believed labels. What they say of a class, its deviation in standard deviations of
+    the witness, is carried over to the variance that the witness has under any g: where the model is right, nothing
+    changes and the intervals are exact up to the finite number of draws.
+    """
+    deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
+    weights, sums = _along(panel, found)
+    noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
+    union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
+    critical = np.where(is_drawn & (noise > 0.0), deviation / np.where(noise > 0.0, noise, 1.0), union)
+    lower, upper = sums.limits(critical, is_skewed=False)
+    is_empty = is_drawn & (noise <= 0.0)  # no weight shows anything: chance would have shown this much
+    lower, upper = np.where(is_empty, -deviation, lower), np.where(is_empty, deviation, upper)
+    return _intervals(found, weights, sums, lower, upper, _most(panel, np.maximum(critical, union)))
+
+
+def deviations(suprema: FloatArray, beta: float) -> FloatArray:
+    """Return for every c what its supremum exceeds, any of them, with probability beta, from draws (draws, m).
+
+    Cube roots of the suprema are close to normal, whatever their skewness, so that a common quantile of their
+    standardised values treats rare and common outcomes alike.
+    """
+    root = np.cbrt(suprema)
+    centre, spread_of = root.mean(axis=0), root.std(axis=0)
+    z = (root - centre) / np.where(spread_of > 0.0, spread_of, np.inf)
+    q = float(np.quantile(z.max(axis=1), 1.0 - beta, method="higher"))
+    return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)
+
+
+def _grid_error(panel: Panel, notion: Notion) -> FloatArray | float:
+    """Return what the rounding of predictions may cost a redrawn smooth supremum."""
+    return GridSmooth(panel.p, panel.design, STEP).error(panel.rho) if isinstance(notion, Smooth) else 0.0
+
+
+def _intervals_around(panel: Panel, found: Suprema, deviation: FloatArray, beta: float) -> list[Interval]:
+    """Return intervals of a given half-width around the suprema."""
+    weights, sums = _along(panel, found)
+    most = mean_limit(panel.mass, panel, beta)
+    return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
+
+
+def _along(panel: Panel, found: Suprema) -> tuple[list[Witness], Cumulants]:
+    """Return the witnesses of all subpopulations without their signs, and their sums over the members."""
+
+    def one(j: int) -> tuple[Witness, Sums]:
+        witness, c = found.witness(j), panel.design.column(j)
+        rows = np.flatnonzero(c)
+        W = witness(panel.p[rows])
+        sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0  # w lies in [0, 1]^d: the sign is that of its values
+        sums = witness_sums(panel, c[rows], rows, sign * W)
+        return Witness(witness.weights, sign * witness.coefficients), sums
+
+    both = spread(one, range(len(found.value)))
+    joined = Sums(*(np.array(column) for column in zip(*(sums for _, sums in both), strict=True)))
+    return [weight for weight, _ in both], Cumulants.of(joined, panel.energy, panel.is_label)
+
+
+def _intervals(
+    found: Suprema,
+    weights: Sequence[Witness],
+    sums: Cumulants,
+    lower: FloatArray,
+    upper: FloatArray,
+    most: FloatArray,
+) -> list[Interval]:
+    """Return signed intervals; the outer limits leave room for what a supremum may be beyond its witness."""
+    room = found.upper - found.value
+    outer = np.minimum(most, np.maximum(upper, -lower) + room)
+    is_up = sums.v >= 0.0
+    lower, upper = np.where(is_up, np.maximum(lower, -outer), -outer), np.where(is_up, outer, np.minimum(upper, outer))
+    columns = (one.tolist() for one in (sums.v, sums.standard_error, lower, upper))
+    return [Interval(*row) for row in zip(weights, *columns, strict=True)]

@@ -1,0 +1,60 @@
+"""The exact test of perfect calibration: labels drawn from the predictions, and everything measured again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowcal.certificates.draws import Draws, Scores, draw
+from lowcal.certificates.panel import Panel
+from lowcal.moments import moments_at
+from lowcal.notions.base import Finite, Notion
+from lowcal.resampling import statistic
+from lowcal.simplex import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """What a perfectly calibrated model would have shown on these rows.
+
+    `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise for the largest of all;
+    `p_value` is exact at any n (nan where outcomes are no draws of labels); `is_too_good`: the violations are far
+    smaller than those of any draw, as happens on rows that the model was fitted to; `drawn` is what the draws showed.
+    """
+
+    floor: FloatArray
+    largest: float
+    p_value: float
+    is_too_good: bool
+    drawn: Draws
+
+
+def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99) -> Null:
+    """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
+
+    If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
+    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones.
+    """
+    drawn = draw(panel, notion, panel.p, draws, rng)
+    if drawn.scores is None:
+        observed = statistic(notion, panel.p, panel.design).values(panel.rho)
+        T = _largest_scores(np.vstack([observed, drawn.suprema]))
+    else:
+        assert isinstance(notion, Finite)
+        scores = Scores.of(panel, notion, panel.p)
+        observed, score = scores.both(moments_at(panel.design, scores.weights, panel.p, panel.rho))
+        T = np.append(score, drawn.scores)
+    least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
+    p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan
+    floor = np.quantile(drawn.suprema, confidence, axis=0, method="higher")
+    largest = float(np.quantile(drawn.suprema.max(axis=1), confidence, method="higher"))
+    is_too_good = bool(largest > 0.0 and observed.max() < 0.5 * drawn.suprema.max(axis=1).min())
+    return Null(floor, largest, float(p_value), is_too_good, drawn)
+
+
+def _largest_scores(suprema: FloatArray) -> FloatArray:
+    """Return max over c of the standardised cube roots of suprema (draws, m): the same function of every draw."""
+    root = np.cbrt(suprema)
+    spread_of = root.std(axis=0)
+    return np.asarray(((root - root.mean(axis=0)) / np.where(spread_of > 0.0, spread_of, np.inf)).max(axis=1))
