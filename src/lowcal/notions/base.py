@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from lowcal.engines.products import product
 from lowcal.engines.reference import Design
 from lowcal.simplex import FloatArray, leading
 from lowcal.weights import Evaluated, Weight, evaluate
@@ -125,5 +126,5 @@ def limits_around(value: FloatArray, upper: FloatArray, deviation: FloatArray) -
 def combination(U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return sum_s theta_sa u_s(f_i), shape (n, d)."""
     if isinstance(U, np.ndarray):
-        return U @ theta
+        return product(U, theta)
     return np.vstack([theta, np.zeros((1, theta.shape[1]))])[U.ids]
