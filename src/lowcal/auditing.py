@@ -16,6 +16,7 @@ import numpy as np
 
 from lowcal import provenance
 from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, null_test
+from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
@@ -29,7 +30,7 @@ from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
-from lowcal.threads import one_blas_thread, spread
+from lowcal.threads import spread
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
@@ -181,16 +182,13 @@ def audit(
     chosen = choose_subpopulations(subpopulations, X, table)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
-    with one_blas_thread():
-        panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
-        level = 1.0 - (1.0 - confidence) / len(panels)
-        bands = [band(panel, parsed, level, method, bounding) for panel in panels]
-        is_label = outcomes.layout.classes is not None
-        nulls = [null_test(one, parsed, level, testing, draws=null_draws, is_exact=is_label) for one in panels]
-        groups = [
-            _groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)
-        ]
-        binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
+    panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
+    level = 1.0 - (1.0 - confidence) / len(panels)
+    bands = [band(panel, parsed, level, method, bounding) for panel in panels]
+    is_label = outcomes.layout.classes is not None
+    nulls = [null_test(one, parsed, level, testing, draws=null_draws, is_exact=is_label) for one in panels]
+    groups = [_groups(panel, parsed, one, level, method, describing) for panel, one in zip(panels, bands, strict=True)]
+    binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
     notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out)
     report = _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
     if left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
@@ -450,9 +448,9 @@ def _judge_rows(panel: Panel, half: float, j: int, witness: Witness) -> Judged:
     sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0
     parts = c[inside, None] * sign * W * (panel.y[inside] - panel.p[inside])
     weight, z = panel.weight[inside], parts.sum(axis=1)
-    g = float(weight @ z)
+    g = dot(weight, z)
     square = np.square(weight)
-    variance = square @ np.square(z - g) + (panel.energy - square.sum()) * g * g
+    variance = dot(square, np.square(z - g)) + (panel.energy - square.sum()) * g * g
     error = np.sqrt(max(variance, 0.0) / (1.0 - panel.energy)) if panel.energy < 1.0 else np.inf
-    label = int(np.abs(weight @ parts).argmax())
+    label = int(np.abs(product(weight, parts)).argmax())
     return Judged(Witness(witness.weights, sign * witness.coefficients), label, g, float(error), half)

@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from lowcal.engines.products import dot, product
 from lowcal.engines.reference import CHUNK, Design, pieces, rows_in_cache
 from lowcal.moments import MomentSums, moments
 from lowcal.notions.base import Finite, Notion, Suprema
@@ -68,7 +69,7 @@ class Panel:
     @cached_property
     def energy(self) -> float:
         """Return sum p_i^2 = 1 / n_eff."""
-        return float(self.weight @ self.weight)
+        return dot(self.weight, self.weight)
 
     @cached_property
     def mass(self) -> FloatArray:
@@ -292,7 +293,7 @@ def _resample_rows(
     largest, suprema = np.empty(SLOW_DRAWS), np.empty((0 if say_it_all else SLOW_DRAWS, len(se)))
     for k in range(SLOW_DRAWS):
         xi = rng.standard_normal(len(panel.weight))
-        xi -= panel.weight @ xi
+        xi -= dot(panel.weight, xi)
         draw = moments(panel.design, U, xi[:, None] * panel.rho)
         if not say_it_all:
             suprema[k] = notion.norm(weights, draw).upper
@@ -318,7 +319,7 @@ def _draw(
     some = max(1, 2 * CHUNK // (len(xi) * numbers))
     for c in range(0, m, some):
         part = slice(c * numbers, (c + some) * numbers)
-        draws = xi @ flat[:, part]
+        draws = product(xi, flat[:, part])
         if not notion.is_largest(shape[2]):
             found = notion.norm(weights, draws.reshape(-1, *shape[1:]))
             suprema[:, c : c + some] = found.upper.reshape(len(xi), -1)
@@ -363,7 +364,7 @@ class Bags:
         batch = max(1, min(draws, 2 * CHUNK // numbers))
         for start in range(0, draws, batch):
             xi = rng.standard_normal((min(batch, draws - start), len(self.share)))
-            yield xi - (xi @ self.share)[:, None]
+            yield xi - product(xi, self.share)[:, None]
 
 
 def _take(U: Evaluated, rows: IntArray) -> Evaluated:
@@ -419,7 +420,7 @@ def _draw_smooth(panel: Panel, rng: np.random.Generator) -> FloatArray:
         flat = bags.moments(panel.design, cells, panel.rho[:, [a]], shape).reshape(len(bags.share), -1)
         size = cells.n_cells
         for part in pieces(m, SLOW_DRAWS * size):  # some c at a time: a product of all draws reads their moments once
-            draws = xi @ flat[:, part.start * size : part.stop * size]
+            draws = product(xi, flat[:, part.start * size : part.stop * size])
             total[:, part] += grid.part(a, draws.reshape(-1, size)).reshape(SLOW_DRAWS, -1)
     # E|xi| = sqrt(2 / pi): what rounding to the grid costs a typical draw
     return total + sqrt(2.0 / pi) * grid.error(panel.rho)
@@ -431,7 +432,7 @@ def _draw_suprema(panel: Panel, notion: Notion, rng: np.random.Generator) -> Flo
 
     def draw(own: np.random.Generator) -> FloatArray:
         xi = own.standard_normal(len(rho))
-        centred = (xi - panel.weight @ xi)[:, None] * rho
+        centred = (xi - dot(panel.weight, xi))[:, None] * rho
         return notion.suprema(panel.p, centred, panel.design).upper
 
     return np.array(spread(draw, rng.spawn(SLOW_DRAWS)))
