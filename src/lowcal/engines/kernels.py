@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.products import product
 from lowcal.simplex import FAR, FloatArray, IntArray, odds
 
@@ -87,6 +88,7 @@ def part_of(n: int, total: int) -> Iterator[None]:
 
 
 @cache
+@interrupts_wait()
 def _compiled() -> Kernels | None:
     """Import the compiled kernels, or return None without numba."""
     try:
