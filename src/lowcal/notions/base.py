@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class Suprema:
     def worst(self) -> int:
         """The subpopulation with the largest violation."""
         return leading(self.value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields with all witnesses computed: a notion's function can't be pickled, a list's method can."""
+        return {**vars(self), "witness": [self.witness(j) for j in range(len(self.value))].__getitem__}
 
 
 @runtime_checkable
