@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
+
 import numpy as np
 import pytest
 
@@ -161,3 +165,22 @@ def test_without_x_everyone_is_measured(data):
     fit = multicalibrate(data.y, data.p, alpha=0.001)
     assert fit.status == lowcal.Status.REACHED
     assert fit.predictor(data.p).shape == data.p.shape
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full-0.1"])
+@pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy])
+def test_a_measurement_can_be_pickled_and_copied(data, data3, notion, n_classes, copied):
+    y, p, X = (data.y, data.p, data.X) if n_classes == 2 else (data3.y, data3.p, data3.X)
+    y, p, X = y[:300], p[:300], {name: column[:300] for name, column in X.items()}
+    measured = measure(y, p, X, notion=notion)
+    again = copied(measured)
+    assert again.worst(len(again.names)) == measured.worst(len(measured.names))
+    assert (again.notion, again.names, again.is_exact) == (measured.notion, measured.names, measured.is_exact)
+    rows = p[:, None] if p.ndim == 1 else p
+    for part in ("violation", "upper", "basis", "mass"):
+        np.testing.assert_array_equal(getattr(again, part), getattr(measured, part))
+    for j in range(len(measured.names)):
+        np.testing.assert_array_equal(again.suprema.witness(j)(rows), measured.suprema.witness(j)(rows))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        again.suprema.value = measured.violation

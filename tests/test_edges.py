@@ -1,7 +1,5 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -164,46 +162,6 @@ def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(mo
         for n in range(1, whole.n_updates)
     ]
     assert "reached" in {fit.status.value for fit in hasty}  # without the question the claim would be false
-
-
-def test_a_fit_uses_one_blas_thread_and_gives_the_others_back(monkeypatch):
-    from threadpoolctl import threadpool_info
-
-    from lowcal import fitting
-
-    def threads():
-        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-    before, inside = threads(), []
-    read = fitting.read_features
-    monkeypatch.setattr(fitting, "read_features", lambda *rows: inside.append(threads()) or read(*rows))
-    data = lowcal.datasets.make_miscalibrated(300, random_state=0)
-    lowcal.multicalibrate(data.y, data.p, data.X, callback=lambda _: inside.append(threads()))
-    assert len(inside) > 1  # when X is read, and after an update
-    assert all(set(counts) == {1} for counts in inside)
-    assert threads() == before
-
-
-def test_contexts_that_overlap_give_the_threads_back():
-    from threadpoolctl import threadpool_info
-
-    from lowcal.threads import one_blas_thread
-
-    def threads():
-        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-    before = threads()
-    first, second = one_blas_thread(), one_blas_thread()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert set(threads()) == {1}  # one still runs
-    second.__exit__(None, None, None)
-    assert threads() == before
-    with ThreadPoolExecutor(4) as pool:
-        data = lowcal.datasets.make_miscalibrated(500, random_state=0)
-        list(pool.map(lambda _: lowcal.multicalibrate(data.y, data.p, data.X), range(8)))
-    assert threads() == before
 
 
 def test_a_row_of_a_pandas_frame_is_a_row():

@@ -29,7 +29,6 @@ from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
-from lowcal.threads import one_blas_thread
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
@@ -181,21 +180,20 @@ def audit(
     chosen = choose_subpopulations(subpopulations, X, table)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
-    with one_blas_thread():
-        panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
-        beta = (1.0 - confidence) / len(panels)
-        level = 1.0 - beta
-        # the least p-value of any panel is multiplied by their number
-        draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
-        nulls = [null_test(panel, parsed, level, testing, draws=draws) for panel in panels]
-        bands = [
-            band(panel, parsed, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
-        ]
-        groups = [
-            _groups(panel, parsed, one, level, method, outcomes.layout, describing)
-            for panel, one in zip(panels, bands, strict=True)
-        ]
-        binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
+    panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
+    beta = (1.0 - confidence) / len(panels)
+    level = 1.0 - beta
+    # the least p-value of any panel is multiplied by their number
+    draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
+    nulls = [null_test(panel, parsed, level, testing, draws=draws) for panel in panels]
+    bands = [
+        band(panel, parsed, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
+    ]
+    groups = [
+        _groups(panel, parsed, one, level, method, outcomes.layout, describing)
+        for panel, one in zip(panels, bands, strict=True)
+    ]
+    binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
     notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out)
     report = _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
     if left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about

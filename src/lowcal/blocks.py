@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from lowcal.engines.kernels import part_of
 from lowcal.engines.logistic import Regression, regress
 from lowcal.engines.parts import Parts
+from lowcal.engines.products import Cholesky, dot, gram, product
 from lowcal.engines.reference import (
     CACHE,
     CHUNK,
@@ -226,12 +226,12 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     unit, scale = unit[np.ix_(live, live)], scale[live, None]
     while True:
         try:
-            factor = cho_factor(unit + ridge * np.eye(len(unit)))
+            factor = Cholesky.of(unit + ridge * np.eye(len(unit)))
             break
-        except LinAlgError:
+        except np.linalg.LinAlgError:
             ridge *= 100.0
     theta = np.zeros_like(g)
-    theta[live] = scale * cho_solve(factor, scale * g[live])
+    theta[live] = scale * factor.solve(scale * g[live])
     return theta
 
 
@@ -274,10 +274,10 @@ class Column:
         seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
         left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))
         stops = np.cumsum([table.shape[1] for table in self.tables])[:-1]
-        for g, gram, table in zip(np.split(problem.g[self.members], stops), self.grams, self.tables, strict=True):
-            left.append(g - _gather(table, seen + self.sums @ total))
-            theta.append(_solve_parts(gram, left[-1], problem.ridge))
-            total += (table @ theta[-1].reshape(len(g), -1)).reshape(total.shape)
+        for g, own, table in zip(np.split(problem.g[self.members], stops), self.grams, self.tables, strict=True):
+            left.append(g - _gather(table, seen + product(self.sums, total)))
+            theta.append(_solve_parts(own, left[-1], problem.ridge))
+            total += product(table, theta[-1].reshape(len(g), -1)).reshape(total.shape)
         moved += parts.combine(problem.U, total)
         return np.concatenate(left), np.concatenate(theta)
 
@@ -285,7 +285,7 @@ class Column:
 def _gather(table: sparse.csc_array, sums: FloatArray) -> FloatArray:
     """Return the sums of levels added up to those of groups."""
     _, S, d = sums.shape
-    return np.asarray(table.T @ sums.reshape(-1, S * d)).reshape(-1, S, d)
+    return product(table.T, sums.reshape(-1, S * d)).reshape(-1, S, d)
 
 
 class Chunk:
@@ -376,7 +376,7 @@ def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
         C = design.rows(part).dense()
         # the members of a weight stand together, so that loops are long
         A = np.multiply(C[:, None, :], root[part][:, :, None], order="C").reshape(len(C), S * m)
-        total += A.T @ A
+        total += gram(A)
     return total.reshape(S, m, S, m).transpose(1, 0, 3, 2).reshape(S * m, S * m)
 
 
@@ -496,7 +496,7 @@ def _witness_terms(
     chosen, design = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0], learner.design()
     columns = [_feature(design.column(j), weights, p) for j, weights in chosen]
     A = np.concatenate(columns, axis=1)
-    g, rows = (A.T @ rho)[:, None, :], sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
+    g, rows = product(A.T, rho)[:, None, :], sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
     if rows is not None:
         A, h = A[rows], h[rows] * (len(h) / len(rows))
     one = np.ones((len(A), 1))
@@ -535,7 +535,7 @@ def bent_terms(
 
     A start that is over- or underconfident is wrong by a slope in log odds, which few powers of f can't express.
     """
-    n, design = 1.0 / float(weight @ weight), learner.design()
+    n, design = 1.0 / dot(weight, weight), learner.design()
     everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
     precision = np.clip(ROWS_A_GROUP * design.shape[1] / n, *SHIFTS)
     penalty = np.tile(np.array([precision, BENDS]) / n, (design.shape[1], 1))

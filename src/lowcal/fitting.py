@@ -21,7 +21,6 @@ from lowcal.solvers import SOLVERS, Problem
 from lowcal.stopping import Monitor, may_interpolate, noise_floor
 from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import WeakLearner
-from lowcal.threads import on_one_blas_thread
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ SolverName = Literal["first", "worst", "block"]
 PATIENCE = {"first": 100, "worst": 20, "block": 3}
 
 
-@on_one_blas_thread
 def multicalibrate(
     y: ArrayLike,
     p: ArrayLike,

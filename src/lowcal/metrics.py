@@ -16,6 +16,7 @@ import numpy as np
 
 from lowcal.auditing import measure
 from lowcal.engines.line import aggregate, solve_line
+from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.fitting import choose_subpopulations
@@ -320,7 +321,7 @@ def laplace_kernel_error(
 def _laplace_form(v: FloatArray, r: FloatArray) -> float:
     """Return r' K r for sorted v in [0, 1]: sum r_j^2 + 2 sum_j r_j e^(-v_j) sum_{i<j} r_i e^(v_i)."""
     before = np.cumsum(r * np.exp(v)) - r * np.exp(v)
-    return max(float(r @ r + 2 * (r * np.exp(-v)) @ before), 0.0)
+    return max(dot(r, r) + 2 * dot(r * np.exp(-v), before), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,7 +359,7 @@ class _Sample:
         """Return Cov_c(f_a, g_a) for every c and label a: c-weighted means, shape (m, d)."""
         w = self.outcomes.weight[:, None]
         # centred first: variances of nearly constant predictions survive rounding
-        f, g = f - w.T @ f, g - w.T @ g
+        f, g = f - product(w.T, f), g - product(w.T, g)
         mean = [self.design.moments(w * h) / self.safe_mass for h in (f * g, f, g)]
         return np.asarray(mean[0] - mean[1] * mean[2])
 

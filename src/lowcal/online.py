@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowcal.complexity import basis_tolerance, check_level, coordinates, mixture_bound, n_pairs
+from lowcal.engines.products import dot, product
 from lowcal.errors import InvalidInput
 from lowcal.inputs import check_whole
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
@@ -206,7 +207,7 @@ def _mixed(scaled: FloatArray, c: FloatArray) -> FloatArray:
     top = float(np.abs(scaled).max())
     up, down = np.exp(scaled - top), np.exp(-scaled - top)
     total = float(up.sum() + down.sum())
-    return np.asarray(np.tensordot(c, up - down, 1) / total)
+    return np.asarray(np.einsum("c,c...->...", c, up - down) / total)
 
 
 @dataclass(frozen=True)
@@ -295,8 +296,8 @@ class _Simplex:
         if self.degree == 2:
             M = M + theta[1:].T
         p = equilibrium(M)
-        s = M @ p
-        return p, max(0.0, float(s.max() - s @ p))
+        s = product(M, p)
+        return p, max(0.0, float(s.max() - dot(s, p)))
 
 
 def equilibrium(M: FloatArray) -> FloatArray:

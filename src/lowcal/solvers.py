@@ -18,6 +18,7 @@ import numpy as np
 
 from lowcal.blocks import bent_terms, block_terms, can_bend
 from lowcal.engines.cells import Cells
+from lowcal.engines.products import dot
 from lowcal.moments import residual
 from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
@@ -426,7 +427,7 @@ def gain_of_noise(problem: Problem, p: FloatArray, n_features: int) -> float:
     A drop of F E||y - f||^2 / n on the fitted rows is noise, and costs as much on fresh ones: only what exceeds both
     is a gain there (Mallows' C_p; for the log loss F (d - 1) / n, Akaike's criterion).
     """
-    n, d = 1.0 / float(problem.weight @ problem.weight), p.shape[1]
+    n, d = 1.0 / dot(problem.weight, problem.weight), p.shape[1]
     share = problem.brier(p) if problem.geometry == "euclidean" else float(max(1, d - 1)) / 2.0
     return 2.0 * n_features * share / n
 

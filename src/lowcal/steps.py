@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from lowcal.engines.clipped import best_step
+from lowcal.engines.products import dot
 from lowcal.engines.reference import rows_in_cache
 from lowcal.simplex import FLOOR, FloatArray, Geometry, centred, log_odds, move, potential, sigmoid
 
@@ -31,9 +32,9 @@ def curvature(p: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Ge
     Euclidean: E||delta - mean||^2, exactly. Mirror: E[range(delta)^2] / 4, a bound on E[Var_f(delta)].
     """
     if geometry == "euclidean":
-        return float(weight @ np.square(centred(delta)).sum(axis=1))
+        return dot(weight, np.square(centred(delta)).sum(axis=1))
     spread = np.abs(delta[:, 0]) if p.shape[1] == 1 else np.ptp(delta, axis=1)
-    return float(weight @ np.square(spread)) / 4.0
+    return dot(weight, np.square(spread)) / 4.0
 
 
 def newton(p: FloatArray, delta: FloatArray, rho: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
@@ -87,11 +88,11 @@ def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: Floa
 
 def _derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
     """Return the derivative of the log loss along delta, as a function of the step."""
-    score, seen = np.log(np.maximum(p, FLOOR)), weight @ (y * delta).sum(axis=1)
+    score, seen = np.log(np.maximum(p, FLOOR)), dot(weight, (y * delta).sum(axis=1))
 
     def derivative(eta: float) -> float:
         expected = (softmax(score + eta * delta, axis=1) * delta).sum(axis=1)
-        return float(weight @ expected - seen)
+        return dot(weight, expected) - seen
 
     return derivative
 
@@ -99,5 +100,5 @@ def _derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatAr
 def _scalar_derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
     """Return the same of scalar predictions."""
     score, along, mass = log_odds(p[:, 0]), delta[:, 0], weight * delta[:, 0]
-    seen = mass @ y[:, 0]
-    return lambda eta: float(mass @ sigmoid(score + eta * along) - seen)
+    seen = dot(mass, y[:, 0])
+    return lambda eta: dot(mass, sigmoid(score + eta * along)) - seen

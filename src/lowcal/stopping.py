@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from lowcal.engines.products import dot
 from lowcal.notions.base import Finite
 from lowcal.notions.smooth import Smooth
 from lowcal.resampling import COARSE, redraw_labels, statistic
@@ -86,7 +87,7 @@ class Patience:
 
 def may_interpolate(problem: Problem, p: FloatArray) -> bool:
     """Say whether the constraints are so many for the rows that to meet them all may be to learn the rows by heart."""
-    rows = round(1.0 / float(problem.weight @ problem.weight), 6)
+    rows = round(1.0 / dot(problem.weight, problem.weight), 6)
     if not problem.learner.is_exact:
         return LEAST_TO_SEARCH <= rows < FEW_ROWS_TO_SEARCH
     weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])

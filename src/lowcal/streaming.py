@@ -19,6 +19,7 @@ import numpy as np
 from lowcal.auditing import Measurement
 from lowcal.blocks import bent_terms, block_terms, can_bend
 from lowcal.engines.clipped import Bins, Line
+from lowcal.engines.products import dot
 from lowcal.engines.reference import stack
 from lowcal.engines.slopes import Slopes
 from lowcal.errors import FitInterrupted, InvalidInput, suggest
@@ -48,7 +49,6 @@ from lowcal.streams import (
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, Rows
 from lowcal.subpopulations.batches import BatchEncoder
-from lowcal.threads import one_blas_thread
 from lowcal.updates import Predictor, Term, Update, compile_updates, sum_terms
 from lowcal.weights import Weight
 
@@ -95,7 +95,7 @@ def measure_stream(
     ('everyone', 31)
     """
     chosen = _check_notion(parse_notion(notion))
-    with one_blas_thread(), closing(Passes(progress)) as bar:
+    with closing(Passes(progress)) as bar:
         stream, sample = open_stream(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
         sample, tally = _first_tally(stream, sample, chosen, with_losses=False)
     assert tally.mass is not None
@@ -145,7 +145,7 @@ def multicalibrate_stream(
     check_alpha(alpha)
     chosen = _check_notion(parse_notion(notion))
     _check_options(geometry, max_updates, callback)
-    with one_blas_thread(), closing(Passes(progress)) as bar:
+    with closing(Passes(progress)) as bar:
         stream, sample = open_stream(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
         sample, tally = _first_tally(stream, sample, chosen, with_losses=True)
         best: Geometry = "mirror" if can_bend(chosen, sample.learner, sample.p) else "euclidean"
@@ -398,9 +398,7 @@ class _Run:
         """Return about how far to go along the worst constraint: its violation over the curvature of the sample."""
         s, p = self.sample, self._sampled()
         square = np.square(sum_terms(terms, p, s.learner.rows)[:, 0])
-        bend = float(
-            s.weight @ (square if self.problem.geometry == "euclidean" else square * p[:, 0] * (1.0 - p[:, 0]))
-        )
+        bend = dot(s.weight, square if self.problem.geometry == "euclidean" else square * p[:, 0] * (1.0 - p[:, 0]))
         return violation / bend if bend > 0.0 else 1.0
 
     def _take(self, terms: tuple[Term, ...], found: Suprema) -> bool:

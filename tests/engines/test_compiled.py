@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.event import Listener, install_listener
 
-from lowcal.engines import compiled, line
+from lowcal.engines import compiled, compiled_joint, line
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.line import PURE, FloatArray, Method, aggregate, passes_for, solve_line
 
 LIPS = (0.5, 1.0, 2.0, 4.0, 20.0)
@@ -138,15 +146,175 @@ def test_small_problems_do_not_import_numba() -> None:
     assert done.stderr == ""
 
 
-def test_a_kernel_that_cannot_be_kept_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+# --- kernels that are kept on disk -----------------------------------------------------------------------------
 
-    def njit(**options: bool) -> object:
-        asked.append(options)
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return lambda function: function
 
-    monkeypatch.setattr(compiled.numba, "njit", njit)
-    assert compiled.compile_kernel(abs) is abs
-    assert asked == [{"cache": True, "nogil": True}, {"nogil": True}]
+def lay_pair() -> Any:
+    """Return a kernel that is not compiled yet, as a new process would have it."""
+    return compiled.compile_kernel(compiled_joint.lay_pair.py_func)
+
+
+def works(kernel: Any) -> bool:
+    a, table, out = np.array([0, 1]), np.array([1.0, 2.0]), np.empty(2)
+    kernel(a, table, a, table, out)
+    return out.tolist() == [2.0, 4.0]
+
+
+def hits(kernel: Any) -> int:
+    return sum(kernel.stats.cache_hits.values())
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_kernel_without_a_place_on_disk_is_compiled_anyway(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr("numba.core.caching.CacheImpl.__init__", refuse)
+    assert works(lay_pair())
+    assert not any(kept.iterdir())
+
+
+def test_a_kernel_is_compiled_once_and_kept(kept: Path) -> None:
+    first, second = lay_pair(), lay_pair()
+    assert works(first)
+    assert works(second)
+    assert (hits(first), hits(second)) == (0, 1)
+
+
+@pytest.mark.parametrize("which", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"", lambda data: b"garbage" + data])
+def test_a_damaged_file_costs_a_compilation_and_is_replaced(kept: Path, which: str, damage: Any) -> None:
+    assert works(lay_pair())
+    files = list(kept.rglob(which))
+    assert files
+    for path in files:
+        path.write_bytes(damage(path.read_bytes()))
+    again, after = lay_pair(), lay_pair()
+    assert works(again)
+    assert works(after)
+    assert (hits(again), hits(after)) == (0, 1)
+
+
+def test_a_file_that_could_not_be_written_is_not_mistaken_for_an_old_one(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert works(lay_pair())
+    for path in kept.rglob("*.nbi"):
+        path.unlink()  # the data file of an earlier version stays
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:  # numba writes the index, and then the data that it names
+        patch.setattr("numba.core.caching.IndexDataCacheFile._save_data", full)
+        assert works(lay_pair())
+    later = lay_pair()
+    assert works(later)
+    assert hits(later) == 0
+
+
+FIT = """
+import sys
+import numpy as np
+import lowcal
+from lowcal.engines import kernels
+
+kernels.COMPILE_FROM = 1000
+rng = np.random.default_rng(0)
+p = rng.random(2000)
+y = (rng.random(2000) < 0.5 * p).astype(int)
+X = {name: rng.integers(0, 4, 2000).astype("U1") for name in "abc"}
+
+def fit():
+    found = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=0.01)
+    assert "numba" in sys.modules
+    return found
+"""
+
+FULL_DISK = """
+import resource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # no file gets longer than this
+assert fit().status == "reached"
+"""
+
+# numba calls this from C, which can't pass an exception on: it was lost, and the compiled code with it
+INTERRUPTED = """
+import signal
+from numba.core.codegen import CPUCodeLibrary
+
+hook, interrupts = CPUCodeLibrary._object_compiled_hook.__func__, []
+
+def interrupt(cls, *given):
+    if not interrupts:
+        interrupts.append(signal.raise_signal(signal.SIGINT))
+    return hook(cls, *given)
+
+CPUCodeLibrary._object_compiled_hook = classmethod(interrupt)
+try:
+    fit()
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("The interrupt was lost.")
+assert interrupts
+assert fit().status == "reached"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of files, and signals, are those of POSIX")
+@pytest.mark.parametrize("what", [FULL_DISK, INTERRUPTED], ids=["full disk", "interrupted"])
+def test_a_fit_survives_what_happens_to_the_first_compilation(kept: Path, what: str) -> None:
+    options: Any = {"capture_output": True, "text": True, "check": False}
+    options["env"] = {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", FIT + what], **options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_an_interrupt_waits_until_a_kernel_is_compiled(kept: Path) -> None:
+    class Interrupt(Listener):
+        def on_start(self, _event: object) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        def on_end(self, _event: object) -> None:
+            pass
+
+    kernel = lay_pair()
+    with install_listener("numba:compile", Interrupt()), pytest.raises(KeyboardInterrupt):
+        works(kernel)
+    assert len(kernel.signatures) == 1
+    assert works(kernel)
+
+
+def test_interrupts_wait_in_the_main_thread_and_where_there_is_a_handler() -> None:
+    seen = []
+
+    @interrupts_wait()
+    def inner() -> None:
+        signal.raise_signal(signal.SIGINT)
+        seen.append("inner")
+
+    @interrupts_wait()
+    def outer() -> None:
+        inner()
+        seen.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        outer()
+    assert seen == ["inner", "outer"]
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_wait():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with ThreadPoolExecutor(1) as pool:  # where handlers can't be set
+        assert pool.submit(interrupts_wait()(lambda: 1)).result() == 1

@@ -8,6 +8,7 @@ from math import log, sqrt
 import numpy as np
 
 from lowcal.certificates.panel import Panel
+from lowcal.engines.products import dot
 from lowcal.moments import moments
 from lowcal.resampling import Statistic
 from lowcal.simplex import FloatArray, IntArray
@@ -151,7 +152,7 @@ class _Block:
         first = np.split(moments(design, here, np.hstack(sides)), 2, axis=2)
         second = np.split(moments(design.power(2), square, np.square(np.hstack(sides))), 2, axis=2)
         largest = [one.max(axis=0, initial=0.0) for one in sides]
-        return cls(float(b.sum()), float(b @ b), (first[0], first[1]), (second[0], second[1]), (largest[0], largest[1]))
+        return cls(float(b.sum()), dot(b, b), (first[0], first[1]), (second[0], second[1]), (largest[0], largest[1]))
 
     def log_wealth(self, stake: FloatArray, g: FloatArray, side: int) -> FloatArray:
         """Return a lower bound on sum_i log(1 + l b_i s (Z_i - g)) for a stake l and a side s = 1 or -1.

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from lowcal.engines.products import dot
 from lowcal.engines.reference import Design
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import effective_rows
@@ -37,7 +38,7 @@ class Panel:
     @cached_property
     def energy(self) -> float:
         """Return sum p_i^2 = 1 / n_eff."""
-        return float(self.weight @ self.weight)
+        return dot(self.weight, self.weight)
 
     @cached_property
     def mass(self) -> FloatArray:
@@ -71,9 +72,9 @@ class Panel:
         both = 2.0 if f.shape[1] == 1 else 1.0  # a scalar stands for two labels
         room = np.square(f).sum(axis=1) + (np.square(1.0 - f[:, 0]) if f.shape[1] == 1 else 0.0)
         excess = both * np.square(y - f).sum(axis=1) - (1.0 - room)
-        mean = float(self.weight @ excess)
-        error = float(np.sqrt(np.square(self.weight) @ np.square(excess - mean)))
-        slope = 2.0 * float(self.weight @ (room - 1.0 / labels))
+        mean = dot(self.weight, excess)
+        error = float(np.sqrt(dot(np.square(self.weight), np.square(excess - mean))))
+        slope = 2.0 * dot(self.weight, room - 1.0 / labels)
         share = min(1.0, max(LEAST_NOISE, (mean - 2.0 * error) / slope if slope > LEAST_NOISE else 0.0))
         return np.asarray((1.0 - share) * f + share / labels)
 

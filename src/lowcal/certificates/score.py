@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.certificates.panel import Panel
+from lowcal.engines.products import dot
 from lowcal.moments import moments
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.weights import CellIds, Evaluated
@@ -228,15 +229,19 @@ def witness_sums(panel: Panel, c: FloatArray, rows: IntArray, W: FloatArray) -> 
     a2, az = a * a, a * z
     return Sums(
         v=az.sum(),
-        second=az @ az,
-        noise=a2 @ noise.one,
-        noise3=(a2 * a) @ noise.two,
-        square=(a2 * a2) @ noise.square,
-        shift=a @ moved.one,
-        shift1=(weight * a) @ moved.one,
-        shift2=a2 @ moved.two,
-        shift3=(a2 * a) @ moved.three,
+        second=_dot(az, az),
+        noise=_dot(a2, noise.one),
+        noise3=_dot(a2 * a, noise.two),
+        square=_dot(a2 * a2, noise.square),
+        shift=_dot(a, moved.one),
+        shift1=_dot(weight * a, moved.one),
+        shift2=_dot(a2, moved.two),
+        shift3=_dot(a2 * a, moved.three),
     )
+
+
+def _dot(a: FloatArray, b: FloatArray) -> FloatArray:
+    return np.asarray(dot(a, b))
 
 
 def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[Noise, Noise]:

@@ -8,27 +8,59 @@ says where). They let go of Python's lock, so several groups can be solved in th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache
 from numpy.typing import NDArray
 
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.simplex import FloatArray, IntArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class KeptKernels(FunctionCache):
+    """Compiled kernels on disk, which save time and nothing else: whatever is wrong with the files, kernels compile.
+
+    Where a file can't be read or written, the index goes: it may name data files that hold something else.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the kernel for these types; None if it is not there, or can't be read."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # what the bytes of a damaged file raise, there is no list of
+            self._forget()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a kernel, if there is room."""
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError:
+            self._forget()
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            Path(self._cache_file._index_path).unlink()
 
 
 def compile_kernel(function: F, **options: Any) -> F:
     """Compile on first call, with numba's options, and keep the result on disk if there is a place to keep it.
 
     numba looks for a place at once, next to the file and then in the user's cache, and refuses when neither is
-    writable: then the kernel lives as long as the process.
+    writable: then the kernel lives as long as the process. An interrupt waits until a kernel is compiled.
     """
-    try:
-        kernel = numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:
-        kernel = numba.njit(nogil=True, **options)(function)
+    kernel = numba.njit(nogil=True, **options)(function)
+    if kernel is function:  # under a debugger's setting, NUMBA_DISABLE_JIT
+        return function
+    with suppress(RuntimeError):
+        kernel._cache = KeptKernels(function)  # type: ignore[no-untyped-call]
+    kernel.compile = interrupts_wait()(kernel.compile)
     return cast(F, kernel)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.kernels import kernels_for
 
 
@@ -70,6 +71,7 @@ def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: N
 
 
 @cache
+@interrupts_wait()
 def _compiled() -> LayPair | None:
     """Import the compiled loop, or return None without numba."""
     try:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.interrupts import interrupts_wait
+from lowcal.engines.products import product
 from lowcal.simplex import FAR, FloatArray, IntArray, odds
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
@@ -86,6 +88,7 @@ def part_of(n: int, total: int) -> Iterator[None]:
 
 
 @cache
+@interrupts_wait()
 def _compiled() -> Kernels | None:
     """Import the compiled kernels, or return None without numba."""
     try:
@@ -134,7 +137,7 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
     if width > FEW:
         codes = codes.astype(np.int32, copy=False)
         one_hot = sparse.csr_array((np.ones(n), codes, np.arange(n + 1, dtype=np.int32)), shape=(n, len(out)))
-        out += np.asarray(one_hot.T @ R)
+        out += product(one_hot.T, R)
         return
     index = codes.astype(np.intp, copy=False)
     for table, run in zip(_lanes(out), _lanes(R), strict=True):
@@ -303,7 +306,7 @@ def add_members(C: ByteArray, R: FloatArray, out: FloatArray) -> None:
     """Add sum_i [C[i, j] is not 0] R[i, k] to out[j, k]."""
     size = max(1, BYTES // C.shape[1])
     for s in range(0, len(C), size):
-        out += (C[s : s + size] != 0).astype(np.float64).T @ R[s : s + size]
+        out += product((C[s : s + size] != 0).astype(np.float64).T, R[s : s + size])
 
 
 def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:

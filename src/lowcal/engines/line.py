@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.errors import InvalidInput, suggest
 from lowcal.simplex import FloatArray, IntArray
 
@@ -113,6 +114,7 @@ def passes_for(points: int) -> Passes:
 
 
 @cache
+@interrupts_wait()
 def _compiled() -> Passes | None:
     """Import the compiled passes, or return None without numba."""
     try:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
+from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray, sigmoid
 
@@ -85,25 +85,25 @@ class Path:
     pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.factor = cho_factor(self.hessian)
+        self.factor = Cholesky.of(self.hessian)
 
     def direction(self, g: FloatArray) -> FloatArray:
         """Return the inverse Hessian times g, corrected by what earlier steps saw."""
         q, shares = g.ravel().copy(), []
-        for s, change, product in reversed(self.pairs):
-            share = (s @ q) / product
+        for s, change, bend in reversed(self.pairs):
+            share = dot(s, q) / bend
             q -= share * change
             shares.append(share)
-        q = cho_solve(self.factor, q)
-        for (s, change, product), share in zip(self.pairs, reversed(shares), strict=True):
-            q += (share - (change @ q) / product) * s
+        q = self.factor.solve(q)
+        for (s, change, bend), share in zip(self.pairs, reversed(shares), strict=True):
+            q += (share - dot(change, q) / bend) * s
         return np.asarray(q.reshape(g.shape))
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
         """Remember by how much the gradient fell along a step."""
-        product = float(step.ravel() @ change.ravel())
-        if product > 0.0:
-            self.pairs.append((step.ravel(), change.ravel(), product))
+        bend = dot(step.ravel(), change.ravel())
+        if bend > 0.0:
+            self.pairs.append((step.ravel(), change.ravel(), bend))
 
 
 def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
@@ -137,18 +137,18 @@ def fit_line(z: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
     A, theta = np.column_stack([np.ones(len(z)), z]), np.zeros(2)
 
     def loss(score: FloatArray) -> float:
-        return float(weight @ (np.logaddexp(0.0, score) - y * score))
+        return dot(weight, np.logaddexp(0.0, score) - y * score)
 
     score, least = z, loss(z)
     for _ in range(MOST_STEPS):
         f = sigmoid(score)
-        g, h = A.T @ (weight * (y - f)), weight * f * (1.0 - f)
-        step = np.linalg.solve((A * h[:, None]).T @ A + LEAST_BEND * np.eye(2), g)
-        while (found := loss(score + A @ step)) > least and np.abs(step).max() > LEAST_BEND:
+        g, h = product(A.T, weight * (y - f)), weight * f * (1.0 - f)
+        step = np.linalg.solve(product((A * h[:, None]).T, A) + LEAST_BEND * np.eye(2), g)
+        while (found := loss(score + product(A, step))) > least and np.abs(step).max() > LEAST_BEND:
             step /= 2.0
         gain = least - found
         if gain > 0.0:
-            theta, score, least = theta + step, score + A @ step, found
+            theta, score, least = theta + step, score + product(A, step), found
         if gain < LITTLE / len(z):
             break
     return theta

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.kernels import kernels_for, padded
+from lowcal.engines.products import gram, product
 from lowcal.engines.reference import CHUNK, Codes, Decode, Design, Matrix, Stacked, histogram, pieces
 from lowcal.simplex import FloatArray, IntArray
 
@@ -68,7 +69,7 @@ class Parts:
         for rows, parts in self._blocks(S + T):
             a, b = np.take(A, rows, axis=0), np.take(B, rows, axis=0)
             for k, here in parts:
-                np.matmul(a[here].T, b[here], out=total[k])
+                total[k] = product(a[here].T, b[here])
         return total
 
     def squares(self, A: FloatArray) -> FloatArray:
@@ -85,7 +86,7 @@ class Parts:
         for rows, parts in self._blocks(S):
             a = np.take(A, rows, axis=0)
             for k, here in parts:
-                np.matmul(a[here].T, a[here], out=total[k])
+                total[k] = gram(a[here])
         return total
 
     def label_products(self, A: FloatArray, weight: FloatArray, labels: IntArray) -> FloatArray:
@@ -96,7 +97,7 @@ class Parts:
         for rows, parts in self._blocks(W):
             a = np.take(A, rows, axis=0)
             for k, here in parts:
-                np.matmul(a[here].T, a[here], out=total[k])
+                total[k] = gram(a[here])
             first, last = parts[0][0], parts[-1][0] + 1
             np.negative(total[first:last], out=total[first:last])
             a *= weight[rows, None]
@@ -119,7 +120,7 @@ class Parts:
         A = np.ascontiguousarray(A)
         for rows, parts in self._blocks(S + d):
             a = np.take(A, rows, axis=0)
-            total[rows] = np.concatenate([a[here] @ theta[k] for k, here in parts])
+            total[rows] = np.concatenate([product(a[here], theta[k]) for k, here in parts])
         return total
 
 
@@ -134,7 +135,7 @@ def outer_moments(design: Design, A: FloatArray, B: FloatArray) -> FloatArray:
         return np.concatenate([_of_codes(c, t, A, B) for c, t in zip(design.codes, design.decode, strict=True)])
     if isinstance(design, Matrix) and not isinstance(design.matrix, np.ndarray):
         return _of_sparse(design.matrix.tocsc(), A, B)
-    return np.stack([(A * design.column(j)[:, None]).T @ B for j in range(design.shape[1])])
+    return np.stack([product((A * design.column(j)[:, None]).T, B) for j in range(design.shape[1])])
 
 
 def residual_moments(design: Design, p: FloatArray, rho: FloatArray) -> FloatArray:
@@ -196,5 +197,5 @@ def _of_sparse(C: sparse.csc_array, A: FloatArray, B: FloatArray) -> FloatArray:
     for j in range(C.shape[1]):
         entries = slice(C.indptr[j], C.indptr[j + 1])
         rows = C.indices[entries]
-        total[j] = (A[rows] * C.data[entries, None]).T @ B[rows]
+        total[j] = product((A[rows] * C.data[entries, None]).T, B[rows])
     return total

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
+from lowcal.engines.products import product
 from lowcal.simplex import FloatArray, IntArray
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
@@ -161,7 +162,7 @@ class Table:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return np.asarray((self._dense.T if self._is_small(histogram) else self._transposed) @ histogram)
+        return product(self._dense.T if self._is_small(histogram) else self._transposed, histogram)
 
     def _is_small(self, other: FloatArray) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
@@ -173,7 +174,7 @@ class Table:
 
     def spread(self, theta: FloatArray) -> FloatArray:
         """Return decode theta."""
-        return np.asarray((self._dense if self._is_small(theta) else self.matrix) @ theta)
+        return product(self._dense if self._is_small(theta) else self.matrix, theta)
 
     def take(self, groups: IntArray) -> Table:
         """Return the columns of some groups."""
@@ -422,7 +423,7 @@ class Matrix:
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R."""
-        return np.asarray(self.matrix.T @ R)
+        return product(self.matrix.T, R)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
         """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell.
@@ -441,7 +442,7 @@ class Matrix:
         starts = np.searchsorted(ids[order], np.arange(n_cells + 1))
         for s in np.flatnonzero(np.diff(starts)):
             rows = order[starts[s] : starts[s + 1]]
-            total[:, s] = self.matrix[rows].T @ R[rows]
+            total[:, s] = product(self.matrix[rows].T, R[rows])
         return total
 
     def sums(self, q: int) -> MatrixSums:
@@ -450,11 +451,11 @@ class Matrix:
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
-        return np.asarray(self.matrix @ theta)
+        return product(self.matrix, theta)
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return the products of pieces of C."""
-        return lambda part: np.asarray(self.matrix[part] @ theta)
+        return lambda part: product(self.matrix[part], theta)
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
@@ -493,7 +494,7 @@ class MatrixSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the product of a slice."""
-        self.sum[...] += self.matrix[part].T @ R[:, : self.sum.shape[1]]
+        self.sum[...] += product(self.matrix[part].T, R[:, : self.sum.shape[1]])
 
     def total(self) -> FloatArray:
         """Return the sum."""
@@ -686,7 +687,7 @@ def weighted_gram(C: Design, D: Design, H: FloatArray) -> FloatArray:
     for part in pieces(len(H), C.shape[1] + D.shape[1]):
         here, there = C.rows(part).dense(), D.rows(part).dense()
         for k in range(H.shape[1]):
-            total[k] += (here * H[part, k, None]).T @ there
+            total[k] += product((here * H[part, k, None]).T, there)
     return total
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from lowcal.engines.clipped import Line
+from lowcal.engines.products import dot
 from lowcal.engines.reference import rows_in_cache
 from lowcal.simplex import log_odds
 
@@ -38,9 +39,9 @@ class Slopes:
         for part in rows_in_cache(len(line.f), 4):
             f, y, delta, weight = (a[part] for a in line)
             score, mass = log_odds(f), weight * delta
-            seen = float(mass @ y)
-            self.slope += [float(mass @ expit(score + eta * delta)) - seen for eta in self.steps]
-            self.bend += float(mass @ delta) / 4.0
+            seen = dot(mass, y)
+            self.slope += [dot(mass, expit(score + eta * delta)) - seen for eta in self.steps]
+            self.bend += dot(mass, delta) / 4.0
 
     def best(self) -> float:
         """Return a step that loses no more than the Newton step: the root between two slopes, or one before it."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.kernels import kernels_for
+from lowcal.engines.products import product
 from lowcal.engines.reference import (
     CellCombination,
     Combination,
@@ -88,14 +89,14 @@ class Small:
     def combination(self, theta: FloatArray) -> Combination:
         """Return the products of pieces of C."""
 
-        def product(rows: slice) -> FloatArray:
+        def combined(rows: slice) -> FloatArray:
             here = self.rows(rows)
             total = np.empty((here.shape[0], theta.shape[1]))
             for part in pieces(*here.shape):
-                total[part] = here.rows(part).dense() @ theta
+                total[part] = product(here.rows(part).dense(), theta)
             return total
 
-        return product
+        return combined
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
@@ -143,7 +144,7 @@ class SmallSums:
         """Add the product of a slice, converted piece by piece."""
         here, R = self.design.rows(rows), R[:, : self.sum.shape[1]]
         for part in pieces(*here.shape):
-            self.sum[...] += here.rows(part).dense().T @ R[part]
+            self.sum[...] += product(here.rows(part).dense().T, R[part])
 
     def total(self) -> FloatArray:
         """Return the sum."""

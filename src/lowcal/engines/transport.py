@@ -23,6 +23,7 @@ from scipy.optimize import linprog
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
+from lowcal.engines.products import dot, product
 from lowcal.simplex import FloatArray
 
 IntArray: TypeAlias = NDArray[np.intp]
@@ -66,7 +67,7 @@ class Shipment:
         """Ship pi_ij = flow along the pairs."""
         i, j, distances = pairs
         load = np.bincount(np.r_[i, j], np.r_[flow, flow], len(r))
-        return cls(float(distances @ flow), np.copysign(np.maximum(np.abs(r) - load, 0.0), r))
+        return cls(dot(distances, flow), np.copysign(np.maximum(np.abs(r) - load, 0.0), r))
 
     def upper(self, clusters: Clusters | None = None) -> float:
         """Return a bound on S+(r): the cost, and all positive mass left behind or what `clusters` prove about it.
@@ -131,7 +132,7 @@ def _plan(pairs: Pairs, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
         raise RuntimeError(f"The transport of {len(i)} pairs was not solved; HiGHS says: {plan.message}")
     # the solver may overload a point by its tolerance: only a plan that is scaled back proves a bound
     flow = np.maximum(plan.x, 0.0)
-    share = np.minimum(1.0, room / np.maximum(incidence @ flow, np.finfo(float).tiny))
+    share = np.minimum(1.0, room / np.maximum(product(incidence, flow), np.finfo(float).tiny))
     return capacity.max() * flow * np.minimum(share[i], share[j]), -gains.max() * plan.ineqlin.marginals
 
 
@@ -252,7 +253,7 @@ class Clusters:
 
     def upper(self, r: FloatArray) -> float:
         """Return V_K + E, an upper bound on S+(r)."""
-        return self._best(r)[1].upper() + float(np.abs(r) @ np.minimum(self.distance, 1.0))
+        return self._best(r)[1].upper() + dot(np.abs(r), np.minimum(self.distance, 1.0))
 
     def lower(self, Z: FloatArray, r: FloatArray) -> Attained:
         """Return what the best weight at the centres attains, extended to the rows Z."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowcal.engines.products import product
 from lowcal.guarantees.base import Guarantee, Side, ratio
 from lowcal.guarantees.group_moments import group_moments
 from lowcal.guarantees.reading import Sample, read_alpha, read_sample
@@ -65,7 +66,8 @@ class Confusion:
 # ------------------------------------------------------------------------------------------- on moments
 def second_moment(a: FloatArray, b: FloatArray, weight: FloatArray) -> FloatArray:
     """Return E_c[a b'] for rows a and b of shape (..., n, l) and weights (..., n); nan without mass."""
-    total = np.swapaxes(weight[..., None] * a, -1, -2) @ b
+    left, right = np.broadcast_arrays(weight[..., None] * a, b)
+    total = product(np.swapaxes(left, -1, -2), right)
     return ratio(total, weight.sum(axis=-1)[..., None, None])
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import expit, logit, logsumexp, softmax
 
+from lowcal.engines.products import product
 from lowcal.errors import InvalidInput
 from lowcal.guarantees.base import Guarantee, Side
 from lowcal.guarantees.reading import read_alpha, read_memberships
@@ -55,7 +56,7 @@ def read_competitor(c: ArrayLike | None, coefficients: ArrayLike | None, outcome
         raise InvalidInput(f"coefficients must be {m} x {d} finite numbers, but their shape is {theta.shape}.")
     theta = theta.reshape(m, d)
     norm = np.abs(theta).sum() if d == 1 else np.ptp(theta, axis=1).sum()
-    return Competitor(C @ theta, C, float(norm))
+    return Competitor(product(C, theta), C, float(norm))
 
 
 # ------------------------------------------------------------------------------------------- on arrays
@@ -151,7 +152,7 @@ def squared_loss(
 
 def _violation(C: FloatArray, rho: FloatArray, least: float = 0.0) -> float:
     """Return the largest degree-1 violation of the columns of C (half the l1 norm on the simplex), at least `least`."""
-    v = np.abs(C.T @ rho)
+    v = np.abs(product(C.T, rho))
     return float(max(least, (v.max() if rho.shape[1] == 1 else v.sum(axis=1).max() / 2)))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from lowcal.engines.products import product
 from lowcal.engines.reference import Design
 from lowcal.simplex import FloatArray, leading
 from lowcal.weights import Evaluated, Weight, evaluate
@@ -62,6 +63,10 @@ class Suprema:
     def worst(self) -> int:
         """The subpopulation with the largest violation."""
         return leading(self.value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields with all witnesses computed: a notion's function can't be pickled, a list's method can."""
+        return {**vars(self), "witness": [self.witness(j) for j in range(len(self.value))].__getitem__}
 
 
 @runtime_checkable
@@ -134,5 +139,5 @@ def limits_around(value: FloatArray, upper: FloatArray, deviation: FloatArray) -
 def combination(U: Evaluated, theta: FloatArray) -> FloatArray:
     """Return sum_s theta_sa u_s(f_i), shape (n, d)."""
     if isinstance(U, np.ndarray):
-        return U @ theta
+        return product(U, theta)
     return np.vstack([theta, np.zeros((1, theta.shape[1]))])[U.ids]

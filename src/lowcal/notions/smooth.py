@@ -20,6 +20,7 @@ import numpy as np
 
 from lowcal.engines import transport
 from lowcal.engines.line import Passes, SortedRows, passes_for, solve_line, solve_lines
+from lowcal.engines.products import dot
 from lowcal.engines.reference import Design, members_in
 from lowcal.errors import InvalidInput
 from lowcal.notions.base import Suprema, Witness
@@ -164,7 +165,7 @@ def _tighten(
 ) -> FloatArray:
     """Return upper bounds; where they decide, replace value and witness (in place) by exact or better ones."""
     size = np.abs(rho).sum(axis=1)
-    upper = np.array([np.abs(design.column(j)) @ size / 2 for j in range(len(value))])
+    upper = np.array([dot(np.abs(design.column(j)), size) / 2 for j in range(len(value))])
     if alpha is not None and value.max() > alpha:
         return upper
     for j in np.flatnonzero(upper > (0.0 if alpha is None else alpha)):
@@ -210,7 +211,7 @@ def _narrow(
     total, weights = 0.0, []
     for a, label in enumerate(r.T):
         lowers = [clusters.lower(Z, label)] + ([near[a][0]] if len(Z) <= NEAR_ROWS else [])
-        sides = [(float(label @ witness.weights[a](Z)), witness.weights[a])]
+        sides = [(dot(label, witness.weights[a](Z)), witness.weights[a])]
         sides += [(value, Points(centres, heights)) for value, centres, heights in lowers]
         value, weight = max(sides, key=itemgetter(0))
         total += value
@@ -270,7 +271,7 @@ class GridSmooth:
         moved = np.column_stack([rounded.moved for rounded in self._rounded])
         price = self._lip * (np.abs(rho) * moved).sum(axis=1)
         if self._is_signed:
-            return np.array([np.abs(self.design.column(j)) @ price for j in range(self.design.shape[1])])
+            return np.array([dot(np.abs(self.design.column(j)), price) for j in range(self.design.shape[1])])
         return self.design.moments(price[:, None])[:, 0]
 
     @property

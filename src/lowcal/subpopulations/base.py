@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Decode, Design, Table, stack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
@@ -255,7 +256,7 @@ class WeakLearner:
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
         """Return a signed member with s E[c z] > alpha for residuals z in [-1, 1], or None: the paper's bottom."""
-        if self.weight @ np.abs(z) <= alpha:  # no c with |c| <= 1 can correlate more
+        if dot(self.weight, np.abs(z)) <= alpha:  # no c with |c| <= 1 can correlate more
             return None
         found = self._best_known(z, alpha)
         if found is None and self.learn(z[:, None]):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.products import product
 from lowcal.engines.reference import histogram
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, leading
@@ -108,7 +109,7 @@ def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, resid
         return levels
     mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0), 0.0)
     direction = np.linalg.svd(mean, full_matrices=False)[2][0]
-    key = mean @ (direction * np.sign(direction[leading(np.abs(direction))]))
+    key = product(mean, direction * np.sign(direction[leading(np.abs(direction))]))
     order = np.argsort(key, kind="stable")
     return replace(levels, categories=tuple(levels.categories[k] for k in order))
 

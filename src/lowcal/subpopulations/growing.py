@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.reference import histogram
 from lowcal.simplex import FLOOR, TIE, FloatArray, Geometry, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
@@ -158,6 +159,7 @@ def _evaluators(steps: int) -> ModuleType | None:
 
 
 @cache
+@interrupts_wait()
 def _kernels() -> ModuleType | None:
     try:
         from lowcal.engines import trees

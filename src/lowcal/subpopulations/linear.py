@@ -12,9 +12,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, Matrix
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive
@@ -49,11 +49,11 @@ class Linear(Subpopulations):
         rows = encoder(X)
         A = np.column_stack([rows, np.ones(len(rows))])
         w = sample_weight / sample_weight.sum()
-        factor = cho_factor((A * w[:, None]).T @ A + self.ridge * np.eye(A.shape[1]))
+        factor = Cholesky.of(product((A * w[:, None]).T, A) + self.ridge * np.eye(A.shape[1]))
         number = count(1)
 
         def learn(Z: FloatArray) -> Sequence[Family]:
-            betas = cho_solve(factor, A.T @ Z)
+            betas = factor.solve(product(A.T, Z))
             found = [_sigmoid(A, betas[:, a], Z[:, a], w) for a in range(Z.shape[1])]
             return [Sigmoids((_name(b, encoder.names, next(number)),), b[:, None]) for b in found if b.any()]
 
@@ -69,7 +69,7 @@ class Sigmoids:
 
     def design(self, rows: FloatArray) -> Design:
         """Return the memberships."""
-        return Matrix(np.asarray(expit(rows @ self.theta[:-1] + self.theta[-1])))
+        return Matrix(np.asarray(expit(product(rows, self.theta[:-1]) + self.theta[-1])))
 
     def take(self, members: IntArray) -> Sigmoids:
         """Return some of the members."""
@@ -82,12 +82,12 @@ class Sigmoids:
 
 def _sigmoid(A: FloatArray, beta: FloatArray, z: FloatArray, w: FloatArray) -> FloatArray:
     """Return the coefficients s * beta, over steepness and sign, whose sigmoid correlates most with z."""
-    score = A @ beta
-    deviation = float(np.sqrt(w @ np.square(score - w @ score)))
+    score = product(A, beta)
+    deviation = float(np.sqrt(dot(w, np.square(score - dot(w, score)))))
     if deviation <= 1e-12 * max(1.0, float(np.abs(score).max())):
         return np.zeros_like(beta)
     scales = [sign * s / deviation for s in STEEPNESS for sign in (1.0, -1.0)]
-    rising = [float(expit(s / deviation * score) @ z) for s in STEEPNESS]
+    rising = [dot(expit(s / deviation * score), z) for s in STEEPNESS]
     total = float(z.sum())  # sigmoid(-t) = 1 - sigmoid(t)
     gains = [abs(g) for up in rising for g in (up, total - up)]
     return scales[leading(np.array(gains))] * beta

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from lowcal.engines.products import gram, product
 from lowcal.engines.reference import Codes, Design, Matrix, Table
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
@@ -173,8 +174,8 @@ def is_combination(Z: FloatArray, seen: FloatArray) -> bool:
     """
     if Z.shape[1] > 1 or seen.shape[1] == 0:
         return False
-    gram, target = seen.T @ seen, seen.T @ Z[:, 0]
-    rest = Z[:, 0] - seen @ np.linalg.lstsq(gram, target)[0]
+    fitted = np.linalg.lstsq(gram(seen), product(seen.T, Z[:, 0]))[0]
+    rest = Z[:, 0] - product(seen, fitted)
     return bool(np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z))
 
 
