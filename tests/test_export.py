@@ -182,6 +182,33 @@ def test_every_notion_class_and_solver_at_length(kind, way, n_classes):
             check(world(250, n_classes, seed=6), kind, notion, way, n_classes, max_updates=5)
 
 
+def one_hot(n_classes: int, seed: int) -> World:
+    """Draw predictions that are exactly 0 and 1, right for half of the rows."""
+    data, rng = world(100, n_classes, seed), np.random.default_rng(seed + 99)
+    p = np.eye(n_classes)[rng.integers(0, n_classes, 100)]
+    y = np.where(rng.random(100) < 0.5, p.argmax(axis=1), data.y)
+    y[:n_classes] = np.arange(n_classes)
+    return World(y, p[:, 1] if n_classes == 2 else p, data.X)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_fits_to_predictions_of_zero_and_one(n_classes, geometry):
+    """A fit that is reached is stable: coefficients are bounded, and rounding of p or of the graph changes little."""
+    for kind, notion in (("groups", "degree-2"), ("trees", "degree-2"), ("trees", "degree-3"), ("trees", "full-0.25")):
+        data = one_hot(n_classes, seed=1)
+        options = {"alpha": 0.001, "max_updates": 100, "random_state": 0}
+        made = fit(data, kind, notion, ("block", geometry), **options)
+        assert made.status == "reached"
+        assert max(np.abs(t.theta).max() for update in made.predictor.updates for t in update.terms) < 1e5
+        agree(made.predictor, data.p, data.X)
+        if not notion.startswith("full"):  # a cell has edges
+            moved = np.abs(data.p - 1e-12)
+            moved = moved if n_classes == 2 else moved / moved.sum(axis=1, keepdims=True)
+            found = made.predictor(moved, data.X)
+            np.testing.assert_allclose(found, made.predictor(data.p, data.X), rtol=0, atol=1e-7)
+
+
 def test_smooth_weights_of_several_classes():
     """The last weights are functions through points: those of single coordinates no longer show a violation."""
     data, new = world(60, 3, seed=0), fresh(3)
