@@ -588,11 +588,16 @@ def test_one_part_of_a_union_may_know_none_of_a_columns_numbers():
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
-def test_an_update_without_terms_only_projects(geometry):
-    start = one_update([Monomial()], np.zeros((1, 1)), 1)
-    p = np.array([0.0, 0.3, 1.0])
-    predictor = replace(start, updates=(Update((), geometry),))
-    np.testing.assert_allclose(serve(predictor, p, {}), predictor(p, {"city": ["Oslo"] * 3}), rtol=0, atol=1e-15)
+@pytest.mark.parametrize("d", [1, 3])
+def test_an_update_without_terms_changes_nothing(d, geometry):
+    start = one_update([Monomial()], np.zeros((1, d)), d)
+    p = np.array([0.0, 0.3, 1.0]) if d == 1 else np.array([[0.0, 1.0, 0.0], [0.5, 0.25, 0.25]])
+    X = {"city": ["Oslo"] * len(p)}
+    for updates in ((Update((), geometry),), (Update((), geometry),) * 10):
+        predictor = replace(start, updates=updates)
+        np.testing.assert_array_equal(predictor(p, X), p)
+        np.testing.assert_array_equal(predictor.one(p[1], {"city": "Oslo"}), p[1])
+        np.testing.assert_array_equal(serve(predictor, p, {}), p)
 
 
 def test_columns_that_no_update_reads_are_no_inputs():

@@ -61,8 +61,8 @@ SWEEP_ROWS = 100_000
 #: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
-#: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has no
-#: violation to speak of, but would fit their residuals with coefficients that have no bound.
+#: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has
+#: no violation to speak of, but would fit their residuals with coefficients that have no bound.
 FAINT = 1e-7
 #: Features whose correlation is one up to this much are copies.
 COPY = 1e-12
@@ -225,7 +225,7 @@ def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float | FloatArray) -> FloatArray:
-    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d) and one ridge or F of them.
+    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d) and one or F ridges.
 
     Features that are zero everywhere get 0, and so do copies of a feature before them.
 

@@ -24,7 +24,7 @@ CENTRES = 128
 def update(graph: Graph, families: Families, step: Update, p: Value, d: int) -> Value:
     """Return the predictions after an update, shape (n, d)."""
     if not step.terms:
-        return move(graph, p, graph.constant(np.zeros((1, d))), d, step.geometry)
+        return p
     by_weights: dict[tuple[Weight, ...], list[Term]] = {}
     for term in step.terms:
         _check_weights(term.weights)
