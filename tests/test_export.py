@@ -600,6 +600,13 @@ def test_an_update_without_terms_changes_nothing(d, geometry):
         np.testing.assert_array_equal(serve(predictor, p, {}), p)
 
 
+def test_cells_that_are_too_many_for_a_graph_are_refused():
+    predictor = one_update([Cell(1e-7, (5,))], np.full((1, 1), 0.25), 1)
+    np.testing.assert_array_equal(predictor([5.5e-7, 0.5], {"city": ["Oslo"] * 2}), [5.5e-7 + 0.5, 0.5])
+    with pytest.raises(InvalidInput, match="width 1e-07 are too many"):
+        to_onnx(predictor)
+
+
 def test_columns_that_no_update_reads_are_no_inputs():
     data = small(2)
     learner = CLASSES["groups"].prepare(data.X)

@@ -412,7 +412,6 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("linear", f"{T}.weights[0].kind", "cell", "keys kind, width, index"),
     ("thresholds", f"{T}.weights[0].width", 0.0, "width"),
     ("thresholds", f"{T}.weights[0].width", 1.5, "width"),
-    ("thresholds", f"{T}.weights[0].width", 1 / (2**28 + 0.1), "a share of 1"),
     ("thresholds", f"{T}.weights[0].index", [2], "from 0 to 1"),
     ("thresholds", f"{T}.weights[0].index", [0, 0], "list of 1 numbers"),
     ("smooth", f"{T}.weights[0].coordinate", 1, "coordinate"),
