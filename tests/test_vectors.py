@@ -18,6 +18,7 @@ from lowcal.engines.reference import Matrix
 from lowcal.hierarchy import implied_alpha
 from lowcal.moments import moments
 from lowcal.notions.low_degree import best_linear
+from lowcal.simplex import project
 from lowcal.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
 
 
@@ -270,6 +271,15 @@ def test_the_last_cell_is_closed() -> None:
         edges = np.arange(k + 1)[:, None] / k
         assert cell_index(edges, 1 / k).ravel().tolist() == [*range(k), k - 1]
         assert n_intervals(1 / k) == k
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e16, 1e99, 1e300])
+def test_the_projection_of_large_numbers_is_on_the_simplex(size):
+    v = size * np.array([[1.0, 0.3, -1.0], [1.0, 1.0, 0.5], [-1.0, -1.0, -1.0], [-1.0, -2.0, -0.5]])
+    p = project(v)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=0, atol=1e-15)
+    assert (p >= 0.0).all()
+    np.testing.assert_allclose(p[2], 1 / 3, rtol=1e-15)
 
 
 @pytest.mark.parametrize("width", [0.3, 0.7, 1 / 9.5, 0.0013, 1.7e-5])

@@ -221,7 +221,7 @@ def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
     """
     most = np.broadcast_to(diagonal.max(axis=1, keepdims=True), diagonal.shape)
     share = np.divide(most, diagonal, out=np.zeros_like(diagonal), where=diagonal > np.finfo(float).tiny)
-    return ridge + FAINT * share
+    return np.asarray(ridge + FAINT * share)
 
 
 def ridge_solve(G: FloatArray, g: FloatArray, ridge: float | FloatArray) -> FloatArray:

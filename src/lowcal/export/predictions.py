@@ -208,6 +208,7 @@ def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Va
 
 def _project(graph: Graph, v: Value, d: int) -> Value:
     """Return max(v - theta, 0) with theta such that each row sums to one, by sorting."""
+    v = graph.add("Sub", v, graph.add("ReduceMax", v, axes=[1], keepdims=1))
     descending = graph.add("TopK", v, [d], axis=1)
     excess = graph.add("Sub", graph.add("CumSum", descending, 1), 1.0)
     scaled = graph.add("Mul", descending, np.arange(1.0, d + 1)[None, :])
