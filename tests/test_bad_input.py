@@ -481,6 +481,11 @@ def test_bad_alpha(alpha):
         ("degree-0", ("degree must be a whole number of at least 1", "0")),
         ("full-0", ("width of the cells must be in (0, 1]", "0")),
         ("full-2", ("width of the cells must be in (0, 1]", "2")),
+        ("full-1e-12", ("at least 1e-06, but 1e-12 was given", "noise", "larger width")),
+        ("full-0.0000001", ("at least 1e-06, but 1e-07 was given", "larger width")),
+        ("degree-65", ("degree must be at most 64, but 65 was given", "nearly the same function", "lower degree")),
+        ("degree-99999999999999999999", ("at most 64, but 99999999999999999999 was given", "lower degree")),
+        (f"degree-{'9' * 5000}", ("Unknown notion 'degree-999", "Valid")),
     ],
 )
 def test_unknown_notion(call, notion, parts):
@@ -492,6 +497,14 @@ def test_unknown_notion(call, notion, parts):
 def test_bad_degree(make):
     with says("degree must be a whole number"):
         make()
+
+
+def test_more_monomials_than_memory_holds():
+    with says("degree 7 in 10 classes have 19,448 monomials", "more than the 3,000", "degree-2"):
+        lowcal.measure(np.arange(60) % 10, np.full((60, 10), 0.1), notion="degree-8")
+    with says("degree must be at most 64, but 100000 was given"):
+        lowcal.hierarchy.degree_to_smooth(Y, P, degree=100_000)
+    assert len(lowcal.LowDegree(2).basis(np.full((1, 5000), 1 / 5000), 0.1)) == 5001  # as many as p has columns
 
 
 @pytest.mark.parametrize("width", [0, -0.1, 1.5, np.nan])

@@ -1,5 +1,7 @@
 """The block step at scale: a subsample of rows, or only some of the subpopulations, never break its promises."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -10,6 +12,7 @@ from lowcal.blocks import ridge_solve
 from lowcal.datasets import make_miscalibrated
 from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
 from lowcal.moments import displacement, moments
+from lowcal.weights import Knots, Monomial
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,27 @@ def test_ridge_solve_raises_the_ridge_until_the_matrix_is_definite():
     indefinite = np.array([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
     assert np.linalg.eigvalsh(indefinite).min() < -0.5
     assert np.isfinite(ridge_solve(indefinite, np.ones((3, 1)), 1e-9)).all()
+
+
+@pytest.mark.parametrize("faint", [1e-3, 1e-5, 1e-9, 1e-14])
+@pytest.mark.parametrize("levels", [2, 200])
+def test_faint_weights_get_no_large_coefficients(faint, levels):
+    """A weight that is nearly zero on all rows of a group could fit any residual, with a coefficient without bound."""
+    rng = np.random.default_rng(0)
+    n = 400
+    codes = rng.integers(0, levels, n)
+    U = np.column_stack([np.ones(n), np.where(codes == 0, faint, 1.0) * rng.random(n)])
+    problem = blocks.Squares(Codes((codes,), (table(np.eye(levels)),)), U, np.full((n, 1), 1 / n), None, 1e-6)
+    g = moments(problem.design, U, rng.choice([-1.0, 1.0], (n, 1)) / n)
+    theta = blocks.solve(replace(problem, g=g))
+    assert np.abs(theta).max() < 1e4
+
+
+def test_faint_witnesses_get_no_coefficients():
+    c, p = np.array([0.0, 1.0, 1.0]), np.array([[0.2], [0.4], [1e-9]])
+    A = blocks._feature(c, (Monomial(), Knots(0, np.array([0.0]), np.array([1e-5]))), p)
+    np.testing.assert_array_equal(A, [[0, 0], [1, 0], [1, 0]])
+    assert blocks.ridge_solve(np.zeros((2, 2)), np.ones((2, 1)), 1e-6).tolist() == [[0.0], [0.0]]
 
 
 CLASSES = {

@@ -182,6 +182,33 @@ def test_every_notion_class_and_solver_at_length(kind, way, n_classes):
             check(world(250, n_classes, seed=6), kind, notion, way, n_classes, max_updates=5)
 
 
+def one_hot(n_classes: int, seed: int) -> World:
+    """Draw predictions that are exactly 0 and 1, right for half of the rows."""
+    data, rng = world(100, n_classes, seed), np.random.default_rng(seed + 99)
+    p = np.eye(n_classes)[rng.integers(0, n_classes, 100)]
+    y = np.where(rng.random(100) < 0.5, p.argmax(axis=1), data.y)
+    y[:n_classes] = np.arange(n_classes)
+    return World(y, p[:, 1] if n_classes == 2 else p, data.X)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_fits_to_predictions_of_zero_and_one(n_classes, geometry):
+    """A fit that is reached is stable: coefficients are bounded, and rounding of p or of the graph changes little."""
+    for kind, notion in (("groups", "degree-2"), ("trees", "degree-2"), ("trees", "degree-3"), ("trees", "full-0.25")):
+        data = one_hot(n_classes, seed=1)
+        options = {"alpha": 0.001, "max_updates": 100, "random_state": 0}
+        made = fit(data, kind, notion, ("block", geometry), **options)
+        assert made.status == "reached"
+        assert max(np.abs(t.theta).max() for update in made.predictor.updates for t in update.terms) < 1e5
+        agree(made.predictor, data.p, data.X)
+        if not notion.startswith("full"):  # a cell has edges
+            moved = np.abs(data.p - 1e-12)
+            moved = moved if n_classes == 2 else moved / moved.sum(axis=1, keepdims=True)
+            found = made.predictor(moved, data.X)
+            np.testing.assert_allclose(found, made.predictor(data.p, data.X), rtol=0, atol=1e-7)
+
+
 def test_smooth_weights_of_several_classes():
     """The last weights are functions through points: those of single coordinates no longer show a violation."""
     data, new = world(60, 3, seed=0), fresh(3)
@@ -561,11 +588,23 @@ def test_one_part_of_a_union_may_know_none_of_a_columns_numbers():
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
-def test_an_update_without_terms_only_projects(geometry):
-    start = one_update([Monomial()], np.zeros((1, 1)), 1)
-    p = np.array([0.0, 0.3, 1.0])
-    predictor = replace(start, updates=(Update((), geometry),))
-    np.testing.assert_allclose(serve(predictor, p, {}), predictor(p, {"city": ["Oslo"] * 3}), rtol=0, atol=1e-15)
+@pytest.mark.parametrize("d", [1, 3])
+def test_an_update_without_terms_changes_nothing(d, geometry):
+    start = one_update([Monomial()], np.zeros((1, d)), d)
+    p = np.array([0.0, 0.3, 1.0]) if d == 1 else np.array([[0.0, 1.0, 0.0], [0.5, 0.25, 0.25]])
+    X = {"city": ["Oslo"] * len(p)}
+    for updates in ((Update((), geometry),), (Update((), geometry),) * 10):
+        predictor = replace(start, updates=updates)
+        np.testing.assert_array_equal(predictor(p, X), p)
+        np.testing.assert_array_equal(predictor.one(p[1], {"city": "Oslo"}), p[1])
+        np.testing.assert_array_equal(serve(predictor, p, {}), p)
+
+
+def test_cells_that_are_too_many_for_a_graph_are_refused():
+    predictor = one_update([Cell(1e-7, (5,))], np.full((1, 1), 0.25), 1)
+    np.testing.assert_array_equal(predictor([5.5e-7, 0.5], {"city": ["Oslo"] * 2}), [5.5e-7 + 0.5, 0.5])
+    with pytest.raises(InvalidInput, match="width 1e-07 are too many"):
+        to_onnx(predictor)
 
 
 def test_columns_that_no_update_reads_are_no_inputs():

@@ -120,6 +120,14 @@ def test_every_class_and_notion_gives_what_memory_gives(name: str, notion: str, 
     agree(measure_stream(cut(arrow(), 97), sample_weight=weight, **of), whole)
 
 
+def test_a_stream_lists_every_cell_of_a_fine_grid_or_refuses() -> None:
+    of = {"subpopulations": CLASSES["groups"]}
+    whole = lowcal.measure(DATA["y"], DATA["p"], X, notion="full-0.0003", **of)
+    agree(measure_stream(cut(arrow(), 97), notion="full-0.0003", **of), whole)
+    with pytest.raises(InvalidInput, match="width 1e-06 has more than 100,000 cells"):
+        measure_stream(cut(arrow(), 97), notion="full-1e-6", **of)
+
+
 def test_memberships_may_be_bits_in_one_batch_and_shares_in_the_next() -> None:
     rng = np.random.default_rng(1)
     C = (rng.random((N, 5)) < 0.4).astype(float)

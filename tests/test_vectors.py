@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 from math import comb
 
@@ -10,12 +11,15 @@ import pytest
 
 import definition
 import lowcal
+from lowcal.complexity import sample_size
 from lowcal.datasets import parity_square, two_halves
 from lowcal.engines.line import aggregate, solve_line
 from lowcal.engines.reference import Matrix
+from lowcal.hierarchy import implied_alpha
 from lowcal.moments import moments
 from lowcal.notions.low_degree import best_linear
-from lowcal.weights import Cell, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
+from lowcal.simplex import project
+from lowcal.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
 
 
 def everyone(n: int) -> Matrix:
@@ -267,6 +271,56 @@ def test_the_last_cell_is_closed() -> None:
         edges = np.arange(k + 1)[:, None] / k
         assert cell_index(edges, 1 / k).ravel().tolist() == [*range(k), k - 1]
         assert n_intervals(1 / k) == k
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e16, 1e99, 1e300])
+def test_the_projection_of_large_numbers_is_on_the_simplex(size):
+    v = size * np.array([[1.0, 0.3, -1.0], [1.0, 1.0, 0.5], [-1.0, -1.0, -1.0], [-1.0, -2.0, -0.5]])
+    p = project(v)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=0, atol=1e-15)
+    assert (p >= 0.0).all()
+    np.testing.assert_allclose(p[2], 1 / 3, rtol=1e-15)
+
+
+@pytest.mark.parametrize("width", [0.3, 0.7, 1 / 9.5, 0.0013, 1.7e-5])
+def test_cells_of_uneven_grids_are_found_by_their_edges(width):
+    edges = np.arange(1, n_intervals(width)) * width
+    near = [np.nextafter(edges, 0.0), edges, np.nextafter(edges, 1.0), np.linspace(0, 1, 1001)]
+    p = np.concatenate(near).clip(0, 1)[:, None]
+    np.testing.assert_array_equal(cell_index(p, width), np.searchsorted(edges, p, side="right"))
+
+
+@pytest.mark.parametrize("width", [1 / (2**28 + 0.1), 1 / (2**26 + 0.3), 0.5**40])
+def test_the_memory_of_cells_grows_with_the_rows_alone(width):
+    p = np.linspace(0, 1, 1000)[:, None]
+    tracemalloc.start()
+    found = Cell(width, (0,))(p)
+    ids = evaluate([Cell(width, (int(j),)) for j in cell_index(p[:5], width)[:, 0]], p)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.sum() == 1
+    assert isinstance(ids, CellIds)
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_fine_grid_lists_the_cells_that_hold_a_row(d):
+    p = np.random.default_rng(0).dirichlet(np.ones(d + 1), 200)[:, :d]
+    y = np.arange(200) % 2 if d == 1 else np.eye(d)[np.arange(200) % d]
+    notion = lowcal.Full(1e-6)
+    assert len(notion.constraints(p)) == len(notion.basis(p, 0.1)) <= 200
+    assert len(lowcal.Full(0.001).constraints(p)) == (1000 if d == 1 else len(lowcal.Full(0.001).basis(p, 0.1)))
+    assert notion.suprema(p, (y.reshape(-1, d) - p) / 200, everyone(200)).value[0] > 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 5, 300])
+def test_the_finest_grid_and_the_highest_degree_have_bounds_and_sample_sizes(classes):
+    for notion in ("full-1e-6", "full-0.0000013", "degree-64"):
+        sizes = sample_size(notion, 0.1, n_classes=classes, n_subpopulations=20)
+        assert 0 < sizes.rows < 10**100
+        for constants in ("sharp", "paper", "best"):
+            implied = implied_alpha(notion, "multiaccuracy", 0.01, classes, constants=constants)
+            assert 0.01 <= implied < np.inf
     ones = np.ones((4, 1))
     y = np.array([1.0, 1.0, 0.0, 1.0])[:, None]
     assert value(lowcal.Full(0.1), ones, y) == pytest.approx(0.25, abs=1e-15)

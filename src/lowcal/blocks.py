@@ -61,6 +61,9 @@ SWEEP_ROWS = 100_000
 #: Ridge relative to the diagonal: nested groups make the Gram matrix singular. It must stay far above rounding, as
 #: what it leaves over decides what a learner is asked for next.
 RIDGE = 1e-6
+#: Ridge relative to the largest feature of the same subpopulation. A weight that is below 3e-4 on all of its rows has
+#: no violation to speak of, but would fit their residuals with coefficients that have no bound.
+FAINT = 1e-7
 #: Features whose correlation is one up to this much are copies.
 COPY = 1e-12
 #: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
@@ -210,8 +213,19 @@ def solve(problem: Squares) -> FloatArray:
     return np.concatenate([_sweep(label) for label in each], axis=2)
 
 
-def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
-    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d).
+def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
+    """Return the ridge of every feature relative to its own diagonal, for diagonals of shape (m, S).
+
+    >>> _ridges(np.array([[1.0, 0.5, 1e-7, 0.0]]), 0.1).round(5)
+    array([[0.1, 0.1, 1.1, 0.1]])
+    """
+    most = np.broadcast_to(diagonal.max(axis=1, keepdims=True), diagonal.shape)
+    share = np.divide(most, diagonal, out=np.zeros_like(diagonal), where=diagonal > np.finfo(float).tiny)
+    return np.asarray(ridge + FAINT * share)
+
+
+def ridge_solve(G: FloatArray, g: FloatArray, ridge: float | FloatArray) -> FloatArray:
+    """Return (G + ridge diag(G))^-1 g after scaling to unit diagonal, for g of shape (F, d) and one or F ridges.
 
     Features that are zero everywhere get 0, and so do copies of a feature before them.
 
@@ -223,13 +237,13 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     unit = G * scale[:, None] * scale
     is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
     live = (scale > 0.0) & ~is_copy
-    unit, scale = unit[np.ix_(live, live)], scale[live, None]
+    unit, scale, lift = unit[np.ix_(live, live)], scale[live, None], np.broadcast_to(ridge, len(G))[live]
     while True:
         try:
-            factor = Cholesky.of(unit + ridge * np.eye(len(unit)))
+            factor = Cholesky.of(unit + np.diag(lift))
             break
         except np.linalg.LinAlgError:
-            ridge *= 100.0
+            lift = 100.0 * lift
     theta = np.zeros_like(g)
     theta[live] = scale * factor.solve(scale * g[live])
     return theta
@@ -306,7 +320,8 @@ class Chunk:
         seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
         left = problem.g[self.members] - seen
         m, S, d = left.shape
-        theta = ridge_solve(self.gram, left.reshape(m * S, d), problem.ridge).reshape(m, S, d)
+        ridges = _ridges(np.diag(self.gram).reshape(m, S), problem.ridge).ravel()
+        theta = ridge_solve(self.gram, left.reshape(m * S, d), ridges).reshape(m, S, d)
         delta = displacement(self.design, problem.U, theta)
         if not self.is_exact:
             part = _good_part(left, theta, problem.h, delta)
@@ -385,7 +400,8 @@ def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
     diagonal = np.diagonal(G, axis1=1, axis2=2)
     live = diagonal > np.finfo(float).tiny
     scale = np.where(live, 1.0 / np.sqrt(np.where(live, diagonal, 1.0)), 0.0)[:, :, None]
-    unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * np.where(live, ridge, 1.0)[:, :, None]
+    lift = np.where(live, _ridges(diagonal, ridge), 1.0)
+    unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * lift[:, :, None]
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
 
@@ -507,10 +523,11 @@ def _witness_terms(
 
 
 def _feature(c: FloatArray, weights: Sequence[Weight], p: FloatArray) -> FloatArray:
-    """Return c(x) u(f) for every weight, which is evaluated on members alone."""
+    """Return c(x) u(f) for every weight, which is evaluated on members alone; 0 for faint ones."""
     A, members = np.zeros((len(p), len(weights))), np.flatnonzero(c)
     for s, u in enumerate(weights):
         A[members, s] = c[members] * u(p[members])
+    A[:, np.square(A).sum(axis=0) <= FAINT * (c @ c)] = 0.0
     return A
 
 

@@ -207,7 +207,7 @@ def batch_deviation(n_rows: int, pairs: int, rounds: int, beta: float) -> float:
     >>> round(batch_deviation(10_000, 80, 100, 0.05), 4)
     0.0504
     """
-    return sqrt(2 * log(2 * pairs * rounds / beta) / n_rows)
+    return sqrt(2 * (log(2 * pairs * rounds) - log(beta)) / n_rows)
 
 
 def fresh_batch(alpha: float, pairs: int, rounds: int, beta: float) -> int:
@@ -218,7 +218,7 @@ def fresh_batch(alpha: float, pairs: int, rounds: int, beta: float) -> int:
     >>> fresh_batch(0.1, 80, fresh_rounds(0.1) + 1, 0.05)
     45008
     """
-    return ceil(32 / alpha**2 * log(2 * pairs * rounds / beta))
+    return ceil(32 / alpha**2 * (log(2 * pairs * rounds) - log(beta)))  # pairs may be more than a float holds
 
 
 def reuse_deviation(n_rows: int, n_pairs: int, n_updates: int, beta: float = 0.05, n_steps: int = 1) -> float:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Constants = Literal["sharp", "paper", "best"]
 
 _CONSTANTS = ("sharp", "paper", "best")
-#: 3^(k-1) alpha is beyond 1 long before this degree, whatever alpha a sample can show.
-_MOST_BERNSTEIN = 64
+#: More cells are not counted: products with their number stay finite.
+_MOST_CELLS = 1e200
 
 
 @dataclass(frozen=True)
@@ -310,12 +310,12 @@ def _all_cells(have: Full, setting: _Setting) -> float:
     return _count(have, setting) * (1 if setting.constants == "paper" else max(1, setting.d // 2))
 
 
-def _count(have: Full, setting: _Setting) -> int:
+def _count(have: Full, setting: _Setting) -> float:
     """Return the number of cells: as given, ceil(1/width)^l in the paper, else those that meet the simplex."""
     if setting.cells is not None:
         return setting.cells
     paper = setting.constants == "paper"
-    return int(n_intervals(have.width) ** setting.d) if paper else n_cells(setting.d, have.width)
+    return min(n_intervals(have.width) ** setting.d if paper else n_cells(setting.d, have.width), _MOST_CELLS)
 
 
 def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
@@ -444,7 +444,7 @@ def _degree_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> 
     """3^(j-1) alpha + 1 / (2 sqrt(j-1)) for the best j <= k. Scalars only; not in the paper."""
     if setting.d > 1 or setting.constants == "paper" or have.degree < 2:
         return None
-    degrees = range(2, min(have.degree, _MOST_BERNSTEIN) + 1)
+    degrees = range(2, have.degree + 1)
     found, j = min((_bernstein(j - 1, alpha, setting), j) for j in degrees)
     return Step(want, found, f"Bernstein polynomials of degree {j - 1} (spec 3.9)")
 
@@ -477,6 +477,7 @@ def degree_to_smooth(
     0.3292
     """
     check_whole("degree", degree, 2)
+    LowDegree(degree)  # checks that it is not too high
     f, rho, design = _residuals(y, p, c, sample_weight, classes)
     if f.shape[1] > 1:
         raise InvalidInput(f"degree_to_smooth is about binary problems, but p has {f.shape[1]} classes.")

@@ -222,7 +222,10 @@ def _all_cells(d: int, width: float) -> tuple[Weight, ...]:
     """Return the cells that meet the space of predictions, or touch it."""
     k = n_intervals(width)
     if k**d > MOST_CELLS:
-        raise InvalidInput(f"The grid has {k**d:,} cells in {d} classes, too many to list. Use a low degree instead.")
+        raise InvalidInput(
+            f"A grid of width {width:g} has more than {MOST_CELLS:,} cells, too many to list. Use a larger width, or a "
+            "low degree instead."
+        )
     every = product(range(k), repeat=d)
     if d == 1:
         return tuple(Cell(width, index) for index in every)

@@ -48,6 +48,7 @@ def project(v: FloatArray) -> FloatArray:
     """
     if v.shape[1] == 1:
         return np.clip(v, 0.0, 1.0)
+    v = v - v.max(axis=1, keepdims=True)  # nothing is lost where numbers are large: those that count lie in [-1, 0]
     # sorted coordinates: the same sum, to the last bit, in whatever order the labels come
     descending = -np.sort(-v, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0

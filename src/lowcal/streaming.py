@@ -27,8 +27,9 @@ from lowcal.files.batches import open_batches
 from lowcal.fitting import check_alpha, read_random_state
 from lowcal.inputs import check_whole
 from lowcal.moments import moments_at
-from lowcal.notions import Notion, parse_notion
+from lowcal.notions import Full, Notion, parse_notion
 from lowcal.notions.base import Finite, Suprema
+from lowcal.private import public_weights
 from lowcal.progress import Passes
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, Record
@@ -256,7 +257,7 @@ def _first_tally(stream: Stream, sample: Sample, notion: Finite, with_losses: bo
 
 def _weights(notion: Finite) -> Sequence[Weight]:
     """Return the weights whose moments a notion wants of scalar predictions: the same for all of them."""
-    return notion.constraints(np.zeros((1, 1)))
+    return public_weights(notion, 1) if isinstance(notion, Full) else notion.constraints(np.zeros((1, 1)))
 
 
 Replay = Callable[[FloatArray, Rows], FloatArray]

@@ -90,7 +90,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """f <- move(f, sum of terms): add and project, or add in log space and normalise."""
+    """f <- move(f, sum of terms): add and project, or add in log space and normalise; without terms f stays."""
 
     terms: tuple[Term, ...]
     geometry: Geometry = "euclidean"
@@ -104,6 +104,9 @@ class Update:
 
     def pieces(self, p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the moved predictions, a piece of the rows at a time."""
+        if not self.terms:
+            yield slice(0, len(p)), p
+            return
         compiled = compile_updates([self])
         if compiled is not None:
             yield from compiled.pieces(p, rows)
@@ -182,7 +185,7 @@ class Compiled:
 
 def _has_look_ups(update: Update, weights: Any) -> bool:
     """Whether an update is scalar, its families live on code columns, and its weights are of these kinds."""
-    return all(
+    return bool(update.terms) and all(
         isinstance(term.family.family if isinstance(term.family, Part) else term.family, CodeFamily)
         and term.theta.shape[2] == 1
         and all(isinstance(u, weights) for u in term.weights)

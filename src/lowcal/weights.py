@@ -20,6 +20,8 @@ from lowcal.simplex import FloatArray, IntArray, log_odds
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
+#: No more monomials of degree two or higher are listed: a block step holds the square of their number in memory.
+MOST_MONOMIALS = 3000
 #: Cells of a grid are counted, not sorted, up to this many or one for each row.
 FEW_CELLS = 4096
 
@@ -185,6 +187,12 @@ def monomials(d: int, degree: int) -> tuple[Monomial, ...]:
     >>> [str(u) for u in monomials(2, 2)]
     ['1', 'p0', 'p1', 'p0^2', 'p0*p1', 'p1^2']
     """
+    count = comb(d + degree, degree)
+    if degree > 1 and count > MOST_MONOMIALS:
+        raise InvalidInput(
+            f"Polynomials of degree {degree} in {d} classes have {count:,} monomials, more than the {MOST_MONOMIALS:,} "
+            f'that fit into memory beside the rows. Use a degree below {degree + 1}, such as "degree-2".'
+        )
     multisets = (combinations_with_replacement(range(d), k) for k in range(degree + 1))
     return tuple(Monomial(s) for s in chain.from_iterable(multisets))
 
@@ -207,8 +215,9 @@ def cell_index(p: FloatArray, width: float) -> IntArray:
     k = n_intervals(width)
     if abs(k * width - 1.0) <= 1e-9:
         cells = np.floor(p * k + 4 * np.finfo(float).eps * k)
-    else:
-        cells = np.searchsorted(np.arange(1, k) * width, p, side="right")
+    else:  # the quotient errs by less than one cell: the edges of the cell decide
+        cells = np.floor(p / width)
+        cells += ((cells + 1.0) * width <= p).astype(np.float64) - (cells * width > p)
     return np.minimum(cells, k - 1).astype(np.intp)
 
 

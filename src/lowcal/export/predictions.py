@@ -19,12 +19,14 @@ from lowcal.weights import Cell, Knots, LogOdds, Monomial, Points, Weight, n_int
 
 #: Distances to so many centres are held at once.
 CENTRES = 128
+#: A graph finds the cell of a row by tables with at most this many entries.
+MOST_ENTRIES = 1 << 22
 
 
 def update(graph: Graph, families: Families, step: Update, p: Value, d: int) -> Value:
     """Return the predictions after an update, shape (n, d)."""
     if not step.terms:
-        return move(graph, p, graph.constant(np.zeros((1, d))), d, step.geometry)
+        return p
     by_weights: dict[tuple[Weight, ...], list[Term]] = {}
     for term in step.terms:
         _check_weights(term.weights)
@@ -134,6 +136,10 @@ def _cell_ids(graph: Graph, cells: Sequence[Cell], p: Value) -> Value:
     for a in range(len(cells[0].index)):
         last = a + 1 == len(cells[0].index)
         longer = {cell.index: s for s, cell in enumerate(cells)} if last else _number({c.index[: a + 1] for c in cells})
+        if (len(prefixes) + 1) * k > MOST_ENTRIES:
+            raise InvalidInput(
+                f"Cells of width {width:g} are too many for the tables of an ONNX graph. Fit with a larger width."
+            )
         table = np.full((len(prefixes) + 1, k), len(longer))  # the state after the last is none, and stays so
         for prefix, number in longer.items():
             table[prefixes[prefix[:-1]], prefix[-1]] = number
@@ -202,6 +208,7 @@ def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Va
 
 def _project(graph: Graph, v: Value, d: int) -> Value:
     """Return max(v - theta, 0) with theta such that each row sums to one, by sorting."""
+    v = graph.add("Sub", v, graph.add("ReduceMax", v, axes=[1], keepdims=1))
     descending = graph.add("TopK", v, [d], axis=1)
     excess = graph.add("Sub", graph.add("CumSum", descending, 1), 1.0)
     scaled = graph.add("Mul", descending, np.arange(1.0, d + 1)[None, :])

@@ -41,11 +41,11 @@ def parse_notion(text: str | Notion) -> Notion:
         return Multiaccuracy()
     if word == "smooth":
         return Smooth()
-    if match := re.fullmatch(r"degree-(\d+)", word):
+    if match := re.fullmatch(r"degree-(\d{1,99})", word):
         return LowDegree(int(match[1]))
     if match := re.fullmatch(r"full-(\d*\.?\d+(?:e-?\d+)?)", word):
         return Full(float(match[1]))
     raise InvalidInput(
-        f"Unknown notion {text!r}. Valid: 'multiaccuracy', 'degree-2' (or any degree), 'smooth', "
-        f"'full-0.1' (or any width).{suggest(word, _EXAMPLES)}"
+        f"Unknown notion {text!r}. Valid: 'multiaccuracy', 'degree-2' (or another degree), 'smooth', "
+        f"'full-0.1' (or another width).{suggest(word, _EXAMPLES)}"
     )

@@ -18,6 +18,11 @@ from lowcal.notions.base import Suprema, Witness, limits_around
 from lowcal.simplex import TIE, FloatArray, above_noise
 from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
 
+#: Cells of a smaller width are more than any sample fills: each holds one row at most, and its violation is noise.
+LEAST_WIDTH = 1e-6
+#: Up to this many cells, those without a row are constraints as well.
+MANY_CELLS = 1_000
+
 
 @dataclass(frozen=True)
 class Full:
@@ -33,6 +38,11 @@ class Full:
         width: object = self.width
         if not isinstance(width, Real) or not 0 < float(width) <= 1:
             raise InvalidInput(f"The width of the cells must be in (0, 1], but {self.width!r} was given.")
+        if float(width) < LEAST_WIDTH:
+            raise InvalidInput(
+                f"The width of the cells must be at least {LEAST_WIDTH:g}, but {self.width!r} was given: such cells "
+                'hold one row at most, and their violation is noise. Use a larger width, or "smooth".'
+            )
 
     def __str__(self) -> str:
         short = f"{self.width:.12g}"
@@ -67,9 +77,10 @@ class Full:
         return replace(self.norm(_cells(occupied.tolist(), self.width), v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
-        """Return every cell for scalars, those that hold a row on the simplex, where the others are too many."""
-        every = [[j] for j in range(n_intervals(self.width))]
-        return _cells(every, self.width) if p.shape[1] == 1 else self.basis(p, 1.0)
+        """Return every cell for scalars, those that hold a row on the simplex or where there are many cells."""
+        if p.shape[1] > 1 or n_intervals(self.width) > MANY_CELLS:
+            return self.basis(p, 1.0)
+        return _cells([[j] for j in range(n_intervals(self.width))], self.width)
 
     def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
         """Return the supremum from the moments of the cells."""

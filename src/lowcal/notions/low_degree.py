@@ -22,6 +22,9 @@ from lowcal.notions.bracket import bracket
 from lowcal.simplex import TIE, FloatArray, above_noise, leading
 from lowcal.weights import Monomial, Weight, evaluate, monomials
 
+#: Above this degree, neighbouring powers of a number in [0, 1] differ by less than 0.006: they are nearly one function.
+MOST_DEGREE = 64
+
 
 @dataclass(frozen=True)
 class Multiaccuracy:
@@ -91,6 +94,11 @@ class LowDegree:
         degree: object = self.degree
         if isinstance(degree, bool) or not isinstance(degree, Integral) or int(degree) < 1:
             raise InvalidInput(f"The degree must be a whole number of at least 1, but {self.degree!r} was given.")
+        if int(degree) > MOST_DEGREE:
+            raise InvalidInput(
+                f"The degree must be at most {MOST_DEGREE}, but {self.degree!r} was given: higher powers of a "
+                'probability are nearly the same function. Use a lower degree, or "smooth".'
+            )
 
     def __str__(self) -> str:
         return f"degree-{self.degree}"

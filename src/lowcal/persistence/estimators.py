@@ -24,6 +24,9 @@ KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": 
 #: Types of `classes_` that are kept; text has the width that it needs.
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
+#: More columns are not believed: the name of each is held in memory.
+MOST_FEATURES = 1 << 20
+
 
 class MissingBase(BaseEstimator):  # type: ignore[misc]
     """Stands for a base model that was not saved: it can't predict, and says what to do."""
@@ -84,7 +87,7 @@ def read(at: Plain, base: object) -> Any:
     cls = KINDS[kind.choice(KINDS)]
     model = cls(estimator=_base(name, base, cls is MulticalibratedClassifier), **_read_settings(settings, cls))
     model.estimator_ = model.estimator
-    model.n_features_in_ = n_features.whole(0)
+    model.n_features_in_ = n_features.whole(0, MOST_FEATURES)
     if not names.is_null:
         model.feature_names_in_ = np.array(_read_names(names, model.n_features_in_), dtype=object)
     _restore(model, read_fit(fit))

@@ -44,8 +44,8 @@ MOST = 1e100
 LOW, HIGH = -1e-6, 1.0 + 1e-6
 #: More classes, factors of a monomial or conditions of a tree are not believed.
 MOST_CLASSES, MOST_FACTORS, MOST_DEPTH = 1_000_000, 1_000, 24
-#: Intervals of a grid of cells: beyond these numbers lose their meaning, or (where 1 is no multiple) memory is short.
-MOST_INTERVALS, MOST_UNEVEN = 1 << 50, 1 << 27
+#: Intervals of a grid of cells: beyond these, numbers lose their meaning.
+MOST_INTERVALS = 1 << 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +127,6 @@ def _read_cell(at: Plain, d: int) -> Weight:
     _, width, index = at.fields("kind", "width", "index")
     side = width.number(1.0 / MOST_INTERVALS, 1.0)
     intervals = n_intervals(side)
-    if abs(intervals * side - 1.0) > 1e-9 and intervals > MOST_UNEVEN:
-        width.refuse(f"a share of 1, or at least {1 / MOST_UNEVEN:g}")
     place = tuple(one.whole(0, intervals - 1) for one in index.items())
     if len(place) != d:
         index.refuse(f"a list of {d} numbers")
