@@ -1,6 +1,7 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -214,3 +215,15 @@ def test_a_row_of_a_pandas_frame_is_a_row():
     assert predictor.one(data.p[3], frame.iloc[3]) == predictor.one(data.p[3], frame.iloc[3].to_dict())
     with pytest.raises(lowcal.errors.MissingColumn, match="no value for the column 'g0'"):
         predictor.one(data.p[3], frame.iloc[3].drop("g0"))
+
+
+def test_an_account_beyond_floats_is_itself_when_served_and_saved(tmp_path):
+    accounts, y = 2**53 + np.arange(400) % 2, np.arange(400) % 2
+    fit = lowcal.multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
+    lowcal.save(fit.predictor, tmp_path / "m.json")
+    for predictor in (fit.predictor, lowcal.load(tmp_path / "m.json")):
+        first, second = predictor(np.full(2, 0.5), {"account": accounts[:2]})
+        assert first < 0.2 < 0.8 < second
+        for kind in (int, np.int64, Decimal):
+            served = [predictor.one(0.5, {"account": kind(2**53 + k)}) for k in range(3)]
+            assert served == pytest.approx([first, second, predictor.one(0.5, {"account": 5})])

@@ -637,9 +637,9 @@ def test_long_whole_numbers_keep_their_digits(write, tmp_path, engine, monkeypat
     assert [(one["id"], one["longer"]) for one in records] == list(zip(found["id"], longer, strict=True))
 
 
-def test_long_whole_numbers_are_numbers_to_groups(write):
-    path = write("longer\n18446744073709551615\n7\n")
-    assert values(read(path, ["longer"]).columns["longer"]) == [2.0**64, 7.0]
+def test_long_whole_numbers_of_groups_keep_their_digits(write):
+    path = write("longer\n18446744073709551615\n7\n\n0.5\n")
+    assert values(read(path, ["longer"]).columns["longer"]) == [2**64 - 1, 7, 0.5]
 
 
 def test_parquet_to_every_format(parquet, tmp_path):

@@ -35,7 +35,7 @@ def read_labels(
         return _encode(column, found, match_classes(found, column.name, probability, classes))
     if classes is not None:
         raise WrongUsage("--classes names several probability columns; for a single one, use --positive.")
-    if positive is None and column.kind is Kind.NUMBER and not set(found.values()) <= {0, 1}:
+    if positive is None and column.kind in (Kind.NUMBER, Kind.WHOLE) and not set(found.values()) <= {0, 1}:
         _refuse_unclear(column, found)
         return Labels(column.values.astype(np.float64), None)
     negative, one = _two(column, found, positive)
@@ -98,8 +98,10 @@ def _one_class(name: str, found: Mapping[str, Any]) -> InvalidInput:
 
 
 def _find(column: Narrow, found: Mapping[str, Any], positive: str) -> Any:
+    if positive in found:
+        return found[positive]
     for text, value in found.items():
-        if text == positive or (column.kind is not Kind.TEXT and _same(text, positive)):
+        if column.kind is not Kind.TEXT and _same(text, positive):
             return value
     some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
     raise InvalidInput(
