@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import lowcal
+from lowcal.cli import main
 from lowcal.errors import InvalidInput
 from lowcal.notions import Multiaccuracy
 from lowcal.solvers import SOLVERS, Problem
@@ -227,3 +228,33 @@ def test_an_account_beyond_floats_is_itself_when_served_and_saved(tmp_path):
         for kind in (int, np.int64, Decimal):
             served = [predictor.one(0.5, {"account": kind(2**53 + k)}) for k in range(3)]
             assert served == pytest.approx([first, second, predictor.one(0.5, {"account": 5})])
+
+
+def is_plain(text):
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_names_that_would_steer_a_terminal_are_spelled_out():
+    """In every text that shows a name: the report and its notes, findings, guarantees, updates."""
+    steering = "\x1b[2J\x1b[31mgone\r\x07\u202e"
+    g = np.array([steering, "b"] * 300 + [f"{steering}{k}" for k in range(2)], dtype=object)
+    y = np.array([1, 0] * 300 + [0, 1])
+    p = np.full(602, 0.5)
+    data = {"g": g, f"h{steering}": np.array([f"{k}" for k in range(602)], dtype=object)}
+    report = lowcal.audit(y, p, data, subpopulations=lowcal.Groups())
+    fit = lowcal.multicalibrate(y, p, data, subpopulations=lowcal.Groups())
+    texts = [str(report), *report.notes, report.guarantees(), *map(str, report.findings), str(fit)]
+    texts += [str(update) for update in fit.predictor.updates]
+    texts += [report.to_markdown(), str(report.pages(f"g={steering}")[0])]
+    assert all(map(is_plain, texts))
+    assert sum("\\x1b[31mgone" in text for text in texts) >= 6
+    assert report.finding(f"g={steering}").violation > 0  # as data, a name is what it was
+
+
+def test_what_a_command_says_can_not_steer_the_terminal(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    path.write_text("y,p,\x1b[31mg\n0,0.5,a\n1,0.5,b\n")
+    assert main(["audit", str(path), "--label", "y", "--probability", "p"]) == 64
+    told = capsys.readouterr().err
+    assert "with some of \\x1b[31mg" in told
+    assert is_plain(told)

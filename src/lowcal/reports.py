@@ -15,7 +15,7 @@ import numpy as np
 
 from lowcal.certificates import Constraints, Method
 from lowcal.drawing import SHOWN, Violations
-from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.errors import InvalidInput, MissingExtra, printable
 from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
@@ -69,8 +69,8 @@ class Finding:
     def __str__(self) -> str:
         side = "too low" if self.violation > 0 else "too high"
         return (
-            f"{self.subpopulation}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] with the "
-            f"weight {self.weight}, predictions {side} by {abs(self.conditional):.4f} a member"
+            f"{printable(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
+            f"with the weight {self.weight}, predictions {side} by {abs(self.conditional):.4f} a member"
         )
 
 
@@ -243,7 +243,7 @@ class AuditReport:
         sure = f"With {self.confidence:.0%} confidence"
         if self.verdict is Verdict.SATISFIED:
             return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
-        worst = self.findings[0].subpopulation
+        worst = printable(self.findings[0].subpopulation)
         if self.verdict is Verdict.VIOLATED:
             return f"{sure} the largest violation is at least {self.certified_lower:.3g}; the worst is {worst}."
         between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
@@ -262,7 +262,7 @@ class AuditReport:
 
     def _table(self, n: int = 10) -> list[str]:
         shown = self.worst(n)
-        names = [_one_line(one.subpopulation) for one in shown]
+        names = [printable(one.subpopulation) for one in shown]
         wide = max(13, *map(len, names)) + 2
         head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'a member':>10}   weight"
         rows = [f"  {'subpopulation':<{wide}}{head}"]
@@ -272,15 +272,6 @@ class AuditReport:
             rows.append(f"  {name:<{wide}}{figures}   {one.weight}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
-
-
-def _one_line(name: str) -> str:
-    """Return a name with its line breaks and other controls spelled out.
-
-    >>> print(_one_line("g=a\\nb"))
-    g=a\\nb
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def label_of(layout: Layout, a: int) -> Any:

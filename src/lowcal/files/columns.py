@@ -310,9 +310,9 @@ def read_numbers(values: Field, name: str, before: int) -> FloatArray:
         return values.numbers()
     except NotANumber as error:
         hint = ""
-        if "," in error.text and error.text.replace(",", "", 1).strip().lstrip("+-").isdigit():
+        if error.is_otherwise and error.decimal == ".":
             hint = "; if the comma is a decimal comma, add --decimal ','"
-        elif "." in error.text and error.text.replace(".", "", 1).strip().lstrip("+-").isdigit():
+        elif error.is_otherwise:
             hint = " with the decimal comma that --decimal asks for"
         raise InvalidInput(f"{place(name, before + error.place)}: {error.text!r} is not a number{hint}.") from error
 

@@ -49,11 +49,20 @@ class Kind(StrEnum):
 
 
 class NotANumber(ValueError):
-    """A value is not a number: where in the batch, and what it is."""
+    """A value is not a number: where in the batch, what it is, and whether another decimal sign makes it one.
 
-    def __init__(self, place: int, text: str) -> None:
+    `decimal` is the sign that the file was read with; None where a file has none to choose.
+    """
+
+    def __init__(self, place: int, text: str, decimal: str | None = None) -> None:
         super().__init__(text)
-        self.place, self.text = place, text
+        self.place, self.text, self.decimal = place, text, decimal
+
+    @property
+    def is_otherwise(self) -> bool:
+        """Whether the other decimal sign makes it a number."""
+        other = {".": ",", ",": "."}.get(self.decimal or "")
+        return other is not None and Written([self.text], other).kind() in (Kind.WHOLE, Kind.NUMBER)
 
 
 class Field(Protocol):
@@ -147,7 +156,7 @@ class Written:
             elif self._is_number(text):
                 numbers[i] = float(self._pointed(text))
             else:
-                raise NotANumber(i, text)
+                raise NotANumber(i, text, self.decimal)
         return numbers
 
     def has_rounded(self) -> bool:
@@ -326,7 +335,10 @@ class Typed:
         """Return the numbers, NaN where missing; truth values count as 0 and 1."""
         if self.kind() is Kind.TEXT:
             texts = self.values.cast("string").to_pylist()
-            return Written(["" if text is None else text for text in texts]).numbers()
+            try:
+                return Written(["" if text is None else text for text in texts]).numbers()
+            except NotANumber as error:
+                raise NotANumber(error.place, error.text) from None
         cast = self._decoded().cast("float64", safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False), dtype=np.float64)
 
