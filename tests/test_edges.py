@@ -1,5 +1,6 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
@@ -258,3 +259,51 @@ def test_what_a_command_says_can_not_steer_the_terminal(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "with some of \\x1b[31mg" in told
     assert is_plain(told)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_window_with_one_class_is_audited_where_the_classes_are_named(n_classes, label):
+    """The violations are those of the definition: E[c (y - p)] with y = 0 or 1 throughout."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(n_classes), 400)
+    g = rng.integers(0, 2, 400)
+    names = ["a", "b", "c"][:n_classes]
+    y = np.full(400, names[label], dtype=object)
+    options = {"subpopulations": lowcal.Groups(), "notion": "multiaccuracy", "classes": names}
+    report = lowcal.audit(y, p, {"g": g}, random_state=0, **options)
+    assert report.verdict.value == "violated"
+    found = report.finding("g=1")
+    own = np.mean((g == 1)[:, None] * (np.eye(n_classes)[label] - p), axis=0)
+    expected = own[1] if n_classes == 2 else own[np.abs(own).argmax()]
+    assert found.violation == pytest.approx(expected)
+    assert lowcal.measure(y, p, {"g": g}, **options).largest == pytest.approx(report.violation)
+    with pytest.raises(InvalidInput, match="one class only"):
+        lowcal.multicalibrate(y, p, {"g": g}, classes=names)
+
+
+def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):
+    path, json_path = tmp_path / "rows.csv", tmp_path / "r.json"
+    options = ["--label", "y", "--groups", "g", "--json", str(json_path), "--quiet"]
+    path.write_text("y,p,old,g\n" + "".join(f"0,0.5,0.4,{'ab'[k % 2]}\n" for k in range(100)))
+    one = [*options, "--probability", "p"]
+    assert main(["audit", str(path), *one]) == 65
+    assert "name both, the positive one last, such as --classes 0,1" in capsys.readouterr().err
+    assert main(["audit", str(path), *one, "--classes", "0,1", "--against", "old"]) == 1
+    findings = json.loads(json_path.read_text())["findings"]
+    assert {f["subpopulation"]: f["violation"] for f in findings}["g=a"] == pytest.approx(-0.25)
+    for wrong, said in [
+        (["--classes", "0,1", "--positive", "1"], "leave --positive out"),
+        (["--classes", "0,1,2"], "names 3 classes, but one probability column goes with two"),
+    ]:
+        assert main(["audit", str(path), *one, *wrong]) == 64
+        assert said in capsys.readouterr().err
+    assert main(["audit", str(path), *one, "--classes", "1,2"]) == 65
+    assert "holds the label '0', which --classes does not name" in capsys.readouterr().err
+    assert (
+        main(["fit", str(path), "--label", "y", "--groups", "g", *one[-2:], "--classes", "0,1", "--out", "m.json"])
+        == 65
+    )
+    path.write_text("y,p_a,p_b,p_c,g\n" + "b,0.5,0.25,0.25,x\n" * 100)
+    assert main(["audit", str(path), *options, "--probability", "p_a,p_b,p_c"]) == 1
+    assert json.loads(json_path.read_text())["findings"][0]["label"] == "b"

@@ -349,7 +349,8 @@ def _add_classes(group: Any) -> None:
         action="append",
         type=_names,
         metavar="A,B,C",
-        help="the class of each probability, in order (default: as the columns' names tell)",
+        help="the class of each probability, in order (default: as the columns' names tell); for a single one both, "
+        "the positive one last",
     )
 
 

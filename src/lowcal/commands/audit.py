@@ -47,6 +47,7 @@ def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditRepor
         confidence=options.confidence,
         method=options.method,
         random_state=options.seed,
+        classes=None if rows.classes is None else range(len(rows.classes)),
     )
     return name_classes(report, rows.classes)
 
