@@ -1,6 +1,7 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
 import json
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
@@ -307,3 +308,19 @@ def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):
     path.write_text("y,p_a,p_b,p_c,g\n" + "b,0.5,0.25,0.25,x\n" * 100)
     assert main(["audit", str(path), *options, "--probability", "p_a,p_b,p_c"]) == 1
     assert json.loads(json_path.read_text())["findings"][0]["label"] == "b"
+
+
+def test_suprema_of_many_draws_need_little_memory():
+    """Temporaries are those of a few draws, and each supremum is what it is alone."""
+    v = np.random.default_rng(0).standard_normal((300, 51, 50))
+    notion = lowcal.LowDegree(2)
+    weights = notion.constraints(np.full((1, 50), 0.02))
+    notion.norm(weights, v[:1])
+    tracemalloc.start()
+    found = notion.norm(weights, v)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < v.nbytes
+    alone = [notion.norm(weights, v[[j]]) for j in (0, 52, 53, 299)]
+    np.testing.assert_array_equal(found.value[[0, 52, 53, 299]], [one.value[0] for one in alone])
+    np.testing.assert_array_equal(found.basis, np.abs(v).max(axis=(1, 2)))
