@@ -285,6 +285,9 @@ def _plan(add: _Add) -> None:
     plan.add_argument("--groups", type=_whole(1), metavar="N", help="number of subpopulations")
     plan.add_argument("--vc", type=_positive, metavar="N", help="VC dimension of the subpopulations")
     plan.add_argument("--beta", type=_level, default=0.05, help="probability of failure (0.05)")
+    plan.add_argument(
+        "--rate", type=_level, default=0.5, help="base rate of the label, for audits (0.5: the worst case)"
+    )
 
 
 def _reproduce(add: _Add) -> None:

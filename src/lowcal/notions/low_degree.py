@@ -265,7 +265,7 @@ def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
 
 def _largest(v: FloatArray) -> FloatArray:
     """Return max |v| for each subpopulation, without a copy of v."""
-    return np.maximum(v.max(axis=(1, 2)), -v.min(axis=(1, 2)))
+    return np.asarray(np.maximum(v.max(axis=(1, 2)), -v.min(axis=(1, 2))))
 
 
 def _larger_side(up: float, down: float) -> float:
