@@ -168,8 +168,8 @@ def test_p_of_another_shape_at_predict(predictor, predictor3):
 @pytest.mark.parametrize(
     ("y", "p", "options", "parts"),
     [
-        (np.ones(N, int), P, {}, ("y holds one class only (1)", "at least two")),
-        (np.full(N, "yes"), P, {"classes": ["no", "yes"]}, ("y holds one class only ('yes')",)),
+        (np.ones(N, int), P, {}, ("y holds one class only (1)", "at least two", "classes=[0, 1]")),
+        (np.zeros(N, int), P3, {}, ("y holds one class only (0)", "classes=[0, 1, 2]")),
         (np.full(N, "yes"), P, {}, ("y holds 1 classes ('yes')", "classes=")),
         (np.where(np.arange(N) < 1, 1, 0), P, {"sample_weight": np.arange(N) > 0}, ("one class only (0)", "weight")),
         (np.linspace(0.0, 1.9, N), P, {}, ("numbers from 0 to 1.9 that are no labels", "MulticalibratedRegressor")),

@@ -121,8 +121,8 @@ def test_classes_that_do_not_fit_are_told():
         match_classes({"a": "a"}, "y", ["p", "q", "r"], ["a", "b", "a"])
     with pytest.raises(WrongUsage, match="--positive goes with one probability column"):
         read_labels(texts("a", "b"), ["p_a", "p_b"], None, "a")
-    with pytest.raises(WrongUsage, match="for a single one, use --positive"):
-        read_labels(texts("a", "b"), ["p"], ["a", "b"], None)
+    labels = read_labels(texts("a", "b"), ["p"], ["b", "a"], None)
+    assert (labels.classes, labels.y.tolist()) == (("b", "a"), [1, 0])
 
 
 # --- tables without copies ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from lowcal import reproduction
 from lowcal.cli import TARGETS, main
-from lowcal.complexity import sample_size, show_rows
+from lowcal.complexity import audit_rows, sample_size, show_rows
 
 
 def test_a_plan_for_groups(capsys):
@@ -76,3 +76,15 @@ def test_the_command_knows_every_target(capsys):
         main(["reproduce", "figure-2"])
     assert caught.value.code == 64
     assert "figure-1" in capsys.readouterr().err
+
+
+def test_a_plan_says_how_many_rows_an_audit_needs(capsys):
+    assert main(["plan", "--alpha", "0.01", "--groups", "20", "--rate", "0.1", "--beta", "0.1"]) == 0
+    text = capsys.readouterr().out
+    assert "Held-out rows to certify alpha for a perfect model, base rate 0.1, 80% power" in text
+    for words, method in (("bootstrap (default)", "normal"), ("bernstein: for any n", "bernstein")):
+        rows = audit_rows("degree-2", 0.01, 20, rate=0.1, beta=0.1, method=method)
+        assert next(line.split()[-1] for line in text.splitlines() if words in line) == show_rows(rows)
+    for more in (["--vc", "5"], ["--groups", "5", "--notion", "smooth"]):
+        assert main(["plan", *more]) == 0
+        assert "Held-out rows" not in capsys.readouterr().out

@@ -15,6 +15,7 @@ import pytest
 
 import lowcal
 import lowcal.commands.audit as audit_command
+import lowcal.files.columns as columns
 import lowcal.files.delimited as delimited
 import lowcal.files.parquet as parquet
 from lowcal.cli import main
@@ -741,3 +742,66 @@ def test_text_files_need_nothing_but_python(here, data, monkeypatch):
     assert main(["predict", "m2.json", path, "--quiet", "--out", "o2.csv"]) == 0
     assert (here / "m.json").read_bytes() == (here / "m2.json").read_bytes()
     assert (here / "o.csv").read_bytes() == (here / "o2.csv").read_bytes()
+
+
+# --- whole numbers beyond 2^53 -----------------------------------------------------------------------------------
+
+
+def accounts_table(n=400):
+    """Two neighbouring accounts that are one float, which differ in their bias; one row has no account."""
+    account = [2**53 + k % 2 for k in range(n)]
+    y = [k % 2 if k % 10 < 8 else 1 - k % 2 for k in range(n)]
+    return pl.DataFrame({"y": y, "p": [0.5] * n, "account": [*account[:-1], None]})
+
+
+@pytest.mark.parametrize("form", ["csv", "no arrow", "parquet"])
+def test_neighbouring_accounts_of_a_file_stay_two_groups(here, monkeypatch, form):
+    rows = accounts_table()
+    path = "rows.parquet" if form == "parquet" else "rows.csv"
+    if form == "parquet":
+        rows.write_parquet(path)
+    else:
+        rows.write_csv(path)
+    if form == "no arrow":
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    options = [path, "--label", "y", "--probability", "p", "--groups", "account", "--quiet"]
+    main(["audit", *options, "--json", "report.json"])
+    assert {f"account={2**53}", f"account={2**53 + 1}"} <= {
+        one["subpopulation"] for one in json.loads(Path("report.json").read_text())["findings"]
+    }
+    assert main(["fit", *options, "--out", "model.json"]) == 0
+    assert main(["predict", "model.json", path, "--out", "out.csv", "--quiet"]) == 0
+    calibrated = dict(zip(table("out.csv")["account"], table("out.csv")["p_calibrated"], strict=True))
+    assert calibrated[str(2**53)] < 0.4 < 0.6 < calibrated[str(2**53 + 1)]
+
+
+def test_labels_beyond_floats_keep_their_digits(here):
+    labels = [str(2**53 + k % 2) for k in range(100)]
+    Path("rows.csv").write_text("y,p,g\n" + "".join(f"{label},0.5,{'ab'[k % 2]}\n" for k, label in enumerate(labels)))
+    options = ["--label", "y", "--probability", "p", "--groups", "g", "--json", "r.json", "--quiet"]
+    main(["audit", "rows.csv", *options, "--positive", str(2**53 + 1)])
+    violation = {one["subpopulation"]: one["violation"] for one in json.loads(Path("r.json").read_text())["findings"]}
+    assert violation["g=b"] > 0 > violation["g=a"]
+
+
+def test_more_accounts_than_groups_are_numbers(here, monkeypatch):
+    """So many different whole numbers are cut into bins, as if they were floats."""
+    monkeypatch.setattr(columns, "MOST_TEXTS", 50)
+    lines = [f"{k % 2},0.5,{2**53 + 1 + 1000 * k}" for k in range(200)]
+    Path("rows.csv").write_text("\n".join(["y,p,account", *lines]) + "\n")
+    options = ["--label", "y", "--probability", "p", "--groups", "account", "--json", "r.json", "--quiet"]
+    main(["audit", "rows.csv", *options])
+    names = {one["subpopulation"] for one in json.loads(Path("r.json").read_text())["findings"]}
+    assert len(names) == 1 + 5
+    assert any(name.startswith("account<=") for name in names)
+
+
+def test_accounts_that_turn_out_to_be_text(here, monkeypatch):
+    monkeypatch.setattr(delimited, "BATCH_ROWS", 50)
+    accounts = [str(2**53 + 1)] * 100 + ["closed"] * 100
+    lines = [f"{k % 2},0.5,{account}" for k, account in enumerate(accounts)]
+    Path("rows.csv").write_text("\n".join(["y,p,account", *lines]) + "\n")
+    options = ["--label", "y", "--probability", "p", "--groups", "account", "--json", "r.json", "--quiet"]
+    main(["audit", "rows.csv", *options])
+    names = {one["subpopulation"] for one in json.loads(Path("r.json").read_text())["findings"]}
+    assert names == {"everyone", f"account={2**53 + 1}", "account=closed"}

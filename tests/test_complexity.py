@@ -5,12 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from math import ceil, exp, floor, inf, log, log2, sqrt
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+import lowcal
 from lowcal import Full, InvalidInput, LowDegree
 from lowcal import complexity as cx
+from lowcal.certificates import bernstein
+from lowcal.reports import Verdict
 
 
 def centred_square(w: tuple[int, ...]) -> Fraction:
@@ -301,3 +305,62 @@ class _Own:  # a notion of a user's own: the protocol, nothing built in
     def probes(self, d: int) -> list: ...
     def features(self, p: np.ndarray) -> list: ...
     def suprema(self, p: np.ndarray, rho: np.ndarray, design: object, alpha: float | None = None) -> object: ...
+
+
+# --- rows of an audit --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.1])
+def test_an_audit_of_a_perfect_model_mostly_certifies_alpha_with_the_planned_rows(rate):
+    """In 16 of 20 samples, on average; with half of the rows in few."""
+    n = cx.audit_rows("degree-2", 0.03, 9, rate=rate)
+    satisfied = {n: 0, n // 2: 0}
+    for size in satisfied:
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            p = np.clip(rng.normal(rate, 0.02, size), 0.01, 0.99)
+            y = (rng.random(size) < p).astype(int)
+            X = {name: rng.integers(0, k, size) for name, k in (("a", 2), ("b", 3), ("c", 3))}
+            report = lowcal.audit(y, p, X, subpopulations=lowcal.Groups(), alpha=0.03, random_state=seed, null_draws=19)
+            satisfied[size] += report.verdict is Verdict.SATISFIED
+    assert len(report.findings) == 9
+    assert satisfied[n] >= 13 > 8 >= satisfied[n // 2]
+
+
+@pytest.mark.parametrize(("groups", "share", "n_classes"), [(1, 1.0, 2), (500, 0.3, 2), (20, 1.0, 4)])
+def test_rows_of_an_audit_are_the_first_with_which_its_limits_suffice(groups, share, n_classes):
+    alpha, beta, rate, power = 0.02, 0.1, 0.2, 0.9
+    kind = {"n_classes": n_classes, "beta": beta, "rate": rate, "share": share, "power": power}
+    d = 1 if n_classes == 2 else n_classes
+    constraints, target = groups * d * (d + 1), alpha / d
+    lucky = NormalDist().inv_cdf(0.95)
+
+    def normal(n):
+        se = np.sqrt(share * rate * (1 - rate) / n)
+        return se * (NormalDist().inv_cdf(1 - beta / (2 * constraints)) + lucky)
+
+    def finite(n):
+        se = np.sqrt(share * rate * (1 - rate) / n)
+        return float(bernstein(np.array([se]), n, 1.0, constraints, beta)[0]) + lucky * se
+
+    n = cx.audit_rows("degree-2", alpha, groups, **kind)
+    assert normal(n) <= target < normal(n - 1)
+    n = cx.audit_rows("degree-2", alpha, groups, method="bernstein", **kind)
+    assert finite(n) <= target < finite(n - 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"notion": "smooth"}, "known for multiaccuracy and degree-k, but smooth"),
+        ({"alpha": 0}, "alpha must be"),
+        ({"rate": 1}, "rate must be"),
+        ({"share": 1.5}, "share must be"),
+        ({"power": 0}, "power must be"),
+        ({"method": "bootstrp"}, "Unknown method 'bootstrp'"),
+        ({"n_subpopulations": 0}, "n_subpopulations must be"),
+    ],
+)
+def test_odd_plans_of_audits_are_refused(given, said):
+    with pytest.raises(InvalidInput, match=said):
+        cx.audit_rows(**{"notion": "degree-2", "alpha": 0.01, "n_subpopulations": 5, **given})

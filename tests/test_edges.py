@@ -1,9 +1,14 @@
 """Corners that no ordinary run visits: odd options, solvers that can't move, many cells, odd weights."""
 
+import json
+import tracemalloc
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
 import lowcal
+from lowcal.cli import main
 from lowcal.errors import InvalidInput
 from lowcal.notions import Multiaccuracy
 from lowcal.solvers import SOLVERS, Problem
@@ -172,3 +177,109 @@ def test_a_row_of_a_pandas_frame_is_a_row():
     assert predictor.one(data.p[3], frame.iloc[3]) == predictor.one(data.p[3], frame.iloc[3].to_dict())
     with pytest.raises(lowcal.errors.MissingColumn, match="no value for the column 'g0'"):
         predictor.one(data.p[3], frame.iloc[3].drop("g0"))
+
+
+def test_an_account_beyond_floats_is_itself_when_served_and_saved(tmp_path):
+    accounts, y = 2**53 + np.arange(400) % 2, np.arange(400) % 2
+    fit = lowcal.multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
+    lowcal.save(fit.predictor, tmp_path / "m.json")
+    for predictor in (fit.predictor, lowcal.load(tmp_path / "m.json")):
+        first, second = predictor(np.full(2, 0.5), {"account": accounts[:2]})
+        assert first < 0.2 < 0.8 < second
+        for kind in (int, np.int64, Decimal):
+            served = [predictor.one(0.5, {"account": kind(2**53 + k)}) for k in range(3)]
+            assert served == pytest.approx([first, second, predictor.one(0.5, {"account": 5})])
+
+
+def is_plain(text):
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_names_that_would_steer_a_terminal_are_spelled_out():
+    """In every text that shows a name: the report and its notes, findings, guarantees, updates."""
+    steering = "\x1b[2J\x1b[31mgone\r\x07\u202e"
+    g = np.array([steering, "b"] * 300 + [f"{steering}{k}" for k in range(2)], dtype=object)
+    y = np.array([1, 0] * 300 + [0, 1])
+    p = np.full(602, 0.5)
+    data = {"g": g, f"h{steering}": np.array([f"{k}" for k in range(602)], dtype=object)}
+    report = lowcal.audit(y, p, data, subpopulations=lowcal.Groups())
+    fit = lowcal.multicalibrate(y, p, data, subpopulations=lowcal.Groups())
+    texts = [str(report), *report.notes, report.guarantees(), *map(str, report.findings), str(fit)]
+    texts += [str(update) for update in fit.predictor.updates]
+    texts += [report.to_markdown(), str(report.pages(f"g={steering}")[0])]
+    assert all(map(is_plain, texts))
+    assert sum("\\x1b[31mgone" in text for text in texts) >= 6
+    assert report.finding(f"g={steering}").violation > 0  # as data, a name is what it was
+
+
+def test_what_a_command_says_can_not_steer_the_terminal(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    path.write_text("y,p,\x1b[31mg\n0,0.5,a\n1,0.5,b\n")
+    assert main(["audit", str(path), "--label", "y", "--probability", "p"]) == 64
+    told = capsys.readouterr().err
+    assert "with some of \\x1b[31mg" in told
+    assert is_plain(told)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_window_with_one_class_is_audited_where_the_classes_are_named(n_classes, label):
+    """The violations are those of the definition: E[c (y - p)] with y = 0 or 1 throughout."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(n_classes), 400)
+    g = rng.integers(0, 2, 400)
+    names = ["a", "b", "c"][:n_classes]
+    y = np.full(400, names[label], dtype=object)
+    options = {"subpopulations": lowcal.Groups(), "notion": "multiaccuracy", "classes": names}
+    report = lowcal.audit(y, p, {"g": g}, random_state=0, **options)
+    assert report.verdict.value == "violated"
+    found = report.finding("g=1")
+    own = np.mean((g == 1)[:, None] * (np.eye(n_classes)[label] - p), axis=0)
+    expected = own[1] if n_classes == 2 else own[np.abs(own).argmax()]
+    assert found.violation == pytest.approx(expected)
+    assert lowcal.measure(y, p, {"g": g}, **options).largest == pytest.approx(report.violation)
+    with pytest.raises(InvalidInput, match="one class only"):
+        lowcal.multicalibrate(y, p, {"g": g}, classes=names)
+
+
+def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):
+    path, json_path = tmp_path / "rows.csv", tmp_path / "r.json"
+    options = ["--label", "y", "--groups", "g", "--json", str(json_path), "--quiet"]
+    path.write_text("y,p,old,g\n" + "".join(f"0,0.5,0.4,{'ab'[k % 2]}\n" for k in range(100)))
+    one = [*options, "--probability", "p"]
+    assert main(["audit", str(path), *one]) == 65
+    assert "name both, the positive one last, such as --classes 0,1" in capsys.readouterr().err
+    assert main(["audit", str(path), *one, "--classes", "0,1", "--against", "old"]) == 1
+    findings = json.loads(json_path.read_text())["findings"]
+    assert {f["subpopulation"]: f["violation"] for f in findings}["g=a"] == pytest.approx(-0.25)
+    for wrong, said in [
+        (["--classes", "0,1", "--positive", "1"], "leave --positive out"),
+        (["--classes", "0,1,2"], "names 3 classes, but one probability column goes with two"),
+    ]:
+        assert main(["audit", str(path), *one, *wrong]) == 64
+        assert said in capsys.readouterr().err
+    assert main(["audit", str(path), *one, "--classes", "1,2"]) == 65
+    assert "holds the label '0', which --classes does not name" in capsys.readouterr().err
+    assert (
+        main(["fit", str(path), "--label", "y", "--groups", "g", *one[-2:], "--classes", "0,1", "--out", "m.json"])
+        == 65
+    )
+    path.write_text("y,p_a,p_b,p_c,g\n" + "b,0.5,0.25,0.25,x\n" * 100)
+    assert main(["audit", str(path), *options, "--probability", "p_a,p_b,p_c"]) == 1
+    assert json.loads(json_path.read_text())["findings"][0]["label"] == "b"
+
+
+def test_suprema_of_many_draws_need_little_memory():
+    """Temporaries are those of a few draws, and each supremum is what it is alone."""
+    v = np.random.default_rng(0).standard_normal((300, 51, 50))
+    notion = lowcal.LowDegree(2)
+    weights = notion.constraints(np.full((1, 50), 0.02))
+    notion.norm(weights, v[:1])
+    tracemalloc.start()
+    found = notion.norm(weights, v)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < v.nbytes
+    alone = [notion.norm(weights, v[[j]]) for j in (0, 52, 53, 299)]
+    np.testing.assert_array_equal(found.value[[0, 52, 53, 299]], [one.value[0] for one in alone])
+    np.testing.assert_array_equal(found.basis, np.abs(v).max(axis=(1, 2)))

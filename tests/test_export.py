@@ -814,6 +814,13 @@ def test_foreign_regressors_are_refused_with_what_is_possible():
         to_onnx(made)
 
 
+def test_categories_that_no_double_equals_are_refused():
+    accounts, y = 2**53 + np.arange(400) % 2, np.arange(400) % 2
+    fit = lowcal.multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
+    with pytest.raises(InvalidInput, match=rf"'account' has the category {2**53 + 1}.* Make the column text"):
+        to_onnx(fit.predictor)
+
+
 def test_classes_and_weights_that_are_not_lowcals_are_refused():
     class Mine:
         names = ("mine",)

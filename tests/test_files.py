@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 from datetime import date
 from decimal import Decimal
@@ -159,9 +160,32 @@ def test_what_is_wrong_with_a_text_file_is_said(write, engine, content, message,
         texts(write(content), engine, separator=separator)
 
 
-def test_a_field_without_an_end_is_told_with_its_row(write):
-    with pytest.raises(InvalidInput, match=r"Row 2 of .* can't be read .*is a quote left open"):
-        texts(write('a,b\n1,2\n3,"' + "x" * (delimited.LONGEST + 1) + "\n"), "python")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_field_without_an_end_is_told_with_its_row(write, engine, monkeypatch):
+    """Also one so long that the rest of the file is not read, which may hold a quote."""
+    monkeypatch.setattr(delimited, "LONGEST", 1000)
+    for rest in ("x" * 2000 + "\n", "7,8\n" * 1000, "7,8\n" * 1000 + '5" pipe,1\n'):
+        with pytest.raises(InvalidInput, match=r"Row 2 of .* begins a value with a quote that is never closed"):
+            texts(write('a,b\n1,2\n3,"' + rest), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("separator", [None, ","])
+def test_lines_and_values_may_be_longer_than_any_open_quote(write, engine, separator, monkeypatch):
+    monkeypatch.setattr(delimited, "LONGEST", 1000)
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 2000)
+    long, n = "x" * 5000, 2000
+    several_lines = f"{long}\n{long}"
+    rows = [("1", long), ("2", several_lines), ("3", "end")]
+    found = texts(write(f'a,b\n1,{long}\n2,"{several_lines}"\n3,end\n'), engine, separator=separator)
+    assert found[1] == rows
+    wide = ",".join(f"c{k}" for k in range(n)), ",".join(["1"] * n)
+    assert texts(write("\n".join(wide)), engine, separator=separator)[1] == [("1",) * n]
+
+
+def test_lines_of_many_megabytes_are_read(write):
+    long = "x" * (delimited.LONGEST + 1)
+    assert texts(write(f"a,b\n1,{long}\n"), "python")[1] == [("1", long)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -479,6 +503,18 @@ def test_what_is_not_a_number_is_told_with_row_and_column(write, small_batches):
         read(path, [Wanted("x", Kind.NUMBER)], small_batches, decimal=",")
 
 
+@pytest.mark.parametrize("text", ["+-0.5", "\uff10.\uff15", "0.5%"])
+def test_a_decimal_sign_that_nobody_gave_is_not_blamed(write, text):
+    with pytest.raises(InvalidInput, match=rf"column 'x': {re.escape(repr(text))} is not a number\.$"):
+        read(write(f"x,y\n{text},1\n"), [Wanted("x", Kind.NUMBER)])
+
+
+def test_text_of_a_file_with_types_has_no_decimal_sign_to_choose(tmp_path):
+    pl.DataFrame({"x": ["0,5"]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InvalidInput, match=r"'0,5' is not a number\.$"):
+        read(tmp_path / "a.parquet", [Wanted("x", Kind.NUMBER)])
+
+
 @pytest.mark.parametrize(
     "cells", [["1", "2", "3", "", "5"], ["a", "b", "c", "", "d"], ["true", "true", "true", "", ""]]
 )
@@ -637,9 +673,9 @@ def test_long_whole_numbers_keep_their_digits(write, tmp_path, engine, monkeypat
     assert [(one["id"], one["longer"]) for one in records] == list(zip(found["id"], longer, strict=True))
 
 
-def test_long_whole_numbers_are_numbers_to_groups(write):
-    path = write("longer\n18446744073709551615\n7\n")
-    assert values(read(path, ["longer"]).columns["longer"]) == [2.0**64, 7.0]
+def test_long_whole_numbers_of_groups_keep_their_digits(write):
+    path = write("longer\n18446744073709551615\n7\n\n0.5\n")
+    assert values(read(path, ["longer"]).columns["longer"]) == [2**64 - 1, 7, 0.5]
 
 
 def test_parquet_to_every_format(parquet, tmp_path):

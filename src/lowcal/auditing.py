@@ -17,7 +17,7 @@ import numpy as np
 from lowcal import provenance
 from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, constraints, draws_for, null_test
 from lowcal.engines.reference import Matrix, stack
-from lowcal.errors import AuditWarning, InvalidInput, suggest
+from lowcal.errors import AuditWarning, InvalidInput, printable, suggest
 from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
@@ -298,7 +298,7 @@ def _notes(
     empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
     if empty:
         notes.append(f"no row belongs to {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}.")
-    return tuple(notes)
+    return tuple(printable(note) for note in notes)
 
 
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:

@@ -285,6 +285,9 @@ def _plan(add: _Add) -> None:
     plan.add_argument("--groups", type=_whole(1), metavar="N", help="number of subpopulations")
     plan.add_argument("--vc", type=_positive, metavar="N", help="VC dimension of the subpopulations")
     plan.add_argument("--beta", type=_level, default=0.05, help="probability of failure (0.05)")
+    plan.add_argument(
+        "--rate", type=_level, default=0.5, help="base rate of the label, for audits (0.5: the worst case)"
+    )
 
 
 def _reproduce(add: _Add) -> None:
@@ -349,7 +352,8 @@ def _add_classes(group: Any) -> None:
         action="append",
         type=_names,
         metavar="A,B,C",
-        help="the class of each probability, in order (default: as the columns' names tell)",
+        help="the class of each probability, in order (default: as the columns' names tell); for a single one both, "
+        "the positive one last",
     )
 
 

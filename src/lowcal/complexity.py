@@ -17,6 +17,7 @@ from numbers import Real
 from typing import Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from lowcal.errors import InvalidInput, suggest
 from lowcal.inputs import check_positive, check_whole
@@ -276,6 +277,59 @@ def online_rows(alpha: float, pairs: int, beta: float) -> int:
     11328
     """
     return ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / alpha**2)
+
+
+def audit_rows(
+    notion: str | Notion,
+    alpha: float,
+    n_subpopulations: int,
+    *,
+    n_classes: int = 2,
+    beta: float = 0.05,
+    rate: float = 0.5,
+    share: float = 1.0,
+    power: float = 0.8,
+    method: Literal["normal", "bernstein"] = "normal",
+) -> int:
+    """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability `power`.
+
+    The upper limit of the widest constraint, |v_n| + half, must be at most a, the alpha of a single constraint
+    (`basis_tolerance`). Its terms have the variance share * rate * (1 - rate), so with N = |C| |W| constraints
+
+    * "normal": (z_{1 - beta/(2N)} + z_{(1 + power)/2}) sqrt(share rate (1 - rate) / n) <= a, as the bootstrap's band is
+      at most in large samples;
+    * "bernstein": the same with sqrt(2 L) in place of the first quantile, plus 14 L / (3 (n - 1)) for L = ln(8N/beta):
+      the limits that hold for any number of rows (spec 10.i.b).
+
+    A model that is not perfect needs more: alpha less its violation takes the place of alpha.
+
+    Parameters
+    ----------
+    notion : multiaccuracy or degree-k; the bands of other notions are no union over few constraints.
+    rate : the base rate of the label; 1/2 is the worst case. share : of the largest group; everyone is 1.
+
+    >>> audit_rows("degree-2", 0.01, 20), audit_rows("degree-2", 0.01, 20, rate=0.1)
+    (50823, 18297)
+    >>> audit_rows("degree-2", 0.01, 20, method="bernstein")
+    82732
+    """
+    parsed = parse_notion(notion)
+    if not isinstance(parsed, LowDegree | Multiaccuracy):
+        raise InvalidInput(f"The rows of an audit are known for multiaccuracy and degree-k, but {parsed} was given.")
+    for name, value in (("alpha", alpha), ("beta", beta), ("rate", rate), ("power", power)):
+        check_level(name, value)
+    if share != 1:
+        check_level("share", share)
+    _check_word("method", method, ("normal", "bernstein"))
+    constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
+    target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(share * rate * (1 - rate))
+    lucky = float(ndtri((1 + power) / 2))
+    if method == "normal":
+        return ceil((deviation * (lucky - float(ndtri(beta / (2 * constraints)))) / target) ** 2)
+    level = log(8 * constraints / beta)
+    linear, square = deviation * (lucky + sqrt(2 * level)), 14 * level / 3
+    # linear / sqrt(n) + square / n <= target, solved for sqrt(n); one more row as n - 1 stands below `square`
+    return 1 + ceil(((linear + sqrt(linear**2 + 4 * target * square)) / (2 * target)) ** 2)
 
 
 # --------------------------------------------------------------------------------------------------- sample sizes

@@ -52,6 +52,17 @@ class CheckFailed(LowcalError, AssertionError):
     """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return text as it may reach a terminal: line breaks, escapes and other controls are spelled out.
+
+    Names of groups, columns and files come from the user's data and could move the cursor or hide what follows.
+
+    >>> print(printable("g=a\\nb"))
+    g=a\\nb
+    """
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
 def suggest(given: str, valid: Iterable[str]) -> str:
     """Name the nearest valid word, for the end of a message.
 

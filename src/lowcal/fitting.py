@@ -11,7 +11,7 @@ import numpy as np
 from lowcal.blocks import can_bend
 from lowcal.errors import InvalidInput, suggest
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Outcomes, check_share, check_whole, read_outcomes
+from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.provenance import remember, sketch_rows
@@ -103,6 +103,7 @@ def multicalibrate(
     check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
     notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
+    check_fit(outcomes)
     table = read_features(X, len(outcomes.p))
     rng = read_random_state(random_state)
     chosen = choose_subpopulations(subpopulations, X, table)

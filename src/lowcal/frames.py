@@ -3,7 +3,8 @@
 Above this file nothing knows about data frames. A column is read when it is first asked for, and is one
 of two things:
 
-- numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept;
+- numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept; whole numbers
+  that float64 rounds (beyond 2^53) keep their identity where values are looked up;
 - categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
 
 Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Dates, times, lists and
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.errors import InvalidInput, MissingColumn, suggest
-from lowcal.simplex import FloatArray
+from lowcal.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
     import narwhals.stable.v2 as nw
@@ -35,8 +36,6 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
-#: Up to here, every whole number is a float64.
-MOST_EXACT = 1 << 53
 #: Codes are counted so many at a time: what counting needs stays in cache.
 ROWS = 1 << 16
 
@@ -86,6 +85,15 @@ class Column:
         assert self.values is not None
         return self.values
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether `numbers` are rounded, as X holds whole numbers beyond 2^53; `distinct` and `look_up` are exact.
+
+        >>> Table.of({"account": [2**53, 2**53 + 1]}).column("account").is_rounded
+        True
+        """
+        return False
+
     def encode(self, categories: Categories) -> NDArray[np.int32]:
         """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
 
@@ -109,7 +117,7 @@ class Column:
         >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").look_up({"Oslo": 2}, 1, 0, np.uint8)
         array([2, 0, 1], dtype=uint8)
         """
-        own, codes = self._distinct()
+        own, codes = self.distinct()
         return _translate(codes, _find_each(own, numbers, missing, unseen), missing, kind)
 
     def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
@@ -118,7 +126,7 @@ class Column:
         >>> Table.of({"city": ["Oslo", "Bern", None, "Oslo"]}).column("city").tally({"Oslo": 2}, 1, 0)
         array([1, 1, 2])
         """
-        own, codes = self._distinct()
+        own, codes = self.distinct()
         new = np.array([*_find_each(own, numbers, missing, unseen), missing])
         return np.bincount(new, self._counts(codes, len(own))).astype(np.intp)
 
@@ -137,8 +145,12 @@ class Column:
         assert self.codes is not None
         return _categorical(self.name, self.categories, self.codes[rows])
 
-    def _distinct(self) -> tuple[Sequence[Hashable], NDArray[Any]]:
-        """Give the distinct values and the position of each row's; missing is None, or the place after the last."""
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values and the position of each row's; missing is None, -1, or the place after the last.
+
+        >>> Table.of({"age": [54, 31, 54]}).column("age").distinct()
+        ([31.0, 54.0], array([1, 0, 1]))
+        """
         if self.categories is not None and self.codes is not None:
             return self.categories, self.codes
         assert self.values is not None
@@ -165,7 +177,7 @@ class _Unsorted(Column):
 
     @cached_property
     def _in_order(self) -> Categories:
-        scalars, codes = self._distinct()
+        scalars, codes = self.distinct()
         if _are_booleans(value for value in scalars if value is not None):
             return _BOOLEANS
         present = zip(scalars, self._counts(codes, len(scalars))[:-1] > 0, strict=True)
@@ -186,7 +198,7 @@ class _Unsorted(Column):
         """Keep some rows; what does not occur in them is found out when asked for."""
         return _categorise(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
 
-    def _distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
         """Give the distinct values, not sorted, and the position of each row's."""
         return self._scalars, self._codes  # type: ignore[attr-defined]
 
@@ -206,10 +218,14 @@ class _Whole(Column):
     @cached_property
     def numbers(self) -> NDArray[Any]:
         """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
+        return self._floats if self.is_rounded else self._whole  # type: ignore[attr-defined]
+
+    @cached_property
+    def is_rounded(self) -> bool:
+        """Whether some are beyond 2^53."""
         whole = self._whole  # type: ignore[attr-defined]
         is_small = whole.dtype.itemsize < 8 or len(whole) == 0
-        are_exact = is_small or (int(whole.min()) >= -MOST_EXACT and int(whole.max()) <= MOST_EXACT)
-        return whole if are_exact else self._floats
+        return not is_small and (int(whole.min()) < -MOST_EXACT or int(whole.max()) > MOST_EXACT)
 
     @property
     def values(self) -> FloatArray:
@@ -223,6 +239,44 @@ class _Whole(Column):
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows."""
         return _Whole(self.name, self._whole[rows])  # type: ignore[attr-defined]
+
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, all digits kept, and the position of each row's."""
+        whole: NDArray[Any] = self._whole  # type: ignore[attr-defined]
+        distinct, codes = np.unique(whole, return_inverse=True)
+        return distinct.tolist(), codes
+
+
+class _Exact(Column):
+    """Numbers of any size by their distinct values: whole ones beyond 2^53 may be missing or stand beside floats."""
+
+    def __init__(self, name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> None:
+        parts = {"name": name, "categories": None, "codes": None, "_scalars": distinct, "_codes": codes}
+        for field, value in parts.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def is_rounded(self) -> bool:
+        """Yes."""
+        return True
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """The numbers as float64."""
+        return _rounded(self._scalars)[self._codes]  # type: ignore[attr-defined]
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows."""
+        return numeric(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
+
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, all digits kept, and the position of each row's."""
+        return self._scalars, self._codes  # type: ignore[attr-defined]
 
 
 class Table:
@@ -545,8 +599,8 @@ def _from_array(name: str, values: NDArray[Any]) -> Column:
 def _from_objects(name: str, values: NDArray[Any]) -> Column:
     """Convert Python objects: to numbers if all are, else to categories."""
     objects = values.tolist()
-    if set(map(type, objects)) <= {int, float, type(None)}:  # only a short cut
-        return Column(name, None, None, values.astype(np.float64))
+    if set(map(type, objects)) <= {int, float, type(None)} and max(map(_size, objects), default=0) < MOST_EXACT:
+        return Column(name, None, None, values.astype(np.float64))  # only a short cut
     return _categorise(name, *_factorise(name, objects), infer=True)
 
 
@@ -558,7 +612,10 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
     if dtype.is_integer() and series.null_count() == 0:
         return _from_array(name, series.to_numpy())
     if dtype.is_numeric():
-        return Column(name, None, None, _floats(series))
+        floats = _floats(series)
+        if dtype.is_float() or not (np.abs(floats) >= MOST_EXACT).any():
+            return Column(name, None, None, floats)
+        return _categorise(name, *_factorise(name, series.to_list()), infer=True)
     if dtype == nw.Boolean:
         is_full = series.null_count() == 0
         return _from_array(name, series.to_numpy()) if is_full else _boolean(name, _floats(series))
@@ -640,12 +697,40 @@ def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
 
 def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
     """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
-    scalars = [value if type(value) is str else _scalar(name, value) for value in distinct]
+    scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
     present = [value for value in scalars if value is not None]
     if not present or (infer and all(type(value) in (int, float) for value in present)):
-        numbers = [np.nan if value is None else float(value) for value in scalars]
-        return Column(name, None, None, np.array([*numbers, np.nan])[codes])
+        return numeric(name, scalars, codes)
     return _Unsorted(name, scalars, codes)
+
+
+def numeric(name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> Column:
+    """Make a column of numbers from distinct ones; None, -1 and the place after the last are missing.
+
+    >>> numeric("pay", [2.5, None], np.array([0, 1, -1])).values
+    array([2.5, nan, nan])
+    """
+    numbers = _rounded(distinct)
+    if all(value is None or value == number for value, number in zip(distinct, numbers.tolist(), strict=False)):
+        return Column(name, None, None, numbers[codes])
+    return _Exact(name, distinct, codes)
+
+
+def _rounded(distinct: Sequence[float | None]) -> FloatArray:
+    """Make floats of distinct numbers, infinite beyond all floats; NaN is for missing ones, and stands last."""
+    return np.array([*(np.nan if value is None else _float(value) for value in distinct), np.nan])
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return np.inf if number > 0 else -np.inf
+
+
+def _size(number: float | None) -> float:
+    """Give the magnitude of a whole number, 0 for floats and for none."""
+    return abs(number) if type(number) is int else 0
 
 
 def _sorted(values: set[Any]) -> Categories:
@@ -748,6 +833,8 @@ def _scalar(name: str, value: Any) -> bool | int | float | str | None:
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Decimal) and value.is_finite() and abs(value) > MOST_EXACT and value == int(value):
         return int(value)
     if isinstance(value, (Real, Decimal)):
         return float(value)

@@ -278,7 +278,9 @@ def _read_y(
     else:
         known = find_classes(y, n_classes, classes)
         codes = code_labels(y, known)
-    check_two_classes(codes if weight.all() else codes[weight > 0], known)
+    if classes is None:
+        hint = f"If the others may occur, say so with classes=[{_some(known)}]."
+        check_two_classes(codes if weight.all() else codes[weight > 0], known, hint)
     coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
     return coded, Layout(n_classes, tuple(known))
 
@@ -295,13 +297,21 @@ def _warn_of_counting(codes: NDArray[np.intp], n_classes: int) -> None:
         )
 
 
-def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
+def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any], hint: str = "Give rows of others too.") -> None:
     """Refuse labels, those of the rows with weight, that are all the same."""
     if codes.min() == codes.max():
         raise InvalidInput(
             f"y holds one class only ({known[codes[0]]!r}) in the rows with weight; "
-            "calibration needs at least two classes."
+            f"calibration needs at least two classes. {hint}"
         )
+
+
+def check_fit(outcomes: Outcomes) -> None:
+    """Refuse to fit to a single class, also where others are known: an audit of such rows has a meaning."""
+    if outcomes.layout.classes is not None:
+        labels = outcomes.y[outcomes.weight > 0]
+        codes = labels[:, 0].astype(np.intp) if outcomes.layout.d == 1 else labels.argmax(axis=1)
+        check_two_classes(codes, outcomes.layout.classes)
 
 
 def _check_range_of_y(y: FloatArray) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lowcal.certificates import Constraints, Method
 from lowcal.drawing import SHOWN, Violations
-from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.errors import InvalidInput, MissingExtra, printable
 from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
@@ -110,9 +110,9 @@ class Finding:
 
     def __str__(self) -> str:
         one = self.largest_gap
-        what = "predictions" if len(self.gaps) == 1 else f"predictions of {one.label}"
+        what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
         return (
-            f"{self.subpopulation}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] with the "
+            f"{printable(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] with the "
             f"weight {self.weight}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
         )
 
@@ -297,7 +297,9 @@ class AuditReport:
         if self.verdict is Verdict.SATISFIED:
             return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
         if self.verdict is Verdict.VIOLATED:
-            return f"{sure} the violation of {self.proof.subpopulation} is at least {self.certified_lower:.3g}."
+            return (
+                f"{sure} the violation of {printable(self.proof.subpopulation)} is at least {self.certified_lower:.3g}."
+            )
         between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
         return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
 
@@ -314,7 +316,7 @@ class AuditReport:
 
     def _table(self, n: int = 10) -> list[str]:
         shown = self.shown(n)
-        names = [_one_line(one.subpopulation) for one in shown]
+        names = [printable(one.subpopulation) for one in shown]
         wide = max(13, *map(len, names)) + 2
         label = "" if self.layout.d == 1 else f" {'class':<12}"
         head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'per person':>12}{label}   weight"
@@ -322,19 +324,10 @@ class AuditReport:
         for name, one in zip(names, shown, strict=True):
             interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
             figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.largest_gap.gap:>+12.4f}"
-            label = "" if len(one.gaps) == 1 else f" {one.label!s:<12}"
-            rows.append(f"  {name:<{wide}}{figures}{label}   {one.weight}")
+            label = "" if len(one.gaps) == 1 else f" {printable(str(one.label)):<12}"
+            rows.append(f"  {name:<{wide}}{figures}{label}   {printable(str(one.weight))}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
-
-
-def _one_line(name: str) -> str:
-    """Return a name with its line breaks and other controls spelled out.
-
-    >>> print(_one_line("g=a\\nb"))
-    g=a\\nb
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def label_of(layout: Layout, a: int) -> Any:

@@ -30,7 +30,7 @@ from lowcal.complexity import (
 from lowcal.errors import InvalidInput
 from lowcal.fitting import choose_subpopulations
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Layout, check_whole, read_outcomes
+from lowcal.inputs import Layout, check_fit, check_whole, read_outcomes
 from lowcal.moments import moments
 from lowcal.notions import Notion
 from lowcal.private import PrivacyGuarantee
@@ -188,6 +188,7 @@ def fresh(
     rows ...
     """
     plan, outcomes = _plan(notion, alpha, beta), read_outcomes(y, p, None, classes)
+    check_fit(outcomes)
     table = read_features(X, len(outcomes.p))
     order = np.random.default_rng(random_state).permutation(len(outcomes.p))
     first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
@@ -232,6 +233,7 @@ def fresh_stream(
     stream = iter(batches(k) for k in count()) if callable(batches) else iter(batches)
     y, p, X = _unpack(next(stream, None))
     outcomes = read_outcomes(y, p, None, classes)
+    check_fit(outcomes)
     learner = _bind(subpopulations, X, read_features(X, len(outcomes.p)))
     plan = _counted(plan, learner, outcomes.layout)
     read = (_read(batch, learner, outcomes.layout) for batch in stream)

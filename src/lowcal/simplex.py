@@ -27,6 +27,9 @@ FLOOR = 1e-9
 #: Log odds below minus this much have the same sigmoid: the exponential would overflow.
 FAR = 700.0
 
+#: Up to here, every whole number is a float64.
+MOST_EXACT = 1 << 53
+
 #: Losses are summed over so many rows at a time.
 BLOCK = 8192
 

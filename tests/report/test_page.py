@@ -13,7 +13,7 @@ import pytest
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit
 from lowcal.datasets import make_miscalibrated
-from lowcal.errors import CannotWrite, InvalidInput
+from lowcal.errors import CannotWrite, InvalidInput, printable
 from lowcal.report import assembly as assembled
 from lowcal.report import sections, text, words
 from lowcal.report.assembly import page
@@ -129,7 +129,7 @@ def test_guarantees_are_said_of_every_group(made):
         page_of = report.pages(one.subpopulation)[0]
         label = "" if n_classes == 2 else f", label {page_of.label},"
         for sentence in page_of.sentences:
-            assert sentence.replace(f"On {one.subpopulation}{label}", "On this group") in whole
+            assert sentence.replace(f"On {printable(one.subpopulation)}{label}", "On this group") in whole
 
 
 def test_moments_of_every_group_and_label(made):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 from collections import Counter
 from itertools import combinations, pairwise, product
@@ -315,3 +316,47 @@ def test_levels_of_numbers_are_those_of_equal_categories(known):
     place = {c: FIRST + k for k, c in enumerate(known)}
     expected = [MISSING if v != v else place.get(v, UNSEEN) for v in values]
     assert Levels("x", known).codes(Table.of({"x": np.array(values)})).tolist() == expected
+
+
+def calls_to_prepare(subpopulations, n_columns):
+    table = Table.of(np.random.default_rng(0).integers(0, 4, (200, n_columns)))
+    subpopulations.prepare(table)  # what is loaded or computed once
+    with cProfile.Profile() as profile:
+        subpopulations.prepare(table)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_planning_groups_takes_work_in_proportion_to_the_columns():
+    few, many = (calls_to_prepare(Groups(), n_columns) for n_columns in (50, 400))
+    assert many < 8 * 1.1 * few
+
+
+def test_planning_pairs_takes_work_in_proportion_to_the_pairs():
+    few, many = (calls_to_prepare(Intersections(min_mass=1), n_columns) for n_columns in (10, 40))
+    assert many < 780 / 45 * 1.5 * few
+
+
+def most_covering(chosen, left, counts, limit):
+    """The column with which the chosen ones cover the most of what is left, the first of several; None if none does."""
+    fitting = [k for k in range(len(counts)) if k not in chosen and prod(counts[j] for j in {*chosen, k}) <= limit]
+    gain = {k: sum(k in subset and {*chosen, k} >= set(subset) for subset in left) for k in fitting}
+    best = max(gain, key=gain.__getitem__, default=None)
+    return best if best is not None and gain[best] else None
+
+
+def greedy(counts, depth, limit):
+    """The plan by its definition, every subset counted anew for every column."""
+    left, plan = list(combinations(range(len(counts)), min(depth, len(counts)))), []
+    while left:
+        chosen = set(left[0])
+        while (column := most_covering(chosen, left, counts, limit)) is not None:
+            chosen.add(column)
+        left = [subset for subset in left if not chosen >= set(subset)]
+        plan.append(tuple(sorted(chosen)))
+    return tuple(plan)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=8), st.integers(1, 3), st.integers(2, 3000))
+def test_the_plan_is_greedy(counts, depth, limit):
+    assert cover(counts, depth, limit) == greedy(counts, depth, limit)

@@ -1,6 +1,11 @@
 """Levels: distinct values with their weights, counted or sorted, are those of a loop; masses of levels are sums."""
 
+from decimal import Decimal
+
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +13,16 @@ from hypothesis import strategies as st
 from lowcal.frames import Table
 from lowcal.subpopulations import levels
 from lowcal.subpopulations.groups import Groups
-from lowcal.subpopulations.levels import Levels, Masses, drop_rare, learn_levels, quantile_cuts, weighted_values
+from lowcal.subpopulations.levels import (
+    MISSING,
+    UNSEEN,
+    Levels,
+    Masses,
+    drop_rare,
+    learn_levels,
+    quantile_cuts,
+    weighted_values,
+)
 
 numbers = st.sampled_from([0.0, -0.0, 1.0, 2.0, 7.0, -3.0, 0.5, 1e17, -1e300, np.inf, -np.inf, np.nan])
 whole = st.sampled_from([0.0, 1.0, 2.0, 7.0, -3.0, 65_530.0, np.nan])
@@ -68,7 +82,7 @@ def column(values):
 def test_whole_numbers_are_the_floats_that_equal_them(data):
     """In every type: what is learned, the codes of other rows in another type, and the masses."""
     first, second = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(KINDS))
-    around = data.draw(st.sampled_from([0, 0, 0, 2**53, -(2**53), 2**62, 2**64, -(2**63)]))
+    around = data.draw(st.sampled_from([0, 0, 0, 2**53 - 300, 300 - 2**53]))
 
     def draw_rows(kind):
         low, high = (min(max(bound, np.iinfo(kind).min), np.iinfo(kind).max) for bound in (around - 300, around + 300))
@@ -89,17 +103,61 @@ def test_whole_numbers_are_the_floats_that_equal_them(data):
     np.testing.assert_array_equal(found.mass, same.mass)
 
 
-def test_whole_numbers_that_no_float_equals_are_read_as_floats():
-    values = np.array([2**53, 2**53 + 1, 2**53 + 2, 2**53 + 2], dtype=np.int64)
-    assert learn_levels(column(values), 5, np.ones(4)).categories == (2**53, 2**53 + 2)
+ACCOUNTS = (2**53, 2**53 + 1, 2**53 + 2)
+FORMS = {
+    "int64": lambda values: np.array(values, dtype=np.int64),
+    "uint64": lambda values: np.array(values, dtype=np.uint64),
+    "objects": lambda values: [*values, None],
+    "beside floats": lambda values: [*values, 0.5, float("nan")],
+    "NumPy scalars": lambda values: np.array([*map(np.int64, values), None], dtype=object),
+    "Decimal": lambda values: [*map(Decimal, values), None],
+    "pandas Int64": lambda values: pd.Series([*values, None], dtype="Int64"),
+    "polars Int64": lambda values: pl.Series([*values, None], dtype=pl.Int64),
+    "polars Decimal": lambda values: pl.Series([*map(Decimal, values), None], dtype=pl.Decimal(20, 0)),
+    "Arrow int64": lambda values: pa.chunked_array([pa.array([*values, None], pa.int64())]),
+    "Arrow decimal": lambda values: pa.chunked_array([pa.array([*map(Decimal, values), None], pa.decimal128(20, 0))]),
+}
 
 
-def test_numbers_of_accounts_are_no_places():
-    """Neighbours beyond 2^53 are one float: one group, as if they had come as floats."""
+@pytest.mark.parametrize("fitted", FORMS)
+@pytest.mark.parametrize("read", FORMS)
+def test_whole_numbers_beyond_floats_keep_their_identity_in_every_form(fitted, read):
+    """Neighbours beyond 2^53 are one float, and yet groups of their own; other neighbours belong to neither."""
+    learned = learn_levels(column(FORMS[fitted](ACCOUNTS)), 5, np.ones(len(FORMS[fitted](ACCOUNTS))))
+    assert tuple(c for c in learned.categories if c != 0.5) == ACCOUNTS
+    table = Table.of({"x": FORMS[read]([2**53 + 2, 2**53 + 1, 2**53 + 3])})
+    first, second, third = learned.codes(table)[:3]
+    assert [learned.name(first), learned.name(second), third] == [f"x={2**53 + 2}", f"x={2**53 + 1}", UNSEEN]
+    missing = table.column("x").values[3:]
+    assert all(learned.codes(table)[3:][np.isnan(missing)] == MISSING)
+    some = table.take(np.array([1, 1]))
+    assert learned.codes(some).tolist() == [second, second]
+
+
+def test_rows_without_weight_name_no_account():
+    values = np.array([2**53, 2**53 + 1, 2**62], dtype=np.int64)
+    assert learn_levels(column(values), 5, np.array([1.0, 0.0, 1.0])).categories == (2**53, 2**62)
+
+
+def test_many_accounts_are_cut_like_other_numbers():
+    accounts = 2**53 + np.arange(100)
+    learned = learn_levels(column(accounts), 4, np.ones(100))
+    assert learned.categories is None
+    assert learned == learn_levels(column(accounts.astype(float)), 4, np.ones(100))
+    few_floats = 2**62 + np.arange(100)  # all of them one float: a bin is not a category
+    assert learn_levels(column(few_floats), 4, np.ones(100)) == Levels("x", None, ())
+
+
+def test_whole_numbers_beyond_all_floats_are_read():
+    assert column([10**400, -(10**400), 1]).values.tolist() == [np.inf, -np.inf, 1.0]
+    assert learn_levels(column([10**400, 1]), 5, np.ones(2)).categories == (1, 10**400)
+
+
+def test_groups_of_accounts():
     accounts = 2**62 + np.arange(500) % 3
     learner = Groups(n_bins=5).prepare({"account": accounts})
-    assert learner.names == ("everyone", f"account={2**62}")
-    np.testing.assert_array_equal(learner.design().dense(), np.ones((500, 2)))
+    assert learner.names == ("everyone", *(f"account={2**62 + k}" for k in range(3)))
+    np.testing.assert_array_equal(learner.design().dense()[:, 1:], accounts[:, None] == 2**62 + np.arange(3))
 
 
 def test_whole_numbers_stay_in_their_type():

@@ -11,6 +11,7 @@ from lowcal.auditing import audit
 from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import Rows, read_rows, subpopulations_of
 from lowcal.commands.usage import DONE, UNDECIDED, VIOLATED
+from lowcal.errors import printable
 from lowcal.files.opening import STREAM
 from lowcal.reports import AuditReport, Verdict
 from lowcal.simplex import FloatArray
@@ -24,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(options, *([options.against] if options.against else []))
     reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
-    one, other = (", ".join(names) for names in (rows.names[0], rows.names[-1]))
+    one, other = (printable(", ".join(names)) for names in (rows.names[0], rows.names[-1]))
     # files first: nobody may be reading what is printed
     _write(options, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
@@ -46,6 +47,7 @@ def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditRepor
         confidence=options.confidence,
         method=options.method,
         random_state=options.seed,
+        classes=None if rows.classes is None else range(len(rows.classes)),
     )
     return name_classes(report, rows.classes)
 

@@ -7,7 +7,8 @@ import sys
 import time
 from types import TracebackType
 
-from lowcal.commands.talk import say
+from lowcal.commands.talk import draw
+from lowcal.errors import printable
 
 
 def is_wanted(options: argparse.Namespace) -> bool:
@@ -21,7 +22,7 @@ class Bar:
     """A line that is written over and over, and goes when the work is done."""
 
     def __init__(self, what: str, total: int, is_shown: bool) -> None:
-        self.what, self.total, self.is_shown = what, max(1, total), is_shown
+        self.what, self.total, self.is_shown = printable(what), max(1, total), is_shown
         self.last = 0.0
 
     def tell(self, done: int) -> None:
@@ -29,7 +30,7 @@ class Bar:
         if self.is_shown and time.monotonic() - self.last > 0.1:
             self.last = time.monotonic()
             share = min(1.0, done / self.total)
-            say(f"\r{self.what} [{'#' * int(30 * share):<30}] {share:4.0%}", end="")
+            draw(f"\r{self.what} [{'#' * int(30 * share):<30}] {share:4.0%}")
 
     def __enter__(self) -> Bar:
         return self
@@ -38,4 +39,4 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_shown and self.last:
-            say("\r\x1b[K", end="")
+            draw("\r\x1b[K")

@@ -34,8 +34,8 @@ def read_labels(
             raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
         return _encode(column, found, match_classes(found, column.name, probability, classes))
     if classes is not None:
-        raise WrongUsage("--classes names several probability columns; for a single one, use --positive.")
-    if positive is None and column.kind is Kind.NUMBER and not set(found.values()) <= {0, 1}:
+        return _encode(column, found, _pair(column, found, classes, positive))
+    if positive is None and column.kind in (Kind.NUMBER, Kind.WHOLE) and not set(found.values()) <= {0, 1}:
         _refuse_unclear(column, found)
         return Labels(column.values.astype(np.float64), None)
     negative, one = _two(column, found, positive)
@@ -94,13 +94,40 @@ def _two(column: Narrow, found: Mapping[str, Any], positive: str | None) -> tupl
 
 
 def _one_class(name: str, found: Mapping[str, Any]) -> InvalidInput:
-    return InvalidInput(f"Column {name!r} holds the label {next(iter(found))!r} only; at least two are needed.")
+    return InvalidInput(
+        f"Column {name!r} holds the label {next(iter(found))!r} only; at least two are needed. If the other one may "
+        "occur, name both, the positive one last, such as --classes 0,1."
+    )
+
+
+def _pair(column: Narrow, found: Mapping[str, Any], classes: Sequence[str], positive: str | None) -> tuple[Any, Any]:
+    """Return the negative and the positive label as --classes names them; not every one need occur."""
+    if positive is not None:
+        raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
+    if len(classes) != 2 or len(set(classes)) < 2:
+        raise WrongUsage(
+            f"--classes names {len(set(classes))} classes, but one probability column goes with two: the positive one "
+            "last, such as --classes 0,1."
+        )
+    negative, one = (_known(column, found, text) for text in classes)
+    unknown = [text for text, value in found.items() if value not in (negative, one)]
+    if unknown:
+        raise InvalidInput(f"Column {column.name!r} holds the label {unknown[0]!r}, which --classes does not name.")
+    return negative, one
+
+
+def _known(column: Narrow, found: Mapping[str, Any], text: str) -> Any:
+    """Return the label that a text writes; one that does not occur is the text itself."""
+    if text in found:
+        return found[text]
+    same = (value for one, value in found.items() if column.kind is not Kind.TEXT and _same(one, text))
+    return next(same, text)
 
 
 def _find(column: Narrow, found: Mapping[str, Any], positive: str) -> Any:
-    for text, value in found.items():
-        if text == positive or (column.kind is not Kind.TEXT and _same(text, positive)):
-            return value
+    label = _known(column, found, positive)
+    if label in found.values():
+        return label
     some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
     raise InvalidInput(
         f"No row of column {column.name!r} has the label {positive!r} of --positive; it holds {some}."

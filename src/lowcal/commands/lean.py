@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lowcal.files.columns import Narrow
 from lowcal.files.fields import Kind
-from lowcal.frames import Column, Table
+from lowcal.frames import Column, Table, numeric
 
 
 def table_of(columns: Sequence[Narrow], n_rows: int) -> Table:
@@ -21,7 +21,7 @@ def table_of(columns: Sequence[Narrow], n_rows: int) -> Table:
     >>> table.column("city").categories, table.column("city").codes.tolist()
     (('Oslo', 'Rome'), [0, -1, 1])
     """
-    sorted_ones = [column if column.kind is Kind.NUMBER else _sorted(column) for column in columns]
+    sorted_ones = [_sorted(column) if column.kind in (Kind.TEXT, Kind.BOOLEAN) else column for column in columns]
     names = [column.name for column in columns]
     return Table(names, n_rows, lambda position: _read(sorted_ones[position]), is_named=True, keep=False)
 
@@ -29,6 +29,8 @@ def table_of(columns: Sequence[Narrow], n_rows: int) -> Table:
 def _read(column: Narrow) -> Column:
     if column.kind is Kind.NUMBER:
         return Column(column.name, None, None, column.values.astype(np.float64))
+    if column.kind is Kind.WHOLE:
+        return numeric(column.name, column.distinct, column.values)
     return Column(column.name, column.distinct, column.values, None)
 
 

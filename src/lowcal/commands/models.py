@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lowcal.commands.lean import categories
 from lowcal.errors import InvalidInput
-from lowcal.files.columns import read_numbers
+from lowcal.files.columns import may_be_rounded, read_numbers
 from lowcal.files.fields import MISSING, Field, Kind, NotANumber
 from lowcal.files.opening import check_readable
-from lowcal.frames import Column
+from lowcal.frames import Column, numeric
 from lowcal.persistence import read
 from lowcal.runs import Fit
 from lowcal.updates import Predictor
@@ -63,7 +61,10 @@ def read_column(field: Field, name: str, known: tuple[Any, ...] | None, before: 
         distinct, places = field.factorise(Kind.TEXT)
         return categories(name, as_known(distinct, known), places)
     try:
-        return Column(name, None, None, field.numbers())
+        numbers = field.numbers()
+        if may_be_rounded(numbers) and field.has_rounded():
+            return numeric(name, *field.factorise(Kind.WHOLE))
+        return Column(name, None, None, numbers)
     except NotANumber:
         distinct, places = field.factorise(Kind.TEXT)
         return categories(name, [_number(value) for value in distinct], places)
@@ -95,9 +96,7 @@ def _whole(text: str) -> str | None:
 
 def values_of(column: Column) -> list[Any]:
     """Return the distinct values of a column, none of them missing."""
-    if column.values is not None:
-        return list(np.unique(column.values[~np.isnan(column.values)]).tolist())
-    return list(column.categories or ())
+    return [value for value in column.distinct()[0] if value is not None]
 
 
 def _number(text: str | None) -> float | str | None:
@@ -105,6 +104,6 @@ def _number(text: str | None) -> float | str | None:
     if text is None or text in MISSING:
         return None
     try:
-        return float(text)
+        return int(text) if text.isdecimal() else float(text)
     except ValueError:
         return text

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from lowcal.commands.usage import DONE, WrongUsage
-from lowcal.complexity import SampleSize, Setting, compare, iterations, sample_size, show_rows
-from lowcal.notions import LowDegree, Notion, parse_notion
+from lowcal.complexity import SampleSize, Setting, audit_rows, compare, iterations, sample_size, show_rows
+from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
 
 _SETTINGS: tuple[tuple[Setting, str], ...] = (
     ("fresh", "new rows for every update"),
@@ -38,6 +38,8 @@ def _text(notion: Notion, options: argparse.Namespace) -> str:
     who = f"{options.groups:,} groups" if options.vc is None else f"subpopulations of VC dimension {options.vc:g}"
     head = f"{notion} at alpha={options.alpha:g}, {options.classes} classes, {who}, {1 - options.beta:.0%} confidence\n"
     parts = [head, _updates(notion, options), _rows(notion, options)]
+    if options.groups is not None and isinstance(notion, LowDegree | Multiaccuracy):
+        parts.append(_audit(notion, options))
     if isinstance(notion, LowDegree) and notion.degree >= 2:
         table = compare(
             options.alpha,
@@ -74,6 +76,17 @@ def _rows(notion: Notion, options: argparse.Namespace) -> str:
         for setting, name in _SETTINGS
     ]
     return table("\nRows that are enough (proved)", [(name, show_rows(size.rows)) for name, size in sizes])
+
+
+def _audit(notion: Notion, options: argparse.Namespace) -> str:
+    """Say how many held-out rows an audit needs."""
+    given = {"n_classes": options.classes, "beta": options.beta, "rate": options.rate}
+    lines = [
+        ("bootstrap (default)", audit_rows(notion, options.alpha, options.groups, **given)),
+        ("bernstein: for any n", audit_rows(notion, options.alpha, options.groups, method="bernstein", **given)),
+    ]
+    head = f"\nHeld-out rows to certify alpha for a perfect model, base rate {options.rate:g}, 80% power"
+    return table(head, [(name, show_rows(rows)) for name, rows in lines])
 
 
 def table(head: str, lines: Sequence[tuple[str, str]]) -> str:

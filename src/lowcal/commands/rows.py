@@ -168,7 +168,8 @@ def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows
     named = split_classes(options.classes, values_of(columns[roles.label]), len(first))
     labels = read_labels(columns[roles.label], first, named, options.positive)
     places = [tuple(range(len(first))) if len(first) > 1 else (1,)]
-    places += [_places(one, first, labels.classes, named) for one in more]
+    of_columns = named if len(first) > 1 else None  # the classes of one column are those of its label
+    places += [_places(one, first, labels.classes, of_columns) for one in more]
     probability = tuple(
         arrange([columns[name].values for name in names], order)
         for names, order in zip(roles.probability, places, strict=True)

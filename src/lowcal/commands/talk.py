@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from lowcal.errors import printable
+
 
 def open_streams() -> None:
     """Give closed outputs a place where nothing arrives, and write letters that a stream does not know as escapes."""
@@ -26,10 +28,15 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
 
-def say(text: str, end: str = "\n") -> None:
-    """Print on standard error, if anything can be printed there."""
+def say(text: str) -> None:
+    """Print a message on standard error, if anything can be printed there; what it quotes can't steer the terminal."""
+    draw(printable(text, keep="\n") + "\n")
+
+
+def draw(text: str) -> None:
+    """Print on standard error as it is, controls included."""
     try:
-        print(text, end=end, file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

@@ -58,7 +58,13 @@ class Columns:
             return self.bin(levels.column, levels.cuts, MISSING, FIRST)
         if levels.column in self.text:
             return self._level_of_text(levels, unseen)
-        numbers = {c: FIRST + k for k, c in enumerate(levels.categories) if isinstance(c, int | float) and _is_met(c)}
+        numbers = {c: FIRST + k for k, c in enumerate(levels.categories) if isinstance(c, int | float)}
+        rounded = next((c for c in numbers if not _is_met(c)), None)
+        if rounded is not None:
+            raise InvalidInput(
+                f"Column {levels.column!r} has the category {rounded}, a whole number beyond 2^53 that no double of an "
+                "ONNX input equals. Make the column text before fitting."
+            )
         known = np.array(sorted(numbers), dtype=np.float64)
         value = self.number(levels.column)
         if not len(known):

@@ -1,8 +1,9 @@
 """Columns gathered from batches, each in the narrowest type that holds it: a file need not fit into memory.
 
 Numbers are kept as float32 where that is exact (whole numbers below 2^24, halves, ...) and as float64 otherwise; text
-as codes of one, two or four bytes and a dictionary. A column starts as what its first batch looks like; if a later
-batch contradicts, the file is read again with that column as text.
+as codes of one, two or four bytes and a dictionary, and so are whole numbers that a float would round. A column starts
+as what its first batch looks like; if a later batch contradicts, the file is read again with that column as text, or
+with all digits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lowcal.errors import InvalidInput
 from lowcal.files.delimited import Batch
 from lowcal.files.fields import Field, Kind, NotANumber
 from lowcal.files.opening import Source, find_column
-from lowcal.simplex import FloatArray
+from lowcal.simplex import MOST_EXACT, FloatArray
 
 #: More different texts than this are identifiers, not groups.
 MOST_TEXTS = 1_000_000
@@ -91,7 +92,7 @@ class Numbers:
 
 
 class Texts:
-    """Gathers a column of texts or truth values as codes."""
+    """Gathers a column of texts, truth values or exact numbers as codes."""
 
     def __init__(self, name: str, kind: Kind, n_missing: int) -> None:
         self.name, self.kind = name, kind
@@ -105,6 +106,8 @@ class Texts:
         for value in distinct:
             if value is not None:
                 known.setdefault(value, len(known))
+        if len(known) > MOST_TEXTS and self.kind is Kind.WHOLE:
+            raise _NotSo(self.name, Kind.NUMBER)  # so many are cut into bins, for which floats will do
         if len(known) > MOST_TEXTS:
             raise InvalidInput(
                 f"Column {self.name!r} holds more than {MOST_TEXTS:,} different texts: it names rows, not groups. "
@@ -122,10 +125,10 @@ class Texts:
 
 
 class _NotSo(Exception):
-    """A later batch shows that a column is text."""
+    """A later batch shows that a column is of another kind."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, kind: Kind = Kind.TEXT) -> None:
+        self.name, self.kind = name, kind
 
 
 @dataclass
@@ -170,7 +173,8 @@ class _Gathering:
                 return None
             if kind is Kind.TEXT and self.kinds[name] is None and self.n_rows > 0:
                 raise _NotSo(name)  # what was taken for missing so far, such as 'None', may be text
-            self.columns[name] = Numbers(name, self.n_kept) if kind in _NUMERIC else Texts(name, kind, self.n_kept)
+            is_number = kind in _NUMERIC and self.kinds[name] is not Kind.WHOLE
+            self.columns[name] = Numbers(name, self.n_kept) if is_number else Texts(name, kind, self.n_kept)
         return self.columns[name]
 
     def _numbers(self, one: Wanted, values: Field) -> FloatArray:
@@ -179,7 +183,10 @@ class _Gathering:
             return read_numbers(values, one.name, self.n_rows)
         try:
             if not values.has_names():
-                return values.numbers()
+                numbers = values.numbers()
+                if may_be_rounded(numbers) and values.has_rounded():
+                    raise _NotSo(one.name, Kind.WHOLE)
+                return numbers
         except NotANumber:
             pass
         raise _NotSo(one.name)
@@ -188,7 +195,14 @@ class _Gathering:
         """Return distinct values and places; a column that only looked boolean may turn out to be text."""
         if kind is Kind.BOOLEAN and self.kinds[one.name] is None and values.kind() not in (None, kind):
             raise _NotSo(one.name)
-        return values.factorise(kind)
+        if kind is not Kind.WHOLE:
+            return values.factorise(kind)
+        try:
+            if not values.has_names():
+                return values.factorise(kind)
+        except NotANumber:
+            pass
+        raise _NotSo(one.name)
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Keep some of the rows gathered so far."""
@@ -236,7 +250,7 @@ def gather(
         try:
             return _gather(source, places, _Gathering(wanted, kinds, source.shown), check, most_rows, seed, tell)
         except _NotSo as found:
-            kinds[found.name] = Kind.TEXT
+            kinds[found.name] = found.kind
 
 
 def _gather(
@@ -285,15 +299,20 @@ class Sample:
         gathering.keep(kept)
 
 
+def may_be_rounded(numbers: FloatArray) -> bool:
+    """Whether some of these floats may stand for whole numbers that they do not equal."""
+    return bool((np.abs(numbers) >= MOST_EXACT).any())
+
+
 def read_numbers(values: Field, name: str, before: int) -> FloatArray:
     """Return the numbers of a field; one that is none is told with its row (`before` rows come before the batch)."""
     try:
         return values.numbers()
     except NotANumber as error:
         hint = ""
-        if "," in error.text and error.text.replace(",", "", 1).strip().lstrip("+-").isdigit():
+        if error.is_otherwise and error.decimal == ".":
             hint = "; if the comma is a decimal comma, add --decimal ','"
-        elif "." in error.text and error.text.replace(".", "", 1).strip().lstrip("+-").isdigit():
+        elif error.is_otherwise:
             hint = " with the decimal comma that --decimal asks for"
         raise InvalidInput(f"{place(name, before + error.place)}: {error.text!r} is not a number{hint}.") from error
 

@@ -26,8 +26,10 @@ SEPARATORS = (",", ";", "\t", "|")
 BATCH_ROWS = 20_000
 BATCH_BYTES = 1 << 20
 SAMPLE_LINES = 50
-#: Longer values are taken for a quote that was left open.
+#: A quoted value that goes on over more characters without a quote, on lines of their own, was left open.
 LONGEST = 1 << 22
+#: Lines and values may be longer than that: the largest limit that Python's reader takes on every platform.
+NO_LIMIT = 2**31 - 1
 #: How a file begins that tells its encoding.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 #: What reading a damaged packed file raises.
@@ -127,14 +129,11 @@ class Delimited:
         n = 0
         with open_text(self.path, self.encoding, self.is_packed) as (text, _):
             try:
-                for row in csv.reader(text, delimiter=self.separator, strict=True):
+                for row in parse(text, self.separator, strict=True):
                     n += bool(row)
             except csv.Error as error:
-                if any(words in str(error) for words in ("unexpected end", "larger than field limit")):
-                    raise InvalidInput(
-                        f"Row {n} of {self.shown} begins a value with a quote that is never closed; all rows after "
-                        "it would be part of this value. Correct it."
-                    ) from error
+                if isinstance(error, OpenQuote) or "unexpected end" in str(error):
+                    raise never_closed(n, self.shown) from error
 
     def _rows(self, text: TextIO) -> Iterator[list[str]]:
         """Yield the rows below the header, none of them empty, all of the header's length."""
@@ -189,18 +188,51 @@ def open_text(path: Path, encoding: str, is_packed: bool) -> Iterator[tuple[Text
         yield io.TextIOWrapper(stream, encoding=encoding, newline=""), raw
 
 
+class OpenQuote(csv.Error):
+    """A quoted value seems to have no end."""
+
+
+def parse(text: TextIO, separator: str, *, strict: bool = False) -> Iterator[list[str]]:
+    """Yield the rows of a text; a quoted value without an end is given up before it fills the memory."""
+    csv.field_size_limit(max(csv.field_size_limit(), NO_LIMIT))
+    is_done, unquoted = False, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal is_done, unquoted
+        for line in text:
+            yield line
+            # the next line is asked for before the row is done only while a quote is open
+            unquoted = 0 if is_done or '"' in line else unquoted + len(line)
+            is_done = False
+            if unquoted > LONGEST:
+                raise OpenQuote
+
+    for row in csv.reader(lines(), delimiter=separator, strict=strict):
+        is_done = True
+        yield row
+
+
+def never_closed(row: int, shown: str) -> InvalidInput:
+    """Tell that a quoted value has no end."""
+    return InvalidInput(
+        f"Row {row} of {shown} begins a value with a quote that is never closed; all rows after it would be part of "
+        "this value. Correct it."
+    )
+
+
 def read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterator[list[str]]:
     """Yield the rows of a text, empty lines left out; what can't be read is told with the row."""
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
-    reader = csv.reader(text, delimiter=separator)
+    reader = parse(text, separator)
     n = 0
     while True:
         try:
             row = next(reader, None)
         except UnicodeError as error:
             raise wrong_encoding(shown, encoding) from error
+        except OpenQuote as error:
+            raise never_closed(n, shown) from error
         except csv.Error as error:
-            raise InvalidInput(f"Row {n} of {shown} can't be read ({error}); is a quote left open?") from error
+            raise InvalidInput(f"Row {n} of {shown} can't be read ({error}); correct it.") from error
         except _BROKEN as error:
             raise InvalidInput(f"{shown} is damaged or cut short ({error}); write it again.") from error
         if row is None:
@@ -231,7 +263,7 @@ def open_delimited(
     with open_text(path, encoding, is_packed) as (text, _):
         names = next(read_rows(text, separator, shown, encoding), None)
         text.seek(0)
-        n_empty = sum(1 for _ in takewhile(lambda row: not row, csv.reader(text, delimiter=separator)))
+        n_empty = sum(1 for _ in takewhile(lambda row: not row, parse(text, separator)))
     if names is None:
         raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
     check_names(names, shown)

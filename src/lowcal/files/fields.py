@@ -14,8 +14,9 @@ Arrow does the work where it is installed; whatever it finds odd is read again b
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -32,11 +33,14 @@ _LEADING_ZERO = r"^\s*[+-]?0[0-9]"
 _WHOLE = r"-?(0|[1-9][0-9]{0,18})"
 #: Whole numbers that may not fit into 64 bits.
 _LONG = r"^\s*[+-]?[1-9][0-9]{18,}\s*$"
+#: Whole numbers of which a float may not keep all digits, and whole numbers that are read with all of them.
+_PERHAPS_ROUNDED = r"^\s*[+-]?[0-9]{16,400}\s*$"
+_DIGITS = r"[+-]?[0-9]{1,400}"
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 class Kind(StrEnum):
-    """What a column holds. WHOLE numbers are told from others only where a file with types is written."""
+    """What a column holds. WHOLE numbers keep all digits: in a file with types, and where floats would round them."""
 
     WHOLE = "whole numbers"
     NUMBER = "numbers"
@@ -45,11 +49,20 @@ class Kind(StrEnum):
 
 
 class NotANumber(ValueError):
-    """A value is not a number: where in the batch, and what it is."""
+    """A value is not a number: where in the batch, what it is, and whether another decimal sign makes it one.
 
-    def __init__(self, place: int, text: str) -> None:
+    `decimal` is the sign that the file was read with; None where a file has none to choose.
+    """
+
+    def __init__(self, place: int, text: str, decimal: str | None = None) -> None:
         super().__init__(text)
-        self.place, self.text = place, text
+        self.place, self.text, self.decimal = place, text, decimal
+
+    @property
+    def is_otherwise(self) -> bool:
+        """Whether the other decimal sign makes it a number."""
+        other = {".": ",", ",": "."}.get(self.decimal or "")
+        return other is not None and Written([self.text], other).kind() in (Kind.WHOLE, Kind.NUMBER)
 
 
 class Field(Protocol):
@@ -69,8 +82,12 @@ class Field(Protocol):
         """Return the numbers, NaN where missing, or raise `NotANumber`."""
         ...
 
+    def has_rounded(self) -> bool:
+        """Whether some value is a whole number that its float does not equal: it lies beyond 2^53."""
+        ...
+
     def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
-        """Return distinct texts (or truth values) and the place of each row's among them, -1 where missing."""
+        """Return distinct texts (or truth values, or exact numbers) and the place of each row's, -1 where missing."""
         ...
 
     def texts(self, decimal: str) -> list[str]:
@@ -139,14 +156,32 @@ class Written:
             elif self._is_number(text):
                 numbers[i] = float(self._pointed(text))
             else:
-                raise NotANumber(i, text)
+                raise NotANumber(i, text, self.decimal)
         return numbers
+
+    def has_rounded(self) -> bool:
+        """Whether some value is a whole number that its float does not equal."""
+        return any(_is_rounded(self._exact(value)) for value in self.values if re.match(_PERHAPS_ROUNDED, value))
+
+    def _exact(self, text: str) -> float | None:
+        """Return a number with all its digits if it is whole, None where missing."""
+        if text in MISSING:
+            return None
+        if re.fullmatch(_DIGITS, text.strip()):
+            return int(text)
+        return float(Written([text], self.decimal).numbers()[0])
 
     def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
         """Return the distinct values in order of appearance, and the place of each row's."""
         place = {value: i for i, value in enumerate(dict.fromkeys(self.values))}
         codes = np.fromiter(map(place.__getitem__, self.values), dtype=np.intp, count=len(self.values))
-        return [read_category(value, kind) for value in place], codes
+        return self.read(place, kind), codes
+
+    def read(self, values: Iterable[str], kind: Kind) -> list[Any]:
+        """Return values of the field as numbers with all digits, truth values or texts, None where missing."""
+        if kind is Kind.WHOLE:
+            return [self._exact(value) for value in values]
+        return [read_category(value, kind) for value in values]
 
     def texts(self, decimal: str) -> list[str]:
         """Return the values as they were written."""
@@ -227,10 +262,17 @@ class ArrowWritten:
         values = np.asarray(cast.to_numpy(zero_copy_only=False), dtype=np.float64)
         return values if np.isnan(values).sum() == cast.null_count else self.plain.numbers()
 
+    def has_rounded(self) -> bool:
+        """Whether some value is a whole number that its float does not equal."""
+        import pyarrow.compute as pc
+
+        long = self.values.filter(pc.match_substring_regex(self.values, _PERHAPS_ROUNDED))
+        return Written(long.unique().to_pylist()).has_rounded()
+
     def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
         """Return the distinct values in order of appearance, and the place of each row's."""
         encoded = self.values.dictionary_encode()
-        distinct = [read_category(value, kind) for value in encoded.dictionary.to_pylist()]
+        distinct = Written((), self.decimal).read(encoded.dictionary.to_pylist(), kind)
         return distinct, np.asarray(encoded.indices, dtype=np.intp)
 
     def texts(self, decimal: str) -> list[str]:
@@ -293,9 +335,19 @@ class Typed:
         """Return the numbers, NaN where missing; truth values count as 0 and 1."""
         if self.kind() is Kind.TEXT:
             texts = self.values.cast("string").to_pylist()
-            return Written(["" if text is None else text for text in texts]).numbers()
+            try:
+                return Written(["" if text is None else text for text in texts]).numbers()
+            except NotANumber as error:
+                raise NotANumber(error.place, error.text) from None
         cast = self._decoded().cast("float64", safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def has_rounded(self) -> bool:
+        """Whether some value is a whole number that its float does not equal."""
+        values = self._decoded().unique().to_pylist()
+        if self.kind() is Kind.TEXT:
+            return Written([value for value in values if value is not None]).has_rounded()
+        return any(_is_rounded(_exact(value)) for value in values)
 
     def _decoded(self) -> Any:
         """Return the values without a dictionary."""
@@ -311,8 +363,10 @@ class Typed:
         values = self.values if pt.is_dictionary(self.values.type) else self.values.dictionary_encode()
         own = Kind.TEXT if self.kind() is None else self.kind()
         distinct = values.dictionary.to_pylist()
-        if own is Kind.TEXT and kind is Kind.BOOLEAN:
-            distinct = [None if value is None else read_category(value, kind) for value in distinct]
+        if own is Kind.TEXT and kind is not Kind.TEXT:
+            distinct = Written(()).read(["" if value is None else value for value in distinct], kind)
+        elif kind is Kind.WHOLE:
+            distinct = [_exact(value) for value in distinct]
         elif kind is Kind.TEXT and own is not Kind.TEXT:
             distinct = [None if value is None or value != value else _name(value) for value in distinct]
         elif own in (Kind.WHOLE, Kind.NUMBER) and kind is Kind.BOOLEAN:
@@ -353,6 +407,10 @@ class Computed:
     def numbers(self) -> FloatArray:
         """Return the numbers."""
         return self.values
+
+    def has_rounded(self) -> bool:
+        """Return that these are floats."""
+        return False
 
     def factorise(self, kind: Kind) -> tuple[list[Any], NDArray[np.intp]]:
         """Return the distinct numbers as text, and the place of each row's."""
@@ -398,6 +456,20 @@ def kept_kind(field: Field) -> Kind | None:
 def _fits(text: str) -> bool:
     """Whether a whole number fits into 64 bits."""
     return len(text) <= 20 and -(2**63) <= int(text) < 2**63
+
+
+def _exact(value: Any) -> Any:
+    """Return a number of a file with types, whole decimals with all their digits; None if missing."""
+    if value is None or value != value:
+        return None
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _is_rounded(value: Any) -> bool:
+    """Whether a float would round this whole number; those beyond all floats are not counted."""
+    return isinstance(value, int) and abs(value) < 2**1000 and float(value) != value
 
 
 def wider(one: Kind | None, other: Kind | None) -> Kind | None:

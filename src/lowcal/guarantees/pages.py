@@ -12,7 +12,7 @@ from numbers import Real
 
 import numpy as np
 
-from lowcal.errors import InvalidInput
+from lowcal.errors import InvalidInput, printable
 from lowcal.guarantees.base import ROUNDING
 from lowcal.guarantees.group_moments import GroupMoments
 from lowcal.guarantees.rates import positive_rate
@@ -82,7 +82,7 @@ def describe(moments: GroupMoments, name: str, label: str | None = None, margin:
     given: object = margin
     if not (isinstance(given, Real) and 0 <= float(given) < np.inf):
         raise InvalidInput(f"margin must be a number of at least 0, but {margin!r} was given.")
-    who = name if label is None else f"{name}, label {label},"
+    who = printable(name if label is None else f"{name}, label {label},")
     mass = float(moments.mass)
     if not mass > 0:
         return GroupPage(name, label, {"mass": 0.0}, (f"On {who} nothing can be said: it has no rows with weight.",))

@@ -14,7 +14,7 @@ from numbers import Integral
 import numpy as np
 
 from lowcal.engines.parts import FEW_PRODUCTS, outer_moments, residual_moments
-from lowcal.engines.reference import Design
+from lowcal.engines.reference import CACHE, CHUNK, Design, pieces
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments_at
 from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
@@ -201,7 +201,7 @@ def _half_l1(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     def witness(j: int) -> Witness:
         return Witness(tuple(weights), above_noise(v[j]).astype(np.float64))
 
-    return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+    return Suprema(value, value, _largest(v), witness)
 
 
 def best_linear(m: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -231,8 +231,8 @@ def _both_sides(m: FloatArray) -> tuple[FloatArray, FloatArray]:
     below = np.sort(m, axis=-1)
     np.cumsum(below, axis=-1, out=below)
     total = below[..., -1:]
-    s = np.arange(1, d + 1)
-    size = np.minimum(s, d + 1 - s)
+    s = np.arange(1.0, d + 1.0)
+    size = np.minimum(s, d + 1.0 - s)
     # the s largest are all but the d - s smallest
     above = (total - below[..., :-1]) / size[-2::-1]
     up = np.maximum(above.max(axis=-1, initial=0.0), total[..., 0] / size[-1])
@@ -256,7 +256,9 @@ def _linear_witness(m: FloatArray, size: int) -> FloatArray:
 def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
     """Return max(sum_a S+(m^a), sum_a S+(-m^a)): exact over all of W_2 (spec 2.2)."""
     linear = v[:, 1:, :].transpose(0, 2, 1)  # (m, label a, coordinate i)
-    up, down = (side.sum(axis=1) for side in _both_sides(linear))
+    up, down = np.empty(len(v)), np.empty(len(v))
+    for part in pieces(len(v), v.shape[1] * v.shape[2] * (CHUNK // CACHE)):  # temporaries stay in cache
+        up[part], down[part] = (side.sum(axis=1) for side in _both_sides(linear[part]))
     value = np.maximum(up, down)
 
     def witness(j: int) -> Witness:
@@ -266,7 +268,12 @@ def _degree_two(weights: Sequence[Weight], v: FloatArray) -> Suprema:
         q = np.column_stack([_linear_witness(m, int(s)) for m, s in zip(side, sizes, strict=True)])
         return Witness(tuple(weights), sign * q * above_noise(gains))
 
-    return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
+    return Suprema(value, value, _largest(v), witness)
+
+
+def _largest(v: FloatArray) -> FloatArray:
+    """Return max |v| for each subpopulation, without a copy of v."""
+    return np.asarray(np.maximum(v.max(axis=(1, 2)), -v.min(axis=(1, 2))))
 
 
 def _larger_side(up: float, down: float) -> float:
@@ -289,4 +296,4 @@ def _monomial_bracket(weights: Sequence[Weight], v: FloatArray) -> Suprema:
         coefficients[best, labels] = sign * above_noise((sign * v[j])[best, labels])
         return Witness(tuple(weights), coefficients)
 
-    return Suprema(value, upper, np.abs(v).max(axis=(1, 2)), witness)
+    return Suprema(value, upper, _largest(v), witness)

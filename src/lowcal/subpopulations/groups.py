@@ -7,7 +7,8 @@ No array of rows x groups is ever built.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
@@ -196,35 +197,78 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
     >>> cover([4, 5, 6], 1), cover([50, 50, 50], 2)
     (((0, 1, 2),), ((0, 1), (0, 2), (1, 2)))
     """
-    wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
-    sets: list[tuple[int, ...]] = []
-    largest = max((prod(counts[k] for k in subset) for subset in wanted), default=0)
+    largest = prod(sorted(counts)[-depth:])
     if largest > MOST_LEVELS:
         raise InvalidInput(
             f"{depth} columns together have {largest:,} joint values, too many for one table. "
             "Use columns with fewer values, a smaller depth, or a larger min_mass."
         )
-    while wanted and counts:
-        chosen = set(wanted[0])
-        while (column := _most_covering(chosen, counts, wanted, limit)) is not None:
-            chosen.add(column)
-        wanted = [subset for subset in wanted if not chosen.issuperset(subset)]
-        sets.append(tuple(sorted(chosen)))
-    return tuple(sets) or ((),)
+    if depth == 1 or len(counts) < 2:
+        return tuple(_first_fit(counts, limit)) or ((),)
+    wanted = list(combinations(range(len(counts)), min(depth, len(counts))))
+    uncovered = _Uncovered(wanted, len(counts))
+    return tuple(tuple(sorted(_grow(subset, uncovered, counts, limit))) for subset in wanted if subset in uncovered)
 
 
-def _most_covering(
-    chosen: set[int], counts: Sequence[int], wanted: Sequence[tuple[int, ...]], limit: int
-) -> int | None:
-    """Return the column with which `chosen` covers the most wanted sets and has few joint levels; None: none helps."""
-    room = limit // max(1, prod(counts[k] for k in chosen))
-    gains = {
-        k: sum(k in subset and chosen.issuperset(set(subset) - {k}) for subset in wanted)
-        for k in range(len(counts))
-        if k not in chosen and counts[k] <= room
-    }
-    best = max(gains, key=gains.__getitem__, default=None)
-    return best if best is not None and gains[best] > 0 else None
+def _first_fit(counts: Sequence[int], limit: int) -> Iterator[tuple[int, ...]]:
+    """Yield sets that hold each column once: the first one left, then each later one that fits.
+
+    Cost: the number of columns times that of distinct level counts, as columns with the same count wait in one line.
+    """
+    waiting: dict[int, deque[int]] = {}
+    for k, count in enumerate(counts):
+        waiting.setdefault(count, deque()).append(k)
+    while waiting:
+        chosen, room, fitting = [], limit, list(waiting)
+        while fitting:
+            count = min(fitting, key=lambda c: waiting[c][0])
+            chosen.append(waiting[count].popleft())
+            if not waiting[count]:
+                del waiting[count]
+            room //= max(1, count)
+            fitting = [c for c in waiting if c <= room]
+        yield tuple(chosen)
+
+
+class _Uncovered:
+    """The wanted subsets that no set holds yet, by the columns in them."""
+
+    def __init__(self, wanted: Sequence[tuple[int, ...]], n_columns: int) -> None:
+        self._left = set(wanted)
+        self._by_column: list[list[tuple[int, ...]]] = [[] for _ in range(n_columns)]
+        for subset in wanted:
+            for k in subset:
+                self._by_column[k].append(subset)
+
+    def __contains__(self, subset: tuple[int, ...]) -> bool:
+        return subset in self._left
+
+    def add(self, column: int, chosen: set[int]) -> list[int]:
+        """Add a column to the chosen ones; return, for each subset that now lacks a single column, that column."""
+        chosen.add(column)
+        self._by_column[column] = [subset for subset in self._by_column[column] if subset in self._left]
+        lacking = []
+        for subset in self._by_column[column]:
+            lacks = [k for k in subset if k not in chosen]
+            if len(lacks) == 1:
+                lacking += lacks
+            elif not lacks:
+                self._left.remove(subset)
+        return lacking
+
+
+def _grow(start: tuple[int, ...], uncovered: _Uncovered, counts: Sequence[int], limit: int) -> set[int]:
+    """Return a set that holds `start`, then each time the column that covers the most subsets while levels stay few."""
+    chosen: set[int] = set()
+    gains: Counter[int] = Counter()
+    for column in start:
+        gains.update(uncovered.add(column, chosen))
+    room = limit // max(1, prod(counts[k] for k in start))
+    while fitting := [k for k in gains if k not in chosen and counts[k] <= room]:
+        best = min(fitting, key=lambda k: (-gains[k], k))
+        gains.update(uncovered.add(best, chosen))
+        room //= max(1, counts[best])
+    return chosen
 
 
 def _list_groups(
@@ -242,13 +286,28 @@ def _list_groups(
     if everyone:
         tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
     mass = cache(lambda k: weigh(rows[k], sizes[k]))
+    home = _homes(encoder.plan, depth)
     for size in range(1, min(depth, len(encoder.levels)) + 1):
         for subset in combinations(range(len(encoder.levels)), size):
-            k = next(k for k, merged in enumerate(encoder.plan) if set(subset) <= set(merged))
+            k = home[subset]
             key = _keys(encoder, encoder.plan[k], subset)
             total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
             tables.add(k, *_conjunctions(encoder, subset, key, total, min_mass))
     return tables.family(sizes)
+
+
+def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
+    """Return which merged column is the first to hold each set of up to `depth` columns.
+
+    >>> _homes(((0, 1), (1, 2)), 2)
+    {(0,): 0, (1,): 0, (0, 1): 0, (2,): 1, (1, 2): 1}
+    """
+    found: dict[tuple[int, ...], int] = {}
+    for k, merged in enumerate(plan):
+        for size in range(1, depth + 1):
+            for subset in combinations(merged, size):
+                found.setdefault(subset, k)
+    return found
 
 
 def _keys(encoder: GroupEncoder, merged: tuple[int, ...], subset: tuple[int, ...]) -> IntArray:

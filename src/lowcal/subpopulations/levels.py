@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.errors import InvalidInput
-from lowcal.frames import MOST_EXACT, Column, count_bytes
+from lowcal.frames import Column, count_bytes
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough, list_rare
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
@@ -52,7 +52,7 @@ class Levels:
         """Return the level of every row, in the smallest type that holds them all."""
         kind = np.min_scalar_type(self.count - 1)
         column = X.column(self.column)
-        if self.categories is not None and column.is_numeric:
+        if self.categories is not None and column.is_numeric and not column.is_rounded:
             return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
@@ -170,6 +170,8 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
+    if column.is_rounded:
+        return _learn_exact(column, n_bins, seen)
     values = column.numbers
     counted = _counted(values, seen)
     if counted is None and _are_many(values, seen, n_bins):
@@ -178,6 +180,15 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
+
+
+def _learn_exact(column: Column, n_bins: int, seen: FloatArray) -> Levels:
+    """Return the levels of numbers that floats round: each of few, with all its digits, or bins of their floats."""
+    distinct, codes = column.distinct()
+    present = {distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None}
+    if len(present) <= n_bins:
+        return Levels(column.name, tuple(_plain(v) for v in sorted(present)))
+    return Levels(column.name, None, quantile_cuts(*_sorted_values(column.numbers, seen), n_bins))
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,7 +410,7 @@ def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
 
 
 def _plain(value: float) -> int | float:
-    return int(value) if float(value).is_integer() else float(value)
+    return int(value) if isinstance(value, int) or float(value).is_integer() else float(value)
 
 
 def resolve(columns: str | int | Sequence[str | int] | None, X: Frame) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ missing, numbers are compared as numbers, and an unseen category belongs to no g
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import Any, TypeAlias
 
@@ -180,11 +180,13 @@ def _level_reader(levels: Levels) -> Callable[[Row], int]:
     name = levels.column
     if levels.categories is None:
         return lambda row: _bin(number(row(name), name), levels.cuts, MISSING, FIRST)
-    code = {category: FIRST + k for k, category in enumerate(levels.categories)}
+    code = levels.numbers
 
     def read(row: Row) -> int:
-        value = _scalar(row(name), name)
-        return MISSING if value is None else code.get(value, UNSEEN)
+        value = row(name)
+        if type(value) in (str, bool, int, float):
+            return code.get(value, UNSEEN) if value == value else MISSING
+        return int(Frame.of({name: [value]}).column(name).look_up(code, MISSING, UNSEEN, np.intp)[0])
 
     return read
 
@@ -199,17 +201,3 @@ def number(value: Any, name: str) -> float:
         return float(value)
     read = Frame.of({name: [value]}).numeric([name])
     return float(read[0, 0])
-
-
-def _scalar(value: Any, name: str) -> Hashable | None:
-    """Return a value as a category is stored, None if missing."""
-    if type(value) is str or type(value) is bool:
-        return value
-    if type(value) is int or type(value) is float:
-        return None if value != value else float(value)
-    column = Frame.of({name: [value]}).column(name)
-    if column.values is not None:
-        return None if isnan(column.values[0]) else float(column.values[0])
-    assert column.codes is not None
-    assert column.categories is not None
-    return None if column.codes[0] < 0 else column.categories[column.codes[0]]
