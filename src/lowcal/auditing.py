@@ -399,7 +399,7 @@ def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
     """Return the largest half-width among the powers of each label's own probability, (m, d), at most the mass."""
     place = {weight: s for s, weight in enumerate(limits.weights)}
     own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.p.shape[1])]
-    half = np.minimum(limits.half, panel.mass[:, None, None])
+    half = np.minimum(limits.half, panel.reach[:, None, None])
     return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
 
 

@@ -191,7 +191,7 @@ def test_the_side_says_where_predictions_err():
     plain = by_weight["1"]
     assert words.side(plain) == ("too low" if plain.violation > 0 else "too high")
     assert words.side(replace(plain, violation=0.0)) == "right"
-    assert words.side(audited(5).findings[0]).endswith("for some labels")
+    assert words.side(audited(5).findings[0]).endswith("for some classes")
     assert words.side(audited(2, notion="full-0.25").findings[0]).endswith("in part of their range")
 
 

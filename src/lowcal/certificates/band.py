@@ -139,7 +139,7 @@ def constraints(
         most = _most(panel, q)
     else:
         lower, upper = _finite_sample(panel, U, sums, beta / 2, method, rng)
-        most = mean_limit(panel.mass, panel, beta / 2)
+        most = mean_limit(panel.reach, panel, beta / 2)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
     return Constraints(weights, sums.v, sums.standard_error, lower, upper)
 
@@ -147,7 +147,7 @@ def constraints(
 def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
     """Return what no violation exceeds: an upper limit on the mass of its subpopulation, q^2 / n without a row."""
     rare = np.square(critical) * panel.energy / 2.0
-    return np.minimum(1.0, panel.mass + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
+    return np.minimum(1.0, panel.reach + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
 
 
 def _finite_sample(
@@ -226,7 +226,7 @@ def _grid_error(panel: Panel, notion: Notion) -> FloatArray | float:
 def _intervals_around(panel: Panel, found: Suprema, deviation: FloatArray, beta: float) -> list[Interval]:
     """Return intervals of a given half-width around the suprema."""
     weights, sums = _along(panel, found)
-    most = mean_limit(panel.mass, panel, beta)
+    most = mean_limit(panel.reach, panel, beta)
     return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
 
 

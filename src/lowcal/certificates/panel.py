@@ -46,6 +46,12 @@ class Panel:
         return self.design.moments(self.weight[:, None])[:, 0]
 
     @cached_property
+    def reach(self) -> FloatArray:
+        """What no violation of a subpopulation exceeds on these rows: its mass, or 1 for memberships with signs."""
+        square = self.design.power(2).moments(self.weight[:, None])[:, 0]
+        return np.where(square <= self.mass * (1.0 + 1e-9), self.mass, 1.0)
+
+    @cached_property
     def n_effective(self) -> FloatArray:
         """The effective number of rows of every subpopulation."""
         return effective_rows(self.mass, self._square)
