@@ -113,7 +113,7 @@ class Finding:
         what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
         return (
             f"{printable(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
-            f"with the weight {printable(str(self.weight))}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
+            f"with weight {printable(str(self.weight))}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
         )
 
 
