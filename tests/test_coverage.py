@@ -72,9 +72,9 @@ def opposed(n: int, seed: int = 0) -> Population:
 
 @pytest.fixture
 def audits(monkeypatch):
-    """The cases of benchmarks/coverage.py."""
+    """The cases of benchmarks/intervals.py."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
-    return importlib.import_module("coverage")
+    return importlib.import_module("intervals")
 
 
 RARE = [
