@@ -379,7 +379,7 @@ def moments(view: View) -> str:
     rows = list(islice(_moment_rows(view), view.limits.rows))
     columns = [Column("Group", "text"), *view.label_column()]
     columns += [Column(title, hint=hint) for title, _, hint in _MOMENTS]
-    caption = f"Moments of predictions and outcomes, for a member of the group.{left_out(len(rows), total, 'rows')}"
+    caption = f"Moments of predictions and outcomes, per person.{left_out(len(rows), total, 'rows')}"
     body = table("moments-table", caption, columns, rows, is_tool=True, what="rows")
     return _section("moments", "Moments", body)
 
