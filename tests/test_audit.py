@@ -618,3 +618,118 @@ def test_a_name_with_a_line_break_stays_in_its_line(data):
     report = audit(data.y, data.p, {"g": g}, random_state=0, null_draws=19)
     assert "g=a\\nb" in str(report)
     assert report.finding("g=a\nb").mass == pytest.approx(0.5, abs=0.01)
+
+
+# --- what an attack with known truth found ------------------------------------------------------------------
+
+
+def weighted(sigma: float, n: int = 4000, groups: int = 30, seed: int = 0):
+    """A perfect model with uneven weights."""
+    rng = np.random.default_rng(seed)
+    p = rng.beta(2, 2, n)
+    X = {"g": rng.integers(0, groups, n).astype(str), "h": rng.integers(0, 3, n).astype(str)}
+    return (rng.random(n) < p).astype(int), p, X, rng.lognormal(sigma=sigma, size=n)
+
+
+def test_no_interval_leaves_what_is_possible():
+    """With one weight far above the others, intervals were wider than the group's own mass, and gaps beyond 6."""
+    y, p, X, weight = weighted(1.5)
+    report = audit(y, p, X, sample_weight=weight, random_state=0)
+    for one in report.findings:
+        assert max(-one.lower, one.upper) <= one.mass * (1 + 4 / np.sqrt(one.n_effective)) + 1e-9
+        for gap in one.gaps:
+            assert -1.0 <= gap.lower <= gap.gap <= gap.upper <= 1.0
+        (page,) = report.pages(one.subpopulation)
+        assert -1.0 <= page.figures["gap_lower"] <= page.figures["gap_upper"] <= 1.0
+        assert page.figures["margin"] <= 1.0
+        assert one.method == report.method == "bootstrap"
+
+
+def test_weights_cost_no_more_than_their_effective_number_of_rows():
+    y, p, X, weight = weighted(1.0)
+    even = audit(y, p, X, random_state=0)
+    uneven = audit(y, p, X, sample_weight=weight, random_state=0)
+    wider = np.sqrt(even.n_effective / uneven.n_effective)
+    for one in uneven.findings:
+        other = even.finding(one.subpopulation)
+        # in a group, weights may happen to be more uneven than in all rows; skewness asks for something, too
+        own = np.sqrt(other.n_effective / one.n_effective) * one.mass / other.mass
+        assert (one.upper - one.lower) / (other.upper - other.lower) < 1.35 * max(own, wider)
+
+
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.2"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("method", ["bootstrap", "exact"])
+def test_the_verdict_follows_from_the_printed_intervals(data, data3, notion, n_classes, method):
+    d = data if n_classes == 2 else data3
+    report = audit(d.y, d.p, d.X, subpopulations=groups(), notion=notion, method=method, alpha=0.01, random_state=0)
+    least = max(max(one.lower, -one.upper, 0.0) for one in report.findings)
+    greatest = max(max(-one.lower, one.upper) for one in report.findings)
+    assert report.certified_lower == least == report.proof.least
+    if not (notion == "smooth" and n_classes == 3):  # class-wise weights say nothing of the others
+        assert report.certified_alpha == min(1.0, greatest)
+    assert any(one is report.proof for one in report.shown(1))
+
+
+def test_the_headline_names_the_group_that_proves_the_violation():
+    """The largest estimate is everyone's; the proof is the site's, whose interval is narrow."""
+    rng = np.random.default_rng(3)
+    n = 3000
+    site = rng.random(n) < 0.12
+    p = np.where(site, 0.02, 0.5)
+    y = (rng.random(n) < np.where(site, 0.25, 0.51)).astype(int)
+    report = audit(y, p, {"site": np.where(site, "B", "A")}, alpha=0.01, random_state=0)
+    assert report.verdict == "violated"
+    assert report.proof.subpopulation == "site=B"
+    assert report.findings[0].subpopulation != "site=B"
+    assert "the violation of site=B is at least" in " ".join(str(report).split())
+    assert "site=B" in report.to_markdown(1)
+
+
+def test_p_value_and_intervals_agree_on_rare_outcomes():
+    """An interval excludes 0 for a perfect model when the p-value is small, and not otherwise."""
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        p = rng.beta(2, 38, 3000)
+        y = (rng.random(3000) < p).astype(int)
+        X = {"g": rng.integers(0, 12, 3000).astype(str)}
+        report = audit(y, p, X, alpha=1e-6, random_state=seed)
+        excluded = any(one.is_significant for one in report.findings)
+        assert excluded == (report.p_value <= 0.05) or 0.03 <= report.p_value <= 0.08
+
+
+def test_a_rare_group_that_is_wrong_has_the_smallest_p_value():
+    """One of twenty groups has four times as many positives as predicted."""
+    rng = np.random.default_rng(0)
+    g = rng.integers(0, 20, 20_000)
+    p = np.full(20_000, 0.01)
+    y = (rng.random(20_000) < np.where(g == 7, 0.04, 0.01)).astype(int)
+    report = audit(y, p, {"g": g.astype(str)}, random_state=0)
+    assert report.p_value == 0.01
+    assert report.proof.subpopulation == "g=7"
+
+
+def test_the_least_p_value_of_a_learned_class_is_that_of_any_other(data):
+    report = audit(data.y, data.p, data.X, subpopulations=lowcal.Trees(), random_state=0)
+    assert report.p_value == pytest.approx(1 / 100)
+
+
+def test_every_class_has_its_gap_and_the_largest_is_named():
+    """Withdrawn is off most; a sum over the classes was printed as the gap of another."""
+    rng = np.random.default_rng(0)
+    n = 6000
+    truth = np.tile([0.3, 0.5, 0.2], (n, 1))
+    p = truth + np.array([-0.036, -0.04, 0.076])
+    y = np.array(["Fail", "Pass", "Withdrawn"])[(rng.random(n)[:, None] > truth.cumsum(axis=1)).sum(axis=1)]
+    report = audit(y, p, alpha=0.01, random_state=0)
+    one = report.finding("everyone")
+    assert one.label == "Withdrawn"
+    by_label = {gap.label: gap for gap in one.gaps}
+    for a, label in enumerate(["Fail", "Pass", "Withdrawn"]):
+        gap = by_label[label]
+        assert gap.gap == pytest.approx((y == label).mean() - p[0, a])
+        assert gap.lower < gap.gap < gap.upper
+    assert by_label["Withdrawn"].upper < -0.05
+    assert "Withdrawn" in str(report)
+    assert "on label" not in str(report)
+    assert [gap["label"] for gap in report.to_dict()["findings"][0]["gaps"]] == ["Fail", "Pass", "Withdrawn"]

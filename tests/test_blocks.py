@@ -12,7 +12,7 @@ from lowcal.blocks import ridge_solve
 from lowcal.datasets import make_miscalibrated
 from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
 from lowcal.moments import displacement, moments
-from lowcal.weights import Knots, Monomial
+from lowcal.weights import CellIds, Knots, Monomial
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,46 @@ def test_ridge_solve_is_least_squares_and_survives_copies_and_empty_features():
     alone = ridge_solve(A[:, :3].T @ A[:, :3], A[:, :3].T @ y, 1e-3)
     copied = ridge_solve(A[:, :5].T @ A[:, :5], A[:, :5].T @ y, 1e-3)
     np.testing.assert_allclose(copied[:3], alone, rtol=1e-12)
+
+
+def test_the_ridge_of_a_sample_is_features_by_rows():
+    assert blocks._ridge(50, 200, is_sample=True) == 0.25
+    assert blocks._ridge(50, 200, is_sample=False) == blocks.RIDGE
+    assert blocks._ridge(1, 10**9, is_sample=True) == blocks.RIDGE
+
+
+@pytest.mark.parametrize("n_cells", [1, 4])
+def test_what_a_sample_of_rows_says_is_shrunk_by_its_ridge(n_cells):
+    """Disjoint groups and cells: every coefficient is g / (h + ridge h), the ridge groups by rows of the cell."""
+    n, m, rng = 240, 3, np.random.default_rng(0)
+    C = np.eye(m)[np.arange(n) % m]
+    ids = np.arange(n) // m % n_cells
+    h, g = np.full((n, 1), 1.0 / n), rng.standard_normal((m, n_cells, 1))
+    U = np.ones((n, 1)) if n_cells == 1 else CellIds(ids, n_cells)
+    whole, some = (blocks._solve_all(Matrix(C), U, h, g, 0, is_sample) for is_sample in (False, True))
+    exact = g * m * n_cells
+    np.testing.assert_allclose(whole, exact / (1 + blocks.RIDGE), rtol=1e-9)
+    np.testing.assert_allclose(some, exact / (1 + m / (n / n_cells)), rtol=1e-9)
+
+
+def test_the_ridge_of_a_sample_counts_every_weight_of_every_group():
+    n, m = 240, 3
+    U = np.column_stack([np.ones(n), np.where(np.arange(n) // m % 2, 1.0, -1.0)])  # orthogonal within each group
+    g = np.random.default_rng(0).standard_normal((m, 2, 1))
+    found = blocks._solve_all(Matrix(np.eye(m)[np.arange(n) % m]), U, np.full((n, 1), 1.0 / n), g, 0, True)
+    np.testing.assert_allclose(found, g * m / (1 + 2 * m / n), rtol=1e-9)
+
+
+def test_witnesses_of_a_sample_of_rows_are_shrunk_by_its_ridge(data, monkeypatch):
+    """Smooth weights of everyone: one feature, and 100 of 3000 rows, each of which stands for 30."""
+    seen = []
+    solve = blocks.solve
+    monkeypatch.setattr(blocks, "solve", lambda problem: seen.append(problem) or solve(problem))
+    monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
+    options = {"notion": "smooth", "max_updates": 1, "geometry": "euclidean", "stop_at_noise": False}
+    lowcal.multicalibrate(data.y, data.p, alpha=1e-3, **options)
+    assert {(len(problem.g), len(problem.U), problem.ridge) for problem in seen} == {(1, 100, 0.01)}
+    assert seen[0].h.sum() == pytest.approx(1.0)
 
 
 def test_ridge_solve_shrinks_in_proportion_to_the_diagonal():
@@ -369,3 +409,9 @@ def test_the_prior_of_shifts_is_stronger_where_rows_are_few_for_the_groups(monke
         everyone = learner.names.index("everyone")
         np.testing.assert_allclose(penalty[everyone], 0.01 * penalty[groups[0]])
     assert len(seen) == 2
+
+
+def test_rows_bend_the_log_loss_by_their_variance_and_never_too_little():
+    p = np.array([[0.5], [0.01], [1e-6], [0.0], [1.0]])
+    np.testing.assert_allclose(blocks._row_curvature(p, "mirror")[:, 0], [0.25, 0.0099, 1e-3, 1e-3, 1e-3])
+    np.testing.assert_array_equal(blocks._row_curvature(p, "euclidean"), np.ones((5, 1)))

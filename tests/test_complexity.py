@@ -82,6 +82,17 @@ def test_smooth_counts_the_dyadic_cells() -> None:
     assert cx.basis_tolerance("smooth", 0.1) == pytest.approx(0.1 / 6)
 
 
+@pytest.mark.parametrize(("classes", "alpha"), [(3, 0.8), (3, 0.75), (3, 0.74), (4, 1.0), (2, 0.2), (2, 0.125)])
+def test_smooth_counts_the_cells_that_a_dense_sample_fills(classes: int, alpha: float) -> None:
+    """All scales down to the first whose cells are so small that rounding to them costs at most alpha / 2."""
+    d = 1 if classes == 2 else classes
+    scale = next(s for s in range(20) if (d * 2**-s if d > 1 else 2 ** -(s + 1)) <= alpha / 2)
+    fine = max(2, d) * 2**scale  # a point of this grid lies in every cell that meets the simplex
+    grid = [i for i in product(range(fine + 1), repeat=d) if d == 1 or sum(i) == fine]
+    cells = {(s, tuple(min(int(x * 2**s) // fine, 2**s - 1) for x in i)) for s in range(scale + 1) for i in grid}
+    assert cx.n_weights("smooth", classes, alpha) == d * len(cells)
+
+
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_tolerance_is_that_of_a_population(classes: int) -> None:
     d = 1 if classes == 2 else classes

@@ -22,6 +22,7 @@ from scipy.special import ndtri
 from lowcal.errors import InvalidInput, suggest
 from lowcal.inputs import check_positive, check_whole
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+from lowcal.notions.smooth import finest_scale
 from lowcal.simplex import width
 from lowcal.weights import n_cells, n_intervals
 
@@ -146,8 +147,7 @@ def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> 
     if isinstance(chosen, Full):
         return d * n_cells(d, chosen.width)
     if isinstance(chosen, Smooth):
-        finest = ceil(log2(1.0 / alpha)) if d == 1 else ceil(log2(2.0 * d / alpha))
-        return d * sum(n_cells(d, 0.5**s) for s in range(max(0, finest) + 1))
+        return d * sum(n_cells(d, 0.5**s) for s in range(finest_scale(d, alpha) + 1))
     raise InvalidInput(f"The basis of {chosen!r} can't be counted; use a built-in notion such as 'degree-2'.")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from lowcal.guarantees import group_moments
 from lowcal.guarantees.confusion_matrices import simplex_violation
@@ -53,6 +54,39 @@ def test_the_constant_for_monomials_is_attained(n_labels, size):
     found, _, _ = rate_of(w, n_labels, size, is_basis=True)
     assert 0.99 <= share_of_slack(found, "upper") <= 1 + 1e-6
     assert found.upper.constant == size**2
+
+
+@pytest.mark.parametrize(("n_labels", "size"), [(n, s) for n in (2, 3, 4, 5, 6) for s in range(1, n + 1)])
+def test_the_constant_for_monomials_is_the_best_one(n_labels, size):
+    """The largest block 1'M_LL 1 with entries of at most 1 and columns that sum to 0, as a linear program."""
+    inside = np.outer(np.arange(n_labels) < size, np.arange(n_labels) < size).astype(float).ravel()
+    columns = np.kron(np.ones((1, n_labels)), np.eye(n_labels))
+    found = linprog(-inside, A_eq=columns, b_eq=np.zeros(n_labels), bounds=(-1, 1))
+    assert set_constant(n_labels, size, is_basis=True) == pytest.approx(-found.fun, abs=1e-9)
+
+
+@pytest.mark.parametrize(("n_labels", "size"), SETS)
+def test_the_lower_constant_for_monomials_adds_the_set_of_the_means(n_labels, size):
+    """t |e_0| on top of |e_1|: of means of at most 1 that sum to 0, those of the set sum to min(s, l - s) at most."""
+    w = simplex_worlds(n_labels)
+    found, f, _ = rate_of(w, n_labels, size, is_basis=True)
+    fewer = min(size, n_labels - size)
+    agree(found.lower.constant, (size + w.mean(f)) * fewer)
+
+
+@pytest.mark.parametrize(("n_labels", "size"), [(n, s) for n in (2, 3, 4, 5, 6) for s in range(1, n)])
+def test_the_constant_for_the_class_is_that_of_the_proof(n_labels, size):
+    """The weight of the proof is one of W_2, and its violation is that of the set over K."""
+    rng, rest = np.random.default_rng(0), n_labels - size
+    f = np.vstack([rng.dirichlet(np.ones(n_labels), 50), np.eye(n_labels)])
+    residual = rng.dirichlet(np.ones(n_labels), len(f)) - f
+    of_set = f[:, :size].sum(axis=1)
+    inside, outside = ((rest - 1) * of_set / size + 1) / rest, (1 - of_set) / rest
+    weight = np.where(np.arange(n_labels) < size, inside[:, None], outside[:, None])
+    assert weight.min() >= -1e-12
+    assert weight.max() <= 1 + 1e-12
+    block = of_set * residual[:, :size].sum(axis=1)
+    np.testing.assert_allclose((weight * residual).sum(axis=1), block / set_constant(n_labels, size), atol=1e-12)
 
 
 def worst_for_the_class(n_labels, size):

@@ -34,6 +34,13 @@ def test_the_certificate_holds_for_any_predictor_and_the_other_is_never_below_it
     assert np.all(truth_variance(V, C) <= truth + 1e-12)
 
 
+def test_the_certificate_keeps_what_rounding_leaves_of_cauchy_schwarz():
+    """At V = C = 1e-16 the quotient is nothing but rounding, and 2 C - V is what the outcomes show."""
+    V, C = np.array([1e-16, 4e-16, 1e-3]), np.array([1e-16, 3e-16, 5e-4])
+    np.testing.assert_allclose(truth_variance(V, C), [1e-16, 2e-16, 2.5e-4], rtol=1e-9)
+    np.testing.assert_allclose(excess_variance(V, C), [0.0, 2e-16, 7.5e-4], rtol=1e-9, atol=1e-25)
+
+
 def test_the_identity():
     """Var f - Var f* = 2 (Var f - Cov(f, y)) - Var(f* - f)."""
     w = scalar_worlds()

@@ -61,7 +61,7 @@ class Smooth:
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return dyadic cells from the whole space down to the finest scale, those that hold a row (spec 1.3, B4)."""
         cells: list[Weight] = []
-        for s in range(_finest_scale(p.shape[1], alpha) + 1):
+        for s in range(finest_scale(p.shape[1], alpha) + 1):
             occupied = occupied_cells(p, 0.5**s)[0]
             cells += [Cell(0.5**s, tuple(index)) for index in occupied.tolist()]
         return cells
@@ -69,7 +69,7 @@ class Smooth:
     def tolerance(self, p: FloatArray, alpha: float) -> float:
         """Return alpha / (2 + S) for scalars (B4); alpha / (2 floor(d/2) N) on the simplex, N finest cells (B2)."""
         n, d = len(p), int(p.shape[1])
-        scale = _finest_scale(d, alpha)
+        scale = finest_scale(d, alpha)
         if d == 1:
             return alpha / (2 + scale)
         return alpha / (2 * (d // 2) * min(n_cells(d, 0.5**scale), n))
@@ -121,7 +121,7 @@ def _each(solve: Callable[[int], Side], groups: int, passes: Passes) -> list[Sid
         return list(pool.map(solve, range(groups)))
 
 
-def _finest_scale(d: int, alpha: float) -> int:
+def finest_scale(d: int, alpha: float) -> int:
     """Return S with discretisation error at most alpha / 2: 2^-(S+1) for scalars, d 2^-S on the simplex."""
     return max(0, ceil(log2(1.0 / alpha))) if d == 1 else max(0, ceil(log2(2.0 * d / alpha)))
 
