@@ -602,7 +602,11 @@ def test_bad_values_are_told_with_row_and_column(here, data, change, message, ca
             64,
             "--groups goes with",
         ),
-        (["--label", "y", "--probability", "p", "--groups", "sex", "--classes", "a,b"], 64, "use --positive"),
+        (
+            ["--label", "y", "--probability", "p", "--groups", "sex", "--classes", "a,b"],
+            65,
+            "which --classes does not name",
+        ),
     ],
 )
 def test_columns_that_do_not_fit(here, data, arguments, code, message, capsys):

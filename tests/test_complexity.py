@@ -352,7 +352,7 @@ def test_rows_of_an_audit_are_the_first_with_which_its_limits_suffice(groups, sh
 
     def finite(n):
         se = np.sqrt(share * rate * (1 - rate) / n)
-        return float(bernstein(np.array([se]), n, 1.0, constraints, beta)[0]) + lucky * se
+        return float(bernstein(np.array([se]), n, 1.0, constraints, beta / 2)[0]) + lucky * se
 
     n = cx.audit_rows("degree-2", alpha, groups, **kind)
     assert normal(n) <= target < normal(n - 1)

@@ -200,7 +200,9 @@ def test_fits_to_predictions_of_zero_and_one(n_classes, geometry):
         options = {"alpha": 0.001, "max_updates": 100, "random_state": 0}
         made = fit(data, kind, notion, ("block", geometry), **options)
         assert made.status == "reached"
-        assert max(np.abs(t.theta).max() for update in made.predictor.updates for t in update.terms) < 1e5
+        assert (
+            max(np.abs(t.theta).max() for update in made.predictor.updates for t in update.terms) < 1e7
+        )  # 1e9 to 1e22 without a bound
         agree(made.predictor, data.p, data.X)
         if not notion.startswith("full"):  # a cell has edges
             moved = np.abs(data.p - 1e-12)

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import definition
 import lowcal
-from lowcal import certificates, solvers, stopping
+from lowcal import solvers, stopping
 from lowcal.engines import kernels, parts
 from lowcal.engines.parts import Parts, labels_of, outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
@@ -157,27 +157,6 @@ def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: 
         )
     for i in range(n):
         np.testing.assert_allclose(looked_up[i], A[i] @ theta[ids[i]] if ids[i] < count else 0.0, atol=1e-12)
-
-
-@pytest.mark.parametrize("d", [1, 4])
-def test_draws_of_a_few_subpopulations_at_a_time_are_those_of_all(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(d)
-    p = rng.dirichlet(np.ones(max(d, 2)), 300)
-    y = np.array([rng.choice(len(row), p=row) for row in p])
-    X = {name: np.array(list("abcde"))[rng.integers(0, 5, 300)] for name in "gh"}
-    p = p[:, 1] if d == 1 else p
-
-    def report() -> lowcal.AuditReport:
-        return lowcal.audit(y, p, X, subpopulations=lowcal.Groups(), alpha=0.01, random_state=0)
-
-    whole = report()
-    monkeypatch.setattr(certificates, "CHUNK", 1 << 7)
-    monkeypatch.setattr(certificates, "BATCH", 30)
-    some = report()
-    assert [one.subpopulation for one in some.findings] == [one.subpopulation for one in whole.findings]
-    for a, b in zip(some.findings, whole.findings, strict=True):
-        assert (a.lower, a.upper) == pytest.approx((b.lower, b.upper), abs=1e-12)
-    assert some.certified_alpha == pytest.approx(whole.certified_alpha, abs=1e-12)
 
 
 def many_classes(n: int = 600, d: int = 12) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

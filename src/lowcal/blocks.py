@@ -527,7 +527,7 @@ def _feature(c: FloatArray, weights: Sequence[Weight], p: FloatArray) -> FloatAr
     A, members = np.zeros((len(p), len(weights))), np.flatnonzero(c)
     for s, u in enumerate(weights):
         A[members, s] = c[members] * u(p[members])
-    A[:, np.square(A).sum(axis=0) <= FAINT * (c @ c)] = 0.0
+    A[:, np.square(A).sum(axis=0) <= FAINT * dot(c, c)] = 0.0
     return A
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import isfinite, isnan
 from os import PathLike
@@ -101,6 +101,12 @@ class Finding:
     def is_significant(self) -> bool:
         """Whether the interval excludes zero."""
         return self.lower > 0.0 or self.upper < 0.0
+
+    def named(self, classes: Sequence[Any]) -> Finding:
+        """Return the finding with other names for the classes 0, 1, ..., by which it was made."""
+        gaps = tuple(replace(one, label=classes[one.label]) for one in self.gaps)
+        weight = replace(self.weight, labels=tuple(str(one) for one in classes))
+        return replace(self, label=classes[self.label], gaps=gaps, weight=weight)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data."""

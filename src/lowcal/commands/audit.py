@@ -56,7 +56,7 @@ def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditR
     """Return the report of an audit of positions with the names of the classes."""
     if classes is None or report.layout.classes is None:
         return report
-    findings = tuple(replace(one, label=classes[one.label]) for one in report.findings)
+    findings = tuple(one.named(classes) for one in report.findings)
     return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
 
 
