@@ -74,7 +74,7 @@ def test_every_finding_is_the_violation_of_its_weight(data, data3, notion, n_cla
         g = share @ z
         assert one.violation == pytest.approx(g, abs=1e-12)
         error = np.sqrt(share**2 @ (z - g) ** 2 / (1 - (share**2).sum()))
-        assert one.standard_error == pytest.approx(error, rel=0.15)  # that of f, but for what the rows say against it
+        assert one.standard_error == pytest.approx(error, rel=1e-6)
         j = measured.names.index(one.subpopulation)
         if notion == "smooth" and n_classes == 3:
             sides = [aggregate(p[:, a], share * c * (y - p)[:, a]) for a in range(3)]

@@ -132,9 +132,10 @@ def constraints(
     U = evaluate(weights, panel.p)
     sums = cumulants(panel, U)
     if method == "bootstrap":
-        q = union_bound(sums.v.size, beta)
-        if drawn is not None and drawn.scores is not None:
-            q = float(np.quantile(drawn.scores, 1.0 - beta, method="higher"))
+        drawn_q = (
+            0.0 if drawn is None or drawn.scores is None else np.quantile(drawn.scores, confidence, method="higher")
+        )
+        q = float(drawn_q) or union_bound(sums.v.size, beta)  # draws of predictions that are all 0 or 1 show nothing
         lower, upper = sums.limits(q)
         most = _most(panel, q)
     else:

@@ -35,14 +35,15 @@ NO_SKEW = 1e-6
 
 
 class Sums(NamedTuple):
-    """What a pass over the rows adds up for every Z, with a = p c w and h the variance of the labels.
+    """What a pass over the rows adds up for every Z; moments and variances are those of believed labels, given x.
 
-    v = sum p Z; second = sum p^2 Z^2 as observed; noise and noise3 = sum p^k times
-    the k-th moment of Z given x, square = sum p^4 Var(Z^2 | x). If all log odds move by t, v moves by t shift, and
-    sum p Z weighted by p and the two moments by t times shift1, shift2 and shift3.
+    v = sum p Z, cross = sum p^2 Z and second = sum p^2 Z^2 are observed. noise = sum p^2 Var(Z), noise3 = sum p^3
+    Cov(Z^2, Z), square = sum p^4 Var(Z^2); base, base2, base3 = sum p^k E[Z^k]. If all log odds move by t, base, the
+    same with p^2, base2 and base3 move by t times shift, shift1, shift2 and shift3; steep is shift2 in absolute values.
     """
 
     v: FloatArray
+    cross: FloatArray
     second: FloatArray
     noise: FloatArray
     noise3: FloatArray
@@ -51,6 +52,10 @@ class Sums(NamedTuple):
     shift1: FloatArray
     shift2: FloatArray
     shift3: FloatArray
+    steep: FloatArray
+    base: FloatArray
+    base2: FloatArray
+    base3: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,7 @@ class Cumulants:
     slope1: FloatArray
     slope2: FloatArray
     slope3: FloatArray
+    steepest: FloatArray
     excess: FloatArray
     regression: FloatArray
     error: FloatArray
@@ -76,16 +82,17 @@ class Cumulants:
 
     @classmethod
     def of(cls, sums: Sums, energy: float, is_label: bool) -> Cumulants:
-        """Choose where moments are known best: for labels at g = 0, where f tells them, else at g = v."""
-        one, two, three = (_ratio(moved, sums.shift) for moved in (sums.shift1, sums.shift2, sums.shift3))
+        """Choose where moments are known best: for labels where they have the believed probabilities, else at v."""
+        moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
+        one, two, three, steepest = (_ratio(part, sums.shift) for part in moved)
         nothing = np.zeros_like(sums.v)
         if not is_label:
-            known = sums.v, sums.second, sums.noise3, one, two, three
+            known = sums.v, sums.second, sums.base3, one, two, three, steepest
             return cls(sums, *known, nothing, nothing, nothing, energy)
         slope = _ratio(sums.noise3, sums.noise)
         error = np.maximum(sums.square - slope * sums.noise3, 0.0)
-        known = nothing, sums.noise, sums.noise3, one, two, three
-        return cls(sums, *known, sums.second - sums.noise, slope, error, energy)
+        known = sums.base, sums.base2, sums.base3, one, two, three, steepest
+        return cls(sums, *known, sums.second - sums.base2, slope, error, energy)
 
     @property
     def v(self) -> FloatArray:
@@ -107,17 +114,26 @@ class Cumulants:
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
 
-        Of the sample's excess D, of variance R^2, D (1 - (2 R / D)^2) is added, or nothing.
+        It moves along a straight line where all rows move it the same way. Where some raise it and others lower it, as
+        predictions near 0 and near 1 do, those that lower it run out of noise: a hyperbola with the same slope at the
+        base, and the slopes of either kind of rows far from it. Of the sample's excess D, of variance R^2,
+        D (1 - (2 R / D)^2) is added, or nothing.
         """
-        straight = self.second + self.slope2 * (g - self.base)
-        excess = self.excess - self.slope2 * (g - self.base) - self.regression * (self.v - g)
-        kept = excess * np.maximum(0.0, 1.0 - _ratio(4.0 * self.error, np.square(excess)))
-        return np.maximum(straight + np.where(self.error > 0.0, kept, 0.0), 0.0)
+        balance = np.clip(_ratio(self.slope2, self.steepest), -1.0, 1.0)
+        along = balance * self.second + self.steepest * (g - self.base)
+        moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
+        moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
+        excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
+        error = self.error * np.maximum(_ratio(moved, self.second), 1.0)  # it grows with the number of events
+        kept = excess * np.maximum(0.0, 1.0 - _ratio(4.0 * error, np.square(excess)))
+        return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
 
     @property
     def standard_error(self) -> FloatArray:
-        """The standard error of v if E[Z] = v."""
-        return np.sqrt(self.variance(self.v))
+        """The standard error of v, as observed: sqrt(sum p^2 (Z - v)^2 / (1 - sum p^2)); one row alone has none."""
+        spread = self.sums.second - 2.0 * self.v * self.sums.cross + np.square(self.v) * self.energy
+        left = 1.0 - self.energy
+        return np.sqrt(np.maximum(spread, 0.0) / left) if left > 1e-12 else np.full(np.shape(self.v), np.inf)
 
     def score(self, g: FloatArray, *, is_skewed: bool = True) -> FloatArray:
         """Return the normal score of v if E[Z] = g; infinite where v cannot be if g has no variance."""
@@ -130,7 +146,7 @@ class Cumulants:
     def limits(self, critical: FloatArray | float, *, is_skewed: bool = True) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest g in [-1, 1] whose score is within the critical value."""
 
-        step = np.maximum(self.standard_error, np.abs(self.slope2)) / 4.0
+        step = np.maximum(self.standard_error, self.steepest) / 4.0
 
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
             return np.abs(self.score(g, is_skewed=is_skewed)) <= critical
@@ -172,12 +188,15 @@ def _ratio(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 class Noise(NamedTuple):
-    """Cov(z^k, z) of z = <w, y - f> for k = 1, 2, 3 and Var(z^2), at every row."""
+    """Cov(z^k, z) of z = <w, y - f> for k = 1, 2, 3, Var(z^2) and E[z^k], at every row."""
 
     one: FloatArray
     two: FloatArray
     three: FloatArray
     square: FloatArray
+    mean: FloatArray
+    mean2: FloatArray
+    mean3: FloatArray
 
 
 def label_noise(panel: Panel, chance: FloatArray) -> Noise:
@@ -193,22 +212,25 @@ def label_noise(panel: Panel, chance: FloatArray) -> Noise:
 def _label_noise(f: FloatArray, chance: FloatArray) -> Noise:
     """With h = q (1 - q): h, h (1 - 2f), h (1 - 3f + 3f^2), h (1 - 2f)^2, as z is 1 - f or, with 1 - q, -f."""
     h, skew = chance * (1.0 - chance), 1.0 - 2.0 * f
-    return Noise(h, h * skew, h * (1.0 - 3.0 * f * (1.0 - f)), h * skew**2)
+    means = (chance * (1.0 - f) ** k + (1.0 - chance) * (-f) ** k for k in (1, 2, 3))
+    return Noise(h, h * skew, h * (1.0 - 3.0 * f * (1.0 - f)), h * skew**2, *means)
 
 
 def _powers(z: FloatArray) -> Noise:
     square = z * z
-    return Noise(square, square * z, square**2, square**2)
+    return Noise(square, square * z, square**2, square**2, z, square, square * z)
 
 
 def cumulants(panel: Panel, U: Evaluated) -> Cumulants:
     """Return the sums of every constraint Z = c u_s (y_a - f_a), shape (m, S, d): four passes over the rows."""
     w, rho, noise = panel.weight[:, None], panel.rho, label_noise(panel, panel.believed)
-    v, shift, shift1 = _sums(panel, U, 1, rho, w * noise.one, w**2 * noise.one)
-    second, noise2, shift2 = _sums(panel, U, 2, rho**2, w**2 * noise.one, w**2 * noise.two)
-    noise3, shift3 = _sums(panel, U, 3, w**3 * noise.two, w**3 * noise.three)
+    first = rho, w * rho, w * noise.one, w**2 * noise.one, w * noise.mean
+    v, cross, shift, shift1, base = _sums(panel, U, 1, *first)
+    twice = rho**2, *(w**2 * one for one in (noise.one, noise.two, np.abs(noise.two), noise.mean2))
+    second, noise2, shift2, steep, base2 = _sums(panel, U, 2, *twice)
+    noise3, shift3, base3 = _sums(panel, U, 3, *(w**3 * one for one in (noise.two, noise.three, noise.mean3)))
     (square,) = _sums(panel, U, 4, w**4 * noise.square)
-    sums = Sums(v, second, noise2, noise3, square, shift, shift1, shift2, shift3)
+    sums = Sums(v, cross, second, noise2, noise3, square, shift, shift1, shift2, shift3, steep, base, base2, base3)
     return Cumulants.of(sums, panel.energy, panel.is_label)
 
 
@@ -229,6 +251,7 @@ def witness_sums(panel: Panel, c: FloatArray, rows: IntArray, W: FloatArray) -> 
     a2, az = a * a, a * z
     return Sums(
         v=az.sum(),
+        cross=_dot(weight, az),
         second=_dot(az, az),
         noise=_dot(a2, noise.one),
         noise3=_dot(a2 * a, noise.two),
@@ -237,6 +260,10 @@ def witness_sums(panel: Panel, c: FloatArray, rows: IntArray, W: FloatArray) -> 
         shift1=_dot(weight * a, moved.one),
         shift2=_dot(a2, moved.two),
         shift3=_dot(a2 * a, moved.three),
+        steep=_dot(a2, np.abs(moved.two)),
+        base=_dot(a, noise.mean),
+        base2=_dot(a2, noise.mean2),
+        base3=_dot(a2 * a, noise.mean3),
     )
 
 
@@ -251,13 +278,14 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
     """
     if f.shape[1] == 1:
         w, own = W[:, 0], _label_noise(f[:, 0], chance[:, 0])
+        means = own.mean * w, own.mean2 * w**2, own.mean3 * w**3
         noise, moved = (
-            Noise(own.one * w ** (k + 1), own.two * w ** (k + 2), own.three * w ** (k + 3), own.square * w**4)
-            for k in (1, 0)
+            Noise(own.one * w**k, own.two * w ** (k + 1), own.three * w ** (k + 2), own.square * w**4, *means)
+            for k in (2, 1)
         )
         return noise, moved
     D = W - np.einsum("na,na->n", W, f)[:, None]  # what z is where the label is a
     mean = [np.einsum("na,na->n", chance, D**k) for k in range(1, 5)]
     one, two, three = (mean[k] - mean[k - 1] * mean[0] for k in (1, 2, 3))
-    noise = Noise(one, two, three, mean[3] - mean[1] ** 2)
+    noise = Noise(one, two, three, mean[3] - mean[1] ** 2, *mean[:3])
     return noise, noise
