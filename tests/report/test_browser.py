@@ -102,7 +102,7 @@ def test_no_serious_barrier(browser, pages, which, scheme):
 @pytest.mark.parametrize("which", [2, 5])
 def test_a_click_sorts_by_a_number_and_another_the_other_way(browser, pages, which):
     browser.open(pages[which])
-    k = place(browser, "groups-table", "A member")
+    k = place(browser, "groups-table", "Per person")
     head = f"#groups-table thead th:nth-child({k + 1})"
     before = numbers(column(browser, "groups-table", k))
     browser.click(f"{head} button")
@@ -112,7 +112,7 @@ def test_a_click_sorts_by_a_number_and_another_the_other_way(browser, pages, whi
     assert browser.run(f"document.querySelector('{head}').ariaSort") == "ascending"
     assert numbers(column(browser, "groups-table", k)) == sorted(before)
     status = "document.querySelector('#groups-table-filter').parentElement.querySelector('output').textContent"
-    assert browser.run(status) == "Sorted by A member, ascending"
+    assert browser.run(status) == "Sorted by Per person, ascending"
     assert browser.troubles() == []
 
 
