@@ -112,7 +112,7 @@ def test_exact_limits_hold_and_are_narrower_than_bernsteins(audits):
 @pytest.mark.slow
 @pytest.mark.parametrize("notion", ["degree-2", "smooth", "full-0.1"])
 def test_coverage_over_1000_data_sets(audits, notion):
-    """Every line of the table in docs/benchmarks.md."""
+    """Every case of benchmarks/intervals.py."""
     for case in audits.CASES:
         found = audits.coverage(case, notion, "bootstrap", 1000)
         assert 0.93 <= found.certified <= 0.985, case
