@@ -5,7 +5,7 @@ simultaneously for every subpopulation c and weight w, the violation in the popu
 violation of the sample. Four methods make the limits:
 
 * "bootstrap": score intervals with a correction for skewness, as wide as labels that are drawn anew ask for. If the
-  model is right, they are exact at any number of rows; else asymptotic. The narrowest;
+  model is right, they are nearly exact at any number of rows; else asymptotic. The narrowest;
 * "exact": by betting; holds for every number of rows (Waudby-Smith and Ramdas 2024);
 * "bernstein": from each constraint's own variance; holds for every number of rows (10.i.b);
 * "hoeffding": from the range alone; holds for every number of rows (10.i.a).

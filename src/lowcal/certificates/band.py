@@ -193,7 +193,7 @@ def _redrawn_intervals(panel: Panel, notion: Notion, found: Suprema, beta: float
 
     The draws have the noise of the believed labels. What they say of a class, its deviation in standard deviations of
     the witness, is carried over to the variance that the witness has under any g: where the model is right, nothing
-    changes and the intervals are exact up to the finite number of draws.
+    changes but for what the rows say against f beyond their noise.
     """
     deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
     weights, sums = _along(panel, found)

@@ -107,7 +107,7 @@ class Texts:
             if value is not None:
                 known.setdefault(value, len(known))
         if len(known) > MOST_TEXTS and self.kind is Kind.WHOLE:
-            raise _NotSo(self.name, Kind.NUMBER)  # so many are cut into bins, for which floats will do
+            raise _NotSo(self.name, Kind.NUMBER)  # columns with this many values are cut into bins: floats will do
         if len(known) > MOST_TEXTS:
             raise InvalidInput(
                 f"Column {self.name!r} holds more than {MOST_TEXTS:,} different texts: it names rows, not groups. "
