@@ -14,13 +14,13 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.certificates.band import deviations
+from lowcal.certificates.band import _along, deviations
 from lowcal.certificates.finite_sample import _phi, mean_limit
 from lowcal.certificates.score import Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
-from lowcal.resampling import Statistic
+from lowcal.resampling import Statistic, statistic
 from lowcal.weights import CellIds, evaluate
 from worlds import perfect, thirty_groups
 
@@ -204,7 +204,9 @@ def test_bernstein_never_exceeds_what_the_mass_allows():
 def test_the_mass_limit_solves_the_tail_bound():
     panel = sample(500, 1, 4, 4)
     mu, s = mean_limit(panel.mass, panel, 0.05), panel.weight.max()
-    np.testing.assert_allclose(mu - panel.mass, np.sqrt(2 * mu * s * log(4 / 0.05)), rtol=1e-9)
+    room = np.sqrt(2 * mu * s * log(4 / 0.05))
+    np.testing.assert_allclose(mu[1:] - panel.mass[1:], room[1:], rtol=1e-9)
+    assert mu[0] == 1.0  # everyone: no mean of such terms is larger
 
 
 # --- limits of the suprema ----------------------------------------------------------------------------------
@@ -474,6 +476,30 @@ def test_cells_without_rows_are_constraints_too():
     found = band(panel, Full(0.1), 0.95, "hoeffding", np.random.default_rng(0)).constraints
     assert len(found.weights) == 10
     assert isinstance(evaluate(found.weights, p), CellIds)
+
+
+@pytest.mark.parametrize(("notion", "d"), [(Full(0.1), 3), (Full(1e-4), 1)])
+@pytest.mark.parametrize("method", ["exact", "bernstein", "hoeffding"])
+def test_cells_that_are_not_listed_are_bounded_all_at_once(notion, d, method):
+    """The cells that hold a row are chosen by the rows: a union bound over them would leave out all others."""
+    panel = sample(500, d, 2, 3)
+    found = band(panel, notion, 0.95, method, np.random.default_rng(0))
+    assert found.constraints is None
+    room = symmetrisation(panel, statistic(notion, panel.p, panel.design), 0.025, np.random.default_rng(0))
+    most = mean_limit(panel.reach, panel, 0.025)
+    assert found.upper == pytest.approx(np.minimum(found.found.value + room, most))
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_sums_along_a_set_of_cells_are_those_of_its_rows(even):
+    panel = sample(300, 1, 3, 7, even=even)
+    known = constraints(panel, Full(0.1), 0.95, "bernstein", np.random.default_rng(0))
+    found = Full(0.1).norm(known.weights, known.v)
+    by_cells, by_rows = _along(panel, found, known), _along(panel, found, None)
+    for name, one, other in zip(Sums._fields, by_cells[1].sums, by_rows[1].sums, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-18, err_msg=name)
+    for one, other in zip(by_cells[0], by_rows[0], strict=True):
+        np.testing.assert_array_equal(one.coefficients, other.coefficients)
 
 
 @pytest.mark.parametrize("notion", ["degree-2", "full-0.1", "smooth"])

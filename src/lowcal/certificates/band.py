@@ -13,11 +13,12 @@ from lowcal.certificates.finite_sample import bernstein, betting, hoeffding, mea
 from lowcal.certificates.panel import Panel
 from lowcal.certificates.score import Cumulants, Sums, cumulants, witness_sums
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
+from lowcal.notions.full import Full
 from lowcal.notions.smooth import GridSmooth, Smooth
 from lowcal.resampling import STEP, statistic
 from lowcal.simplex import FloatArray, leading
 from lowcal.threads import spread
-from lowcal.weights import Evaluated, Weight, evaluate
+from lowcal.weights import Cell, Evaluated, Weight, evaluate
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
@@ -25,13 +26,14 @@ METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """The moments v[c, s, a] with their standard errors and simultaneous limits."""
+    """The moments v[c, s, a] with their standard errors and simultaneous limits, and the sums behind them."""
 
     weights: Sequence[Weight]
     v: FloatArray
     standard_error: FloatArray
     lower: FloatArray
     upper: FloatArray
+    sums: Sums
 
     @property
     def half(self) -> FloatArray:
@@ -92,18 +94,19 @@ def band(
 ) -> Band:
     """Return the suprema of a panel with limits that hold together with the given confidence.
 
-    `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already.
+    `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already. Of the error
+    that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations.
     """
     beta = 1.0 - confidence
     if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
         drawn = draw(panel, notion, panel.believed, draws_for(beta), rng)
-    if not isinstance(notion, Finite):
+    if not isinstance(notion, Finite) or not (method == "bootstrap" or _is_listed(notion, panel.p.shape[1])):
         search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
         found = search(panel.p, panel.rho, panel.design)
         if method == "bootstrap":
             assert drawn is not None
             return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), None)
-        most = symmetrisation(panel, statistic(notion, panel.p, panel.design), beta, rng)
+        most = symmetrisation(panel, statistic(notion, panel.p, panel.design), beta / 2, rng)
         return Band(found, _intervals_around(panel, found, np.full(len(found.value), most), beta), None)
     known = constraints(panel, notion, confidence, method, rng, drawn)
     found = notion.norm(known.weights, known.v)
@@ -111,9 +114,14 @@ def band(
         return Band(found, _single_intervals(known), known)
     if method == "bootstrap":
         assert drawn is not None
-        return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), known)
+        return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn, known), known)
     deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
-    return Band(found, _intervals_around(panel, found, deviation, beta), known)
+    return Band(found, _intervals_around(panel, found, deviation, beta, known), known)
+
+
+def _is_listed(notion: Finite, d: int) -> bool:
+    """Whether a union bound over the constraints counts all of them, also those that no row shows."""
+    return not isinstance(notion, Full) or notion.lists_every_cell(d)
 
 
 # --- finitely many moments ----------------------------------------------------------------------------------
@@ -142,7 +150,7 @@ def constraints(
         lower, upper = _finite_sample(panel, U, sums, beta / 2, method, rng)
         most = mean_limit(panel.reach, panel, beta / 2)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
-    return Constraints(weights, sums.v, sums.standard_error, lower, upper)
+    return Constraints(weights, sums.v, sums.standard_error, lower, upper, sums.sums)
 
 
 def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
@@ -188,7 +196,9 @@ def _single_intervals(known: Constraints) -> list[Interval]:
 # --- any weight class: the deviation of the supremum itself -------------------------------------------------
 
 
-def _redrawn_intervals(panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws) -> list[Interval]:
+def _redrawn_intervals(
+    panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws, known: Constraints | None = None
+) -> list[Interval]:
     """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
 
     The draws have the noise of the believed labels. What they say of a class, its deviation in standard deviations of
@@ -196,7 +206,7 @@ def _redrawn_intervals(panel: Panel, notion: Notion, found: Suprema, beta: float
     changes but for what the rows say against f beyond their noise.
     """
     deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
-    weights, sums = _along(panel, found)
+    weights, sums = _along(panel, found, known)
     noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
     union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
     critical = np.where(is_drawn & (noise > 0.0), deviation / np.where(noise > 0.0, noise, 1.0), union)
@@ -224,27 +234,40 @@ def _grid_error(panel: Panel, notion: Notion) -> FloatArray | float:
     return GridSmooth(panel.p, panel.design, STEP).error(panel.rho) if isinstance(notion, Smooth) else 0.0
 
 
-def _intervals_around(panel: Panel, found: Suprema, deviation: FloatArray, beta: float) -> list[Interval]:
+def _intervals_around(
+    panel: Panel, found: Suprema, deviation: FloatArray, beta: float, known: Constraints | None = None
+) -> list[Interval]:
     """Return intervals of a given half-width around the suprema."""
-    weights, sums = _along(panel, found)
-    most = mean_limit(panel.reach, panel, beta)
+    weights, sums = _along(panel, found, known)
+    most = mean_limit(panel.reach, panel, beta / 2)
     return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
 
 
-def _along(panel: Panel, found: Suprema) -> tuple[list[Witness], Cumulants]:
+def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[list[Witness], Cumulants]:
     """Return the witnesses of all subpopulations without their signs, and their sums over the members."""
+    witnesses = [found.witness(j) for j in range(len(found.value))]
+    if known is not None and panel.p.shape[1] == 1 and all(isinstance(u, Cell) for u in known.weights):
+        return _along_cells(panel, witnesses, known)
 
-    def one(j: int) -> tuple[Witness, Sums]:
-        witness, c = found.witness(j), panel.design.column(j)
+    def one(j: int) -> tuple[float, Sums]:
+        c = panel.design.column(j)
         rows = np.flatnonzero(c)
-        W = witness(panel.p[rows])
+        W = witnesses[j](panel.p[rows])
         sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0  # w lies in [0, 1]^d: the sign is that of its values
-        sums = witness_sums(panel, c[rows], rows, sign * W)
-        return Witness(witness.weights, sign * witness.coefficients), sums
+        return sign, witness_sums(panel, c[rows], rows, sign * W)
 
-    both = spread(one, range(len(found.value)))
+    both = spread(one, range(len(witnesses)), len(panel.p))
     joined = Sums(*(np.array(column) for column in zip(*(sums for _, sums in both), strict=True)))
-    return [weight for weight, _ in both], Cumulants.of(joined, panel.energy, panel.is_label)
+    unsigned = [Witness(one.weights, sign * one.coefficients) for one, (sign, _) in zip(witnesses, both, strict=True)]
+    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label)
+
+
+def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:
+    """Return the same where a weight is a set of disjoint cells of a scalar: what they hold adds up."""
+    chosen = np.array([one.coefficients for one in witnesses]) != 0.0
+    joined = Sums(*(np.where(chosen, part, 0.0).sum(axis=(1, 2)) for part in known.sums))
+    unsigned = [Witness(one.weights, np.abs(one.coefficients)) for one in witnesses]
+    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label)
 
 
 def _intervals(

@@ -56,10 +56,11 @@ def draw(panel: Panel, notion: Notion, chance: FloatArray, draws: int, rng: np.r
     streams = rng.spawn(draws)
     if isinstance(notion, Finite) and notion.is_largest(panel.p.shape[1]):
         scores = Scores.of(panel, notion, chance)
-        both = spread(lambda own: scores.both(_drawn_moments(panel, scores.weights, chance, own)), streams)
+        both = spread(lambda own: scores.both(_drawn_moments(panel, scores.weights, chance, own)), streams, len(chance))
         return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]))
     compute = statistic(notion, panel.p, panel.design)
-    return Draws(np.array(spread(lambda own: compute.values(_residuals(panel, chance, own)), streams)), None)
+    suprema = spread(lambda own: compute.values(_residuals(panel, chance, own)), streams, len(chance))
+    return Draws(np.array(suprema), None)
 
 
 def _residuals(panel: Panel, chance: FloatArray, rng: np.random.Generator) -> FloatArray:

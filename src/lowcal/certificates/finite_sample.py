@@ -47,13 +47,13 @@ def bernstein(se: FloatArray, n: int, spread: float, n_pairs: int, beta: float) 
 
 
 def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
-    """Return upper confidence limits on means of terms in [0, 1]: mu_n + L + sqrt(L (L + 2 mu_n)).
+    """Return upper confidence limits on means of terms in [0, 1]: mu_n + L + sqrt(L (L + 2 mu_n)), or 1.
 
     L = ln(m / beta) max p_i. The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its
     solution for mu.
     """
     level = log(len(mean) / beta) * float(panel.weight.max())
-    return np.asarray(mean + level + np.sqrt(level * (level + 2.0 * mean)))
+    return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * mean)))
 
 
 def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
@@ -68,7 +68,7 @@ def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random
         signed = own.choice([-1.0, 1.0], len(rho))[:, None] * rho
         return float((compute.values(signed) + compute.error(signed)).max())
 
-    found = spread(draw, rng.spawn(draws))
+    found = spread(draw, rng.spawn(draws), len(rho))
     level = 2.0 * log(3.0 / beta) * panel.energy
     return 2.0 * float(np.mean(found)) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
 

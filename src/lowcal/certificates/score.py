@@ -14,6 +14,7 @@ by a share of s, which is one label in standard deviations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -101,15 +102,22 @@ class Cumulants:
 
     def variance(self, g: FloatArray) -> FloatArray:
         """Return the variance of v if E[Z] = g: sum p^2 (Z - g)^2 / (1 - sum p^2), its sums moved to g."""
-        spread = self._second(g) - np.square(g) * (2.0 * self.slope1 - self.energy)
-        left = 1.0 - self.energy
-        return np.maximum(spread, 0.0) / left if left > 1e-12 else np.full(np.shape(g), np.inf)
+        return self._variance(g, self._second(g))
 
     def skewness(self, g: FloatArray) -> FloatArray:
         """Return the skewness of v if E[Z] = g."""
+        second = self._second(g)
+        return self._skewness(g, second, self._variance(g, second))
+
+    def _variance(self, g: FloatArray, second: FloatArray) -> FloatArray:
+        left = 1.0 - self.energy
+        spread = second - np.square(g) * (2.0 * self.slope1 - self.energy)
+        return np.maximum(spread, 0.0) / left if left > 1e-12 else np.full(np.shape(g), np.inf)
+
+    def _skewness(self, g: FloatArray, second: FloatArray, variance: FloatArray) -> FloatArray:
         third = self.third + self.slope3 * (g - self.base)
-        third = third - 3.0 * g * self.energy * self._second(g) + 2.0 * g**3 * self.energy**2
-        return _ratio(third, self.variance(g) ** 1.5)
+        third = third - 3.0 * g * self.energy * second + 2.0 * g**3 * self.energy**2
+        return _ratio(third, variance**1.5)
 
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
@@ -119,7 +127,7 @@ class Cumulants:
         base, and the slopes of either kind of rows far from it. Of the sample's excess D, of variance R^2,
         D (1 - (2 R / D)^2) is added, or nothing.
         """
-        balance = np.clip(_ratio(self.slope2, self.steepest), -1.0, 1.0)
+        balance = self._balance
         along = balance * self.second + self.steepest * (g - self.base)
         moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
         moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
@@ -127,6 +135,11 @@ class Cumulants:
         error = self.error * np.maximum(_ratio(moved, self.second), 1.0)  # it grows with the number of events
         kept = excess * np.maximum(0.0, 1.0 - _ratio(4.0 * error, np.square(excess)))
         return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
+
+    @cached_property
+    def _balance(self) -> FloatArray:
+        """1 or -1 where all rows move the second moment the same way, and between them where they disagree."""
+        return np.clip(_ratio(self.slope2, self.steepest), -1.0, 1.0)
 
     @property
     def standard_error(self) -> FloatArray:
@@ -137,35 +150,35 @@ class Cumulants:
 
     def score(self, g: FloatArray, *, is_skewed: bool = True) -> FloatArray:
         """Return the normal score of v if E[Z] = g; infinite where v cannot be if g has no variance."""
-        variance = self.variance(g)
+        second = self._second(g)
+        variance = self._variance(g, second)
         t = np.divide(self.v - g, np.sqrt(variance), out=np.zeros(np.shape(g)), where=variance > 0.0)
-        z = normal_score(t, self.skewness(g)) if is_skewed else t
+        z = normal_score(t, self._skewness(g, second, variance)) if is_skewed else t
         gap = np.abs(self.v - g) > 1e-12 * (np.abs(self.v) + np.abs(g))
         return np.where((variance <= 0.0) & gap, np.copysign(np.inf, self.v - g), z)
 
     def limits(self, critical: FloatArray | float, *, is_skewed: bool = True) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest g in [-1, 1] whose score is within the critical value."""
-
-        step = np.maximum(self.standard_error, self.steepest) / 4.0
+        side = np.array([-1.0, 1.0]).reshape(2, *np.ones(self.v.ndim, dtype=int))
+        step = side * np.maximum(self.standard_error, self.steepest) / 4.0
 
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
             return np.abs(self.score(g, is_skewed=is_skewed)) <= critical
 
-        def search(side: float) -> FloatArray:
-            """Step outwards to the first g that is refused, then halve: far from v the score may come back."""
-            inside, outside = self.v.copy(), np.clip(self.v + side * step, -1.0, 1.0)
-            for _ in range(STEPS):
-                further = is_in(outside) & (np.abs(outside) < 1.0)
-                ahead = np.clip(self.v + GROWTH * (outside - self.v), -1.0, 1.0)
-                inside, outside = np.where(further, outside, inside), np.where(further, ahead, outside)
-            for _ in range(HALVINGS):
-                middle = (inside + outside) / 2
-                accepted = is_in(middle)
-                inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
-            return outside
-
-        is_known = self.sums.noise > 0.0  # without a row, or with outcomes that never vary, nothing is known
-        return np.where(is_known, search(-1.0), -1.0), np.where(is_known, search(1.0), 1.0)
+        # step outwards to the first g that is refused, then halve: far from v the score may come back
+        inside, outside = np.broadcast_to(self.v, step.shape), np.clip(self.v + step, -1.0, 1.0)
+        for _ in range(STEPS):
+            further = is_in(outside) & (np.abs(outside) < 1.0)
+            if not further.any():
+                break
+            ahead = np.clip(self.v + GROWTH * (outside - self.v), -1.0, 1.0)
+            inside, outside = np.where(further, outside, inside), np.where(further, ahead, outside)
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            accepted = is_in(middle)
+            inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
+        lower, upper = np.where(self.sums.noise > 0.0, outside, side)  # else nothing is known: no row, or no noise
+        return lower, upper
 
 
 def normal_score(t: FloatArray, skew: FloatArray) -> FloatArray:

@@ -78,9 +78,13 @@ class Full:
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
         """Return every cell for scalars, those that hold a row on the simplex or where there are many cells."""
-        if p.shape[1] > 1 or n_intervals(self.width) > MANY_CELLS:
+        if not self.lists_every_cell(p.shape[1]):
             return self.basis(p, 1.0)
         return _cells([[j] for j in range(n_intervals(self.width))], self.width)
+
+    def lists_every_cell(self, d: int) -> bool:
+        """Whether the constraints are known before any row: a union bound over those that hold a row proves nothing."""
+        return d == 1 and n_intervals(self.width) <= MANY_CELLS
 
     def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
         """Return the supremum from the moments of the cells."""
