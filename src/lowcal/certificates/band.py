@@ -11,7 +11,7 @@ import numpy as np
 from lowcal.certificates.draws import Draws, draw, draws_for, union_bound
 from lowcal.certificates.finite_sample import bernstein, betting, hoeffding, mean_limit, symmetrisation
 from lowcal.certificates.panel import Panel
-from lowcal.certificates.score import Cumulants, Sums, cumulants, witness_sums
+from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
 from lowcal.notions.full import Full
 from lowcal.notions.smooth import GridSmooth, Smooth
@@ -140,10 +140,9 @@ def constraints(
     U = evaluate(weights, panel.p)
     sums = cumulants(panel, U)
     if method == "bootstrap":
-        drawn_q = (
-            0.0 if drawn is None or drawn.scores is None else np.quantile(drawn.scores, confidence, method="higher")
-        )
-        q = float(drawn_q) or union_bound(sums.v.size, beta)  # draws of predictions that are all 0 or 1 show nothing
+        scores = np.zeros(1) if drawn is None or drawn.scores is None else drawn.scores
+        largest = float(np.quantile(scores, confidence, method="higher"))  # 0 if no label varies in most draws
+        q = max(largest, union_bound(1, beta)) if largest > 0.0 else union_bound(sums.v.size, beta)
         lower, upper = sums.limits(q)
         most = _most(panel, q)
     else:
@@ -201,16 +200,18 @@ def _redrawn_intervals(
 ) -> list[Interval]:
     """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
 
-    The draws have the noise of the believed labels. What they say of a class, its deviation in standard deviations of
-    the witness, is carried over to the variance that the witness has under any g: where the model is right, nothing
-    changes but for what the rows say against f beyond their noise.
+    The draws have the noise of the believed labels. What they say of a class, the normal score of its deviation along
+    the witness, is carried over to the variance and the skewness that the witness has under any g: where the model is
+    right, nothing changes. No class deviates by less than a single weight does.
     """
     deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
     weights, sums = _along(panel, found, known)
     noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
     union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
-    critical = np.where(is_drawn & (noise > 0.0), deviation / np.where(noise > 0.0, noise, 1.0), union)
-    lower, upper = sums.limits(critical, is_skewed=False)
+    t = np.copysign(deviation / np.where(noise > 0.0, noise, 1.0), sums.v)
+    score = np.maximum(np.abs(normal_score(t, sums.skewness(np.zeros_like(t)))), union_bound(1, beta))
+    critical = np.where(is_drawn & (noise > 0.0), score, union)
+    lower, upper = sums.limits(critical)
     is_empty = is_drawn & (noise <= 0.0)  # no weight shows anything: chance would have shown this much
     lower, upper = np.where(is_empty, -deviation, lower), np.where(is_empty, deviation, upper)
     return _intervals(found, weights, sums, lower, upper, _most(panel, np.maximum(critical, union)))
@@ -220,11 +221,15 @@ def deviations(suprema: FloatArray, beta: float) -> FloatArray:
     """Return for every c what its supremum exceeds, any of them, with probability beta, from draws (draws, m).
 
     Cube roots of the suprema are close to normal, whatever their skewness, so that a common quantile of their
-    standardised values treats rare and common outcomes alike.
+    standardised values treats rare and common outcomes alike. Every draw is standardised by the others, as the sample
+    is by all draws: by itself among them, it would look closer to their mean than the sample does.
     """
     root = np.cbrt(suprema)
     centre, spread_of = root.mean(axis=0), root.std(axis=0)
-    z = (root - centre) / np.where(spread_of > 0.0, spread_of, np.inf)
+    n = len(root)
+    off = (root - centre) / np.where(spread_of > 0.0, spread_of, np.inf)
+    others = np.maximum((1.0 - np.square(off) / (n - 1)) * (n - 1) / n, np.finfo(float).tiny)
+    z = off / np.sqrt(others)
     q = float(np.quantile(z.max(axis=1), 1.0 - beta, method="higher"))
     return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)
 
@@ -259,7 +264,7 @@ def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[lis
     both = spread(one, range(len(witnesses)), len(panel.p))
     joined = Sums(*(np.array(column) for column in zip(*(sums for _, sums in both), strict=True)))
     unsigned = [Witness(one.weights, sign * one.coefficients) for one, (sign, _) in zip(witnesses, both, strict=True)]
-    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label)
+    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label, is_chosen=True)
 
 
 def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:
@@ -267,7 +272,7 @@ def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> 
     chosen = np.array([one.coefficients for one in witnesses]) != 0.0
     joined = Sums(*(np.where(chosen, part, 0.0).sum(axis=(1, 2)) for part in known.sums))
     unsigned = [Witness(one.weights, np.abs(one.coefficients)) for one in witnesses]
-    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label)
+    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label, is_chosen=True)
 
 
 def _intervals(

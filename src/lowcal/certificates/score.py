@@ -80,20 +80,24 @@ class Cumulants:
     regression: FloatArray
     error: FloatArray
     energy: float
+    is_chosen: bool
 
     @classmethod
-    def of(cls, sums: Sums, energy: float, is_label: bool) -> Cumulants:
-        """Choose where moments are known best: for labels where they have the believed probabilities, else at v."""
+    def of(cls, sums: Sums, energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
+        """Choose where moments are known best: for labels where they have the believed probabilities, else at v.
+
+        `is_chosen` says that the sample chose Z, as the one with the largest v of many.
+        """
         moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
         one, two, three, steepest = (_ratio(part, sums.shift) for part in moved)
         nothing = np.zeros_like(sums.v)
         if not is_label:
             known = sums.v, sums.second, sums.base3, one, two, three, steepest
-            return cls(sums, *known, nothing, nothing, nothing, energy)
+            return cls(sums, *known, nothing, nothing, nothing, energy, is_chosen)
         slope = _ratio(sums.noise3, sums.noise)
         error = np.maximum(sums.square - slope * sums.noise3, 0.0)
         known = sums.base, sums.base2, sums.base3, one, two, three, steepest
-        return cls(sums, *known, sums.second - sums.base2, slope, error, energy)
+        return cls(sums, *known, sums.second - sums.base2, slope, error, energy, is_chosen)
 
     @property
     def v(self) -> FloatArray:
@@ -125,7 +129,8 @@ class Cumulants:
         It moves along a straight line where all rows move it the same way. Where some raise it and others lower it, as
         predictions near 0 and near 1 do, those that lower it run out of noise: a hyperbola with the same slope at the
         base, and the slopes of either kind of rows far from it. Of the sample's excess D, of variance R^2,
-        D (1 - (2 R / D)^2) is added, or nothing.
+        D (1 - (2 R / D)^2) is added, or nothing; if the sample chose Z, the share g / v of it: the more freely it
+        chose, the larger its second moment, also where f is right.
         """
         balance = self._balance
         along = balance * self.second + self.steepest * (g - self.base)
@@ -134,6 +139,8 @@ class Cumulants:
         excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
         error = self.error * np.maximum(_ratio(moved, self.second), 1.0)  # it grows with the number of events
         kept = excess * np.maximum(0.0, 1.0 - _ratio(4.0 * error, np.square(excess)))
+        if self.is_chosen:
+            kept = kept * np.clip(_ratio(g * np.sign(self.v), np.abs(self.v)), 0.0, 1.0)
         return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
 
     @cached_property
@@ -148,22 +155,22 @@ class Cumulants:
         left = 1.0 - self.energy
         return np.sqrt(np.maximum(spread, 0.0) / left) if left > 1e-12 else np.full(np.shape(self.v), np.inf)
 
-    def score(self, g: FloatArray, *, is_skewed: bool = True) -> FloatArray:
+    def score(self, g: FloatArray) -> FloatArray:
         """Return the normal score of v if E[Z] = g; infinite where v cannot be if g has no variance."""
         second = self._second(g)
         variance = self._variance(g, second)
         t = np.divide(self.v - g, np.sqrt(variance), out=np.zeros(np.shape(g)), where=variance > 0.0)
-        z = normal_score(t, self._skewness(g, second, variance)) if is_skewed else t
+        z = normal_score(t, self._skewness(g, second, variance))
         gap = np.abs(self.v - g) > 1e-12 * (np.abs(self.v) + np.abs(g))
         return np.where((variance <= 0.0) & gap, np.copysign(np.inf, self.v - g), z)
 
-    def limits(self, critical: FloatArray | float, *, is_skewed: bool = True) -> tuple[FloatArray, FloatArray]:
+    def limits(self, critical: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest g in [-1, 1] whose score is within the critical value."""
         side = np.array([-1.0, 1.0]).reshape(2, *np.ones(self.v.ndim, dtype=int))
         step = side * np.maximum(self.standard_error, self.steepest) / 4.0
 
         def is_in(g: FloatArray) -> NDArray[np.bool_]:
-            return np.abs(self.score(g, is_skewed=is_skewed)) <= critical
+            return np.abs(self.score(g)) <= critical
 
         # step outwards to the first g that is refused, then halve: far from v the score may come back
         inside, outside = np.broadcast_to(self.v, step.shape), np.clip(self.v + step, -1.0, 1.0)
