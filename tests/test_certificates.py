@@ -15,6 +15,7 @@ from scipy.stats import norm, poisson
 import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
 from lowcal.certificates.band import _along, deviations
+from lowcal.certificates.draws import draw
 from lowcal.certificates.finite_sample import _phi, mean_limit
 from lowcal.certificates.score import Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
@@ -131,6 +132,47 @@ def test_what_the_rows_say_against_f_counts_beyond_its_noise():
         y = (rng.random((n, 1)) < truth).astype(float)
         sums = cumulants(Panel(y, f, np.full(n, 1 / n), C, ("all",)), np.ones((n, 1)))
         assert sums._second(sums.v).item() == pytest.approx(factor * 0.95 * 0.05 / n, rel=0.05)
+
+
+def test_the_noise_of_the_second_moment_beside_what_it_shares_with_the_estimate():
+    """Labels drawn anew: sum p^2 Z^2 - regression v has the variance that the rows' excess is judged by."""
+    panel = replace(sample(40, 1, 2, 4), p=np.random.default_rng(4).beta(2, 8, (40, 1)))
+    U = np.ones((40, 1))
+    rng, left, known = np.random.default_rng(5), [], None
+    for _ in range(4000):
+        drawn = replace(panel, y=(rng.random((40, 1)) < panel.p).astype(float))
+        known = cumulants(drawn, U)
+        left.append(known.sums.second - _plain(drawn, U).regression * known.v)
+    wanted = _plain(panel, U).error
+    np.testing.assert_allclose(np.var(left, axis=0), wanted, rtol=0.1)
+    assert (wanted < 0.8 * known.sums.square).all()  # v and the second moment share much of their noise
+
+
+def _plain(panel: Panel, U: np.ndarray):
+    """Return the cumulants of a panel whose labels are what f says on average."""
+    return cumulants(replace(panel, y=panel.p), U)
+
+
+def test_a_perfect_model_is_believed():
+    """Its residuals exceed what f allows in half of the samples, and by two standard errors in few."""
+    believed = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        p = rng.beta(2, 2, (400, 1))
+        panel = replace(sample(400, 1, 1, 0), y=(rng.random((400, 1)) < p).astype(float), p=p)
+        believed.append(panel.is_believed)
+    assert sum(believed) >= 36
+
+
+def test_the_mass_of_everyone_is_known_and_signs_reach_further_than_their_mass():
+    panel = sample(300, 1, 2, 8)
+    c = panel.design.column(1)
+    wanted = sqrt((panel.weight**2 * (c - panel.weight @ c) ** 2).sum())
+    assert panel.mass_error[0] == pytest.approx(0.0, abs=1e-9)
+    assert panel.mass_error[1] == pytest.approx(wanted, rel=0.1)
+    signed = replace(panel, design=Matrix(np.column_stack([np.ones(300), np.where(np.arange(300) % 2, 1.0, -1.0)])))
+    assert signed.reach.tolist() == pytest.approx([1.0, 1.0])
+    assert panel.reach.tolist() == pytest.approx(panel.mass.tolist())
 
 
 def test_a_normal_score_is_that_of_a_gamma_and_takes_a_part_of_one_label_off():
@@ -322,6 +364,35 @@ def test_deviations_are_exceeded_by_one_draw_in_twenty():
     assert (suprema > limit).any(axis=1).mean() == pytest.approx(0.05, abs=0.002)
     alone = (suprema > limit).mean(axis=0)
     assert alone.min() > 0.004  # each takes its part of the misses, rare or not
+
+
+def test_few_draws_say_as_much_of_a_sample_as_of_each_other():
+    """Standardised by all draws, itself among them, a draw looks smaller than the sample: 17% exceeded them."""
+    rng = np.random.default_rng(0)
+    exceeded = []
+    for _ in range(1500):
+        suprema = np.abs(rng.normal(size=(40, 30))) ** 3
+        exceeded.append((suprema[0] > deviations(suprema[1:], 0.05)).any())
+    assert np.mean(exceeded) == pytest.approx(0.05, abs=0.017)
+
+
+def test_a_sample_that_chose_its_weights_is_judged_by_what_f_says_of_them():
+    """Every row has a cell of its own, so that its label chooses its weight, and the second moment is far above what f
+    says of it. At g = 0 that is chance, and counts for nothing; at g = v it counts in full.
+    """
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(5), 200)
+    y = np.eye(5)[(rng.random(200)[:, None] > p.cumsum(axis=1)).sum(axis=1).clip(max=4)]
+    panel = Panel(y, p, np.full(200, 1 / 200), Matrix(np.ones((200, 1))), ("everyone",))
+    found = Full(0.05).suprema(p, panel.rho, panel.design)
+    chosen = _along(panel, found, None)[1]
+    free = replace(chosen, is_chosen=False)
+    nothing = np.zeros(1)
+    assert chosen.variance(nothing) == pytest.approx(chosen.sums.noise / (1 - panel.energy))
+    assert free.variance(nothing) > 1.5 * chosen.variance(nothing)
+    assert chosen.variance(chosen.v) == pytest.approx(free.variance(chosen.v))
+    assert found.value[0] < deviations(draw(panel, Full(0.05), p, 99, rng).suprema, 0.05)[0]
+    assert band(panel, Full(0.05), 0.95, "bootstrap", rng).lower[0] == 0.0
 
 
 @pytest.mark.parametrize("notion", [LowDegree(2), Full(0.25), Smooth()], ids=str)
