@@ -44,11 +44,13 @@ def union_bound(n_constraints: int, beta: float) -> float:
 class Draws:
     """The suprema of every draw and subpopulation, (draws, m), and the largest score of every draw.
 
-    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size.
+    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size, and
+    `scored` is what they were computed by.
     """
 
     suprema: FloatArray
-    scores: FloatArray | None
+    scores: FloatArray | None = None
+    scored: Scores | None = None
 
 
 def draw(panel: Panel, notion: Notion, chance: FloatArray, draws: int, rng: np.random.Generator) -> Draws:
@@ -57,10 +59,10 @@ def draw(panel: Panel, notion: Notion, chance: FloatArray, draws: int, rng: np.r
     if isinstance(notion, Finite) and notion.is_largest(panel.p.shape[1]):
         scores = Scores.of(panel, notion, chance)
         both = spread(lambda own: scores.both(_drawn_moments(panel, scores.weights, chance, own)), streams, len(chance))
-        return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]))
+        return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
     compute = statistic(notion, panel.p, panel.design)
     suprema = spread(lambda own: compute.values(_residuals(panel, chance, own)), streams, len(chance))
-    return Draws(np.array(suprema), None)
+    return Draws(np.array(suprema))
 
 
 def _residuals(panel: Panel, chance: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.certificates.draws import Draws, Scores, draw
+from lowcal.certificates.draws import Draws, draw
 from lowcal.certificates.panel import Panel
 from lowcal.moments import moments_at
-from lowcal.notions.base import Finite, Notion
+from lowcal.notions.base import Notion
 from lowcal.resampling import statistic
 from lowcal.simplex import FloatArray
 
@@ -37,13 +37,11 @@ def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Ge
     largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones.
     """
     drawn = draw(panel, notion, panel.p, draws, rng)
-    if drawn.scores is None:
+    if drawn.scores is None or drawn.scored is None:
         observed = statistic(notion, panel.p, panel.design).values(panel.rho)
         T = _largest_scores(np.vstack([observed, drawn.suprema]))
     else:
-        assert isinstance(notion, Finite)
-        scores = Scores.of(panel, notion, panel.p)
-        observed, score = scores.both(moments_at(panel.design, scores.weights, panel.p, panel.rho))
+        observed, score = drawn.scored.both(moments_at(panel.design, drawn.scored.weights, panel.p, panel.rho))
         T = np.append(score, drawn.scores)
     least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
     p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan

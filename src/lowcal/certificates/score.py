@@ -231,9 +231,10 @@ def label_noise(panel: Panel, chance: FloatArray) -> Noise:
 
 def _label_noise(f: FloatArray, chance: FloatArray) -> Noise:
     """With h = q (1 - q): h, h (1 - 2f), h (1 - 3f + 3f^2), h (1 - 2f)^2, as z is 1 - f or, with 1 - q, -f."""
-    h, skew = chance * (1.0 - chance), 1.0 - 2.0 * f
-    means = (chance * (1.0 - f) ** k + (1.0 - chance) * (-f) ** k for k in (1, 2, 3))
-    return Noise(h, h * skew, h * (1.0 - 3.0 * f * (1.0 - f)), h * skew**2, *means)
+    h, square, skew = chance * (1.0 - chance), f * f, 1.0 - 2.0 * f
+    cube = 1.0 - 3.0 * (f - square)  # (1 - f)^3 + f^3
+    means = chance - f, square + chance * skew, chance * cube - square * f
+    return Noise(h, h * skew, h * cube, h * skew * skew, *means)
 
 
 def _powers(z: FloatArray) -> Noise:
