@@ -562,7 +562,7 @@ def test_smooth_weights_of_several_classes_are_bracketed_for_few_rows(n, monkeyp
     wanted = {round(float(every.violation[0]), 4), round(float(every.upper[0]), 4)}
     assert set(figures) == wanted
     assert report.violation <= every.violation[0] + 1e-12
-    monkeypatch.setattr(auditing, "BRACKET_ROWS", 10)
+    monkeypatch.setattr(auditing, "BRACKET", 10)
     assert audit(d.y, d.p, notion="smooth", random_state=0).notes[0].endswith("its own probability.")
 
 

@@ -125,8 +125,9 @@ def measure(
 #: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.
 SEARCHES = 3
 JUDGED = 10
-#: Up to so many rows, an audit of smooth weights with several classes also brackets those of all probabilities at once.
-BRACKET_ROWS = 20_000
+#: Up to so many rows times the square of the number of classes, an audit of smooth weights with several classes also
+#: brackets those of all probabilities at once.
+BRACKET = 200_000
 #: The chance with which a detectable violation is seen.
 POWER = 0.8
 
@@ -304,7 +305,7 @@ def _notes(
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
     note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
-    if len(panel.p) > BRACKET_ROWS:
+    if panel.p.size * panel.p.shape[1] > BRACKET:
         return f"{note}."
     j = found.found.worst
     every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))

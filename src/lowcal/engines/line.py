@@ -152,15 +152,17 @@ def solve_line(
     return float(np.sum(r * w)), w
 
 
-def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0) -> FloatArray:
+def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0, *, passes: Passes | None = None) -> FloatArray:
     """Return V for every row of R, on the same points v: many small problems at once, without their weights.
+
+    `passes` are chosen by the size of all of them unless given.
 
     >>> solve_lines(np.array([0.2, 0.8]), np.array([[-0.5, 0.5], [1.0, -1.0], [0.0, 2.0]])).round(12).tolist()
     [0.3, 0.6, 2.0]
     """
     W, gaps, R = np.zeros(R.shape), _gaps(v, lip), np.ascontiguousarray(R)
     left = np.arange(len(R))
-    passes = passes_for(R.size)
+    passes = passes_for(R.size) if passes is None else passes
     if passes.compiled:
         from lowcal.engines import compiled
 

@@ -263,7 +263,7 @@ class GridSmooth:
 
     def part(self, a: int, R: FloatArray) -> FloatArray:
         """Return what coordinate a adds to the suprema, for residuals R[k, point] summed up over the points."""
-        value = solve_lines(self._rounded[a].v, R, self._lip)
+        value = solve_lines(self._rounded[a].v, R, self._lip, passes=self._passes)
         return value + np.maximum(0.0, -R.sum(axis=1)) if self.p.shape[1] == 1 else value
 
     def error(self, rho: FloatArray) -> FloatArray:
@@ -277,6 +277,11 @@ class GridSmooth:
     @property
     def _lip(self) -> float:
         return 1.0 if self.p.shape[1] == 1 else 2.0
+
+    @cached_property
+    def _passes(self) -> Passes:
+        """Chosen by the points of all coordinates: many classes have few points each."""
+        return passes_for(self.design.shape[1] * sum(len(rounded.v) for rounded in self._rounded))
 
     @cached_property
     def _rounded(self) -> list[_Rounded]:
