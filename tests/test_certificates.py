@@ -15,9 +15,9 @@ from scipy.stats import norm, poisson
 import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
 from lowcal.certificates.band import _along, deviations
-from lowcal.certificates.draws import draw
+from lowcal.certificates.draws import Scores, draw
 from lowcal.certificates.finite_sample import _phi, mean_limit
-from lowcal.certificates.score import Sums, cumulants, normal_score, witness_sums
+from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
@@ -132,6 +132,32 @@ def test_what_the_rows_say_against_f_counts_beyond_its_noise():
         y = (rng.random((n, 1)) < truth).astype(float)
         sums = cumulants(Panel(y, f, np.full(n, 1 / n), C, ("all",)), np.ones((n, 1)))
         assert sums._second(sums.v).item() == pytest.approx(factor * 0.95 * 0.05 / n, rel=0.05)
+
+
+def test_the_second_moment_by_hand():
+    """It moves from 1 to 2; of an excess of 10 - 1 - 0.5 remain 8.5 (1 - 4 * 2 / 8.5^2), half of it if Z was chosen."""
+    one, nothing = np.ones(1), np.zeros(1)
+    sums = Sums(*(2.0 * one if name == "v" else nothing for name in Sums._fields))
+    moments = nothing, one, nothing, nothing, one, nothing, one
+    known = Cumulants(sums, *moments, excess=10.0 * one, regression=0.5 * one, error=one, energy=0.0, is_chosen=False)
+    kept = 8.5 - 8.0 / 8.5
+    assert known._second(one) == pytest.approx(2.0 + kept)
+    assert replace(known, is_chosen=True)._second(one) == pytest.approx(2.0 + kept / 2)
+    assert replace(known, is_chosen=True)._second(-one) == pytest.approx(0.0)
+    assert replace(known, excess=2.0 * one)._second(nothing) == pytest.approx(1.0)  # within its noise
+    both = replace(known, slope2=0.6 * one, error=nothing)  # some rows raise it, and others lower it
+    assert both._second(one) == pytest.approx(np.hypot(1.6, 0.8))
+
+
+def test_scores_of_draws_are_those_of_binomials():
+    n, f = 500, 0.03
+    panel = Panel(np.zeros((n, 1)), np.full((n, 1), f), np.full(n, 1 / n), Matrix(np.ones((n, 1))), ("all",))
+    scores = Scores.of(panel, Multiaccuracy(), panel.p)
+    assert scores.variance.item() == pytest.approx(f * (1 - f) / n)
+    assert scores.skewness.item() == pytest.approx((1 - 2 * f) / sqrt(n * f * (1 - f)))
+    value, score = scores.both(np.full((1, 1, 1), -f))
+    assert value.item() == pytest.approx(f)
+    assert score == pytest.approx(-normal_score(-f / np.sqrt(scores.variance), scores.skewness).item())
 
 
 def test_the_noise_of_the_second_moment_beside_what_it_shares_with_the_estimate():
