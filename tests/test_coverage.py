@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import kstest
 
 from lowcal.certificates import band, null_test
+from lowcal.engines import line
 from lowcal.notions import LowDegree
 from worlds import Population, perfect, thirty_groups
 
@@ -72,7 +73,8 @@ def opposed(n: int, seed: int = 0) -> Population:
 
 @pytest.fixture
 def audits(monkeypatch):
-    """The cases of benchmarks/intervals.py."""
+    """The cases of benchmarks/intervals.py, with compiled passes at every size: thousands of audits are made here."""
+    monkeypatch.setattr(line, "COMPILE_FROM", 0)
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
     return importlib.import_module("intervals")
 
