@@ -54,6 +54,17 @@ def test_the_baseline_is_compared_over_seeds(load, capsys):
     assert "lowcal defaults (degree-2, alpha 0.01): worse in" in printed
 
 
+def test_coverage_of_a_case_is_counted(load, capsys):
+    chosen = ["--data-sets", "2", "--notions", "degree-2", "--processes", "1", "p = .3", "100 rows"]
+    load("intervals").main(chosen)
+    printed = capsys.readouterr().out
+    for case in ("p = .3, truth .35, 300 rows", "f ~ Beta(2, 2), 5 groups, 100 rows"):
+        rows = cells(printed, case)
+        assert [row[2] for row in rows] == ["bootstrap", "exact"]
+        assert float(rows[0][-1]) < float(rows[1][-1])  # what holds for every number of rows is wider
+        assert all(0.0 <= float(share) <= 1.0 for row in rows for share in row[3:7])
+
+
 def test_a_pass_is_set_against_its_limit(load):
     latency = load("latency")
     shown = latency.roofline(2_000, 800_000)
