@@ -1,6 +1,6 @@
 """How often all intervals of an audit hold at once, on data whose truth is known; 95% is stated.
 
-Run: python benchmarks/intervals.py [--data-sets 1000] [--notions degree-2,smooth] [--methods bootstrap,exact] [case ...]
+Run: python benchmarks/intervals.py [--data-sets 1000] [--notions degree-2,smooth] [--methods exact] [case ...]
 """
 
 import argparse
