@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from math import log, sqrt
 
@@ -14,13 +15,14 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.certificates.band import _along, deviations
+from lowcal.certificates.band import _along, _most, deviations
 from lowcal.certificates.draws import Scores, draw
 from lowcal.certificates.finite_sample import _phi, mean_limit
 from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
+from lowcal.notions.smooth import GridSmooth
 from lowcal.resampling import Statistic, statistic
 from lowcal.weights import CellIds, evaluate
 from worlds import perfect, thirty_groups
@@ -419,6 +421,26 @@ def test_a_sample_that_chose_its_weights_is_judged_by_what_f_says_of_them():
     assert chosen.variance(chosen.v) == pytest.approx(free.variance(chosen.v))
     assert found.value[0] < deviations(draw(panel, Full(0.05), p, 99, rng).suprema, 0.05)[0]
     assert band(panel, Full(0.05), 0.95, "bootstrap", rng).lower[0] == 0.0
+
+
+def test_a_group_without_a_row_may_have_a_mass_all_the_same():
+    n = 400
+    empty = np.column_stack([np.ones(n), np.zeros(n), np.arange(n) < 40]).astype(float)
+    panel = replace(sample(n, 1, 1, 2, even=True), design=Matrix(empty), names=("all", "none", "tenth"))
+    most = _most(panel, 2.0)
+    assert most[:2].tolist() == pytest.approx([1.0, 4.0 / n])
+    rare = 2.0 / n
+    assert most[2] == pytest.approx(0.1 + rare + sqrt(4.0 * (0.1 / n - 0.01 / n) + rare**2))
+
+
+def test_what_rounding_may_cost_a_redrawn_supremum_is_added(monkeypatch):
+    panel = sample(400, 1, 2, 5, even=True)
+    before = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
+    monkeypatch.setattr(sys.modules[_along.__module__], "STEP", 1 / 4)  # the draws know nothing of it
+    rounded = GridSmooth(panel.p, panel.design, 1 / 4).error(panel.rho)
+    after = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
+    assert (rounded > 0.004).all()
+    np.testing.assert_allclose(after - before, rounded, rtol=0.35)
 
 
 @pytest.mark.parametrize("notion", [LowDegree(2), Full(0.25), Smooth()], ids=str)
