@@ -84,7 +84,7 @@ CASES: dict[str, Callable[[np.random.Generator], Sample]] = {
     ),
     "3 classes, uniform, 5 groups, 300 rows": lambda rng: perfect(rng.dirichlet(np.ones(3), 300), 5, rng),
     "5 classes, uniform, 5 groups, 500 rows": lambda rng: perfect(rng.dirichlet(np.ones(5), 500), 5, rng),
-    # none of these was looked at before the method was settled
+    # no constant was chosen with these in sight
     "f ~ Beta(1, 30), groups of 4 to 30%, 4,000 rows": lambda rng: perfect(
         rng.beta(1, 30, 4_000), rng.geometric(0.3, 4_000).clip(max=7), rng
     ),
