@@ -10,6 +10,7 @@ import scipy.linalg  # noqa: F401 - SciPy brings a BLAS of its own: both are loa
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lowcal
+from lowcal import threads
 
 #: BLAS splits a scalar product from 10,000 rows on.
 N = 12_000
@@ -77,6 +78,17 @@ def test_same_bytes_with_any_number_of_blas_threads_and_in_any_thread(name, tmp_
         worker = pool.submit(everything, rows, options, tmp_path / "model.json").result()
     assert [part for part in alone if two[part] != alone[part]] == []
     assert [part for part in alone if worker[part] != alone[part]] == []
+
+
+@pytest.mark.parametrize("notion", ["degree-2", "smooth", "full-0.1"])
+@pytest.mark.parametrize("method", ["bootstrap", "exact"])
+def test_same_bytes_with_draws_on_one_thread_or_on_several(notion, method, monkeypatch):
+    data = lowcal.datasets.make_miscalibrated(600, random_state=0)
+    reports = []
+    for many in (10**9, 0):
+        monkeypatch.setattr(threads, "MANY_ROWS", many)
+        reports.append(lowcal.audit(data.y, data.p, data.X, notion=notion, method=method, random_state=0).to_json())
+    assert reports[0] == reports[1]
 
 
 @pytest.fixture

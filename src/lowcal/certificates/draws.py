@@ -9,14 +9,14 @@ from statistics import NormalDist
 import numpy as np
 
 from lowcal.certificates.panel import Panel
-from lowcal.certificates.score import label_noise, normal_score
+from lowcal.certificates.score import label_noise, normal_score, raised
 from lowcal.engines.reference import rows_in_cache
 from lowcal.moments import MomentSums, moments
 from lowcal.notions.base import Finite, Notion
 from lowcal.resampling import redraw_labels, statistic
 from lowcal.simplex import FloatArray
 from lowcal.threads import spread
-from lowcal.weights import Cell, CellIds, Weight, evaluate
+from lowcal.weights import Cell, Weight, evaluate
 
 #: At least this many draws lie beyond a quantile that is taken from them.
 BEYOND = 5
@@ -104,7 +104,7 @@ class Scores:
         U = evaluate(weights, panel.p)
         w, noise = panel.weight[:, None], label_noise(panel, chance)
         second, third = (
-            moments(panel.design.power(k), U if isinstance(U, CellIds) else U**k, w**k * one)
+            moments(panel.design.power(k), raised(U, k), raised(w, k) * one)
             for k, one in ((2, noise.one), (3, noise.two))
         )
         safe = np.where(second > 0.0, second, 1.0)

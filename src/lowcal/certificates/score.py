@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,17 +249,31 @@ def cumulants(panel: Panel, U: Evaluated) -> Cumulants:
     v, cross, shift, shift1, base = _sums(panel, U, 1, *first)
     twice = rho**2, *(w**2 * one for one in (noise.one, noise.two, np.abs(noise.two), noise.mean2))
     second, noise2, shift2, steep, base2 = _sums(panel, U, 2, *twice)
-    noise3, shift3, base3 = _sums(panel, U, 3, *(w**3 * one for one in (noise.two, noise.three, noise.mean3)))
-    (square,) = _sums(panel, U, 4, w**4 * noise.square)
+    thrice = (raised(w, 3) * one for one in (noise.two, noise.three, noise.mean3))
+    noise3, shift3, base3 = _sums(panel, U, 3, *thrice)
+    (square,) = _sums(panel, U, 4, raised(w, 4) * noise.square)
     sums = Sums(v, cross, second, noise2, noise3, square, shift, shift1, shift2, shift3, steep, base, base2, base3)
     return Cumulants.of(sums, panel.energy, panel.is_label)
 
 
+@overload
+def raised(U: FloatArray, power: int) -> FloatArray: ...
+@overload
+def raised(U: Evaluated, power: int) -> Evaluated: ...
+def raised(U: Evaluated, power: int) -> Evaluated:
+    """Return U to a small power, by products: NumPy takes logarithms above the second. Indicators stay as they are."""
+    if isinstance(U, CellIds):
+        return U
+    result = U
+    for _ in range(power - 1):
+        result = result * U
+    return result
+
+
 def _sums(panel: Panel, U: Evaluated, power: int, *columns: FloatArray) -> list[FloatArray]:
     """Return sum_i c^k u_s^k r_ia for each of several r."""
-    raised = U if isinstance(U, CellIds) or power == 1 else U**power
     design = panel.design if power == 1 else panel.design.power(power)
-    total = moments(design, raised, np.hstack(columns))
+    total = moments(design, raised(U, power), np.hstack(columns))
     return np.split(total, len(columns), axis=2)
 
 
