@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from math import log, sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from scipy.stats import norm, poisson
 
 import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.certificates.band import _along, _most, deviations
-from lowcal.certificates.draws import Scores, draw
+from lowcal.certificates.band import Interval, _along, _intervals, _most, deviations
+from lowcal.certificates.draws import Draws, Scores, draw, union_bound
 from lowcal.certificates.finite_sample import _phi, mean_limit
 from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
+from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import GridSmooth
 from lowcal.resampling import Statistic, statistic
 from lowcal.weights import CellIds, evaluate
@@ -421,6 +423,31 @@ def test_a_sample_that_chose_its_weights_is_judged_by_what_f_says_of_them():
     assert chosen.variance(chosen.v) == pytest.approx(free.variance(chosen.v))
     assert found.value[0] < deviations(draw(panel, Full(0.05), p, 99, rng).suprema, 0.05)[0]
     assert band(panel, Full(0.05), 0.95, "bootstrap", rng).lower[0] == 0.0
+
+
+def test_draws_that_show_nothing_leave_a_union_bound():
+    panel = sample(300, 1, 6, 2, even=True)
+    drawn = Draws(np.zeros((99, 6)), np.zeros(99))
+    found = constraints(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(0), drawn)
+    q = union_bound(6, 0.05)
+    lower, upper = cumulants(panel, np.ones((300, 1))).limits(q)
+    most = _most(panel, q)[:, None, None]
+    np.testing.assert_allclose(found.lower, np.maximum(lower, -most))
+    np.testing.assert_allclose(found.upper, np.minimum(upper, most))
+
+
+def test_an_interval_below_zero_has_its_sizes_turned_around():
+    one = Interval(Witness((), np.zeros((0, 1))), -0.3, 0.05, -0.4, -0.2)
+    assert (one.least, one.greatest) == (0.2, 0.4)
+
+
+def test_the_outer_limit_leaves_room_for_what_a_bracket_does_not_tell():
+    found = Suprema(np.array([0.1, 0.1]), np.array([0.15, 0.1]), np.zeros(2), lambda _: None)
+    sums = SimpleNamespace(v=np.array([0.1, -0.1]), standard_error=np.zeros(2))
+    lower, upper = np.array([0.05, -0.13]), np.array([0.13, -0.05])
+    up, down = _intervals(found, [None, None], sums, lower, upper, np.ones(2))
+    assert (up.lower, up.upper) == pytest.approx((0.05, 0.18))
+    assert (down.lower, down.upper) == pytest.approx((-0.13, -0.05))
 
 
 def test_a_group_without_a_row_may_have_a_mass_all_the_same():
