@@ -425,15 +425,24 @@ def test_a_sample_that_chose_its_weights_is_judged_by_what_f_says_of_them():
     assert band(panel, Full(0.05), 0.95, "bootstrap", rng).lower[0] == 0.0
 
 
-def test_draws_that_show_nothing_leave_a_union_bound():
+@pytest.mark.parametrize(("score", "q"), [(0.0, union_bound(6, 0.05)), (0.5, union_bound(1, 0.05)), (2.5, 2.5)])
+def test_draws_that_show_nothing_leave_a_union_bound_and_none_ask_for_less_than_one_interval(score, q):
     panel = sample(300, 1, 6, 2, even=True)
-    drawn = Draws(np.zeros((99, 6)), np.zeros(99))
+    drawn = Draws(np.zeros((99, 6)), np.full(99, score))
     found = constraints(panel, Multiaccuracy(), 0.95, "bootstrap", np.random.default_rng(0), drawn)
-    q = union_bound(6, 0.05)
     lower, upper = cumulants(panel, np.ones((300, 1))).limits(q)
     most = _most(panel, q)[:, None, None]
     np.testing.assert_allclose(found.lower, np.maximum(lower, -most))
     np.testing.assert_allclose(found.upper, np.minimum(upper, most))
+
+
+def test_no_class_deviates_by_less_than_a_single_weight(monkeypatch):
+    panel = sample(300, 1, 2, 2, even=True)
+    monkeypatch.setattr(sys.modules[_along.__module__], "deviations", lambda suprema, beta: np.full(2, 1e-9))
+    found = band(panel, Full(0.25), 0.95, "bootstrap", np.random.default_rng(0))
+    known = _along(panel, found.found, found.constraints)[1]
+    lower, upper = known.limits(union_bound(1, 0.05))
+    np.testing.assert_allclose(found.upper, np.maximum(upper, -lower))
 
 
 def test_an_interval_below_zero_has_its_sizes_turned_around():
