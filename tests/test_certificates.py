@@ -445,6 +445,27 @@ def test_no_class_deviates_by_less_than_a_single_weight(monkeypatch):
     np.testing.assert_allclose(found.upper, np.maximum(upper, -lower))
 
 
+def test_intervals_of_mirrored_labels_are_mirrored(monkeypatch):
+    """Rare labels are skewed to one side, frequent ones to the other."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 18, (400, 1))
+    panel = replace(sample(400, 1, 2, 2, even=True), p=p, y=(rng.random((400, 1)) < p + 0.05).astype(float))
+    mirrored = replace(panel, y=1 - panel.y, p=1 - p)
+    monkeypatch.setattr(sys.modules[_along.__module__], "deviations", lambda suprema, beta: np.full(2, 0.04))
+    one, other = (band(rows, Full(0.25), 0.95, "bootstrap", np.random.default_rng(0)) for rows in (panel, mirrored))
+    for here, there in zip(one.intervals, other.intervals, strict=True):
+        assert (there.lower, there.upper) == pytest.approx((-here.upper, -here.lower), rel=1e-6)
+
+
+def test_betting_leaves_half_of_the_error_to_either_side(monkeypatch):
+    panel, levels = sample(200, 1, 3, 2), []
+    module = sys.modules[_phi.__module__]
+    stakes = module._stakes
+    monkeypatch.setattr(module, "_stakes", lambda *given: levels.append(given[1]) or stakes(*given))
+    constraints(panel, LowDegree(2), 0.95, "exact", np.random.default_rng(0))
+    assert levels == pytest.approx([log(2 * 3 * 2 / 0.025)] * 2)
+
+
 def test_an_interval_below_zero_has_its_sizes_turned_around():
     one = Interval(Witness((), np.zeros((0, 1))), -0.3, 0.05, -0.4, -0.2)
     assert (one.least, one.greatest) == (0.2, 0.4)
