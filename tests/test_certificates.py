@@ -18,7 +18,7 @@ import lowcal
 from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
 from lowcal.certificates.band import Interval, _along, _intervals, _most, deviations
 from lowcal.certificates.draws import Draws, Scores, draw, union_bound
-from lowcal.certificates.finite_sample import _phi, mean_limit
+from lowcal.certificates.finite_sample import LARGEST_STAKE, _Block, _phi, mean_limit
 from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
 from lowcal.engines import reference
 from lowcal.engines.reference import Codes, Matrix, Stacked, Table
@@ -464,6 +464,16 @@ def test_betting_leaves_half_of_the_error_to_either_side(monkeypatch):
     monkeypatch.setattr(module, "_stakes", lambda *given: levels.append(given[1]) or stakes(*given))
     constraints(panel, LowDegree(2), 0.95, "exact", np.random.default_rng(0))
     assert levels == pytest.approx([log(2 * 3 * 2 / 0.025)] * 2)
+
+
+@pytest.mark.parametrize("g", [-0.5, 0.0, 0.5])
+def test_no_stake_can_lose_everything(g):
+    """A row loses 1 + g of what is staked on it at most."""
+    block = _Block.of(sample(60, 1, 2, 3), np.ones((60, 1)), np.arange(60))
+    bold, most = np.full((2, 1, 1), 5.0), np.full((2, 1, 1), LARGEST_STAKE / (1 + max(g, 0.0)))
+    wealth = block.log_wealth(bold, np.full((2, 1, 1), g), 1)
+    np.testing.assert_allclose(wealth, block.log_wealth(most, np.full((2, 1, 1), g), 1))
+    assert np.isfinite(wealth).all()
 
 
 def test_an_interval_below_zero_has_its_sizes_turned_around():
