@@ -125,7 +125,7 @@ def measure(
 #: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.
 SEARCHES = 3
 JUDGED = 10
-#: Up to so many rows times the square of the number of classes, an audit of smooth weights with several classes also
+#: Up to this number of rows times squared classes, an audit of smooth weights with several classes also
 #: brackets those of all probabilities at once.
 BRACKET = 200_000
 #: The chance with which a detectable violation is seen.

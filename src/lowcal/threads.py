@@ -18,7 +18,7 @@ MANY_ROWS = 50_000
 
 
 def spread(work: Callable[[Item], Result], items: Iterable[Item], rows: int) -> list[Result]:
-    """Return the results of independent work on so many rows, in order, on a few threads where that is faster.
+    """Return the results of independent work, in order, on a few threads where the number of rows makes that faster.
 
     >>> spread(lambda k: k * k, range(4), rows=100)
     [0, 1, 4, 9]
