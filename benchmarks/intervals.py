@@ -37,7 +37,7 @@ def labels(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def perfect(f: np.ndarray, groups: int | np.ndarray, rng: np.random.Generator, **options: Any) -> Sample:
-    """Return a perfect model with predictions f, on the given groups, or on this number of groups of about the same size."""
+    """Return a perfect model with predictions f, on the given groups, or on that number of equal ones."""
     groups = rng.integers(0, groups, len(f)) if isinstance(groups, int) else groups
     X = {"g": groups.astype(str)}
     classes = range(2 if f.ndim == 1 else f.shape[1])
