@@ -18,7 +18,7 @@ from lowcal import provenance
 from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, constraints, draws_for, null_test
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, printable, suggest
-from lowcal.fitting import check_alpha, choose_subpopulations, read_random_state
+from lowcal.fitting import choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_outcomes
@@ -29,6 +29,7 @@ from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
+from lowcal.tolerances import Tolerance
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
@@ -205,7 +206,7 @@ def audit(
 
 
 def _check_options(alpha: object, confidence: object, method: str, null_draws: object) -> None:
-    check_alpha(alpha)
+    Tolerance(alpha)
     check_share("confidence", confidence)
     if confidence == 0:
         raise InvalidInput("confidence must be above 0, for instance 0.95.")

@@ -19,7 +19,6 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.kernels import part_of
-from lowcal.engines.logistic import Regression, regress
 from lowcal.engines.parts import Parts
 from lowcal.engines.products import Cholesky, dot, gram, product
 from lowcal.engines.reference import (
@@ -74,18 +73,6 @@ SWEEPS, SWEPT = 10, 0.05
 LEAST_RUN = 4
 #: With more weights than this (many classes), every subpopulation is large enough a system of its own.
 MANY_WEIGHTS = 50
-#: Log odds are shifted by group with a prior of precision 1 where there are 500 rows or more for each group, and of up
-#: to 10 where there are fewer: deviations of about 1 and of .3. With few rows the prior keeps noise out; with many it
-#: would only leave violations of small groups behind.
-SHIFTS, ROWS_A_GROUP = (1.0, 10.0), 500
-#: They are bent with one of precision 40: deviations of about .15 a unit.
-BENDS = 40.0
-#: The precision for everyone together, as a share: next to nothing, but predictions may be the same for all.
-FREE = 0.01
-#: Up to this many subpopulations shift and bend log odds together: the Hessian is dense.
-MOST_BENT = 500
-#: Of many rows, one in so many is enough to begin with.
-SHARE_BENT = 10
 #: Of a code column at most so many sums are held.
 MOST_SUMS = 1 << 24
 
@@ -94,7 +81,8 @@ MOST_SUMS = 1 << 24
 class Squares:
     """A least-squares problem on some rows: features c(x) u(f), curvatures h_ik >= 0, and the moments g it must meet.
 
-    `ridge` is relative to the diagonal, `seed` draws the rows from which chunks know correlations.
+    `ridge` is relative to the diagonal, `prior` is a precision added to it, of the shape of g; `seed` draws the rows
+    from which chunks know correlations.
     """
 
     design: Design
@@ -103,6 +91,19 @@ class Squares:
     g: FloatArray
     ridge: float
     seed: int | Sequence[int] = 0
+    prior: FloatArray | None = None
+
+    def ridges(self, members: IntArray, diagonal: FloatArray) -> FloatArray:
+        """Return the ridge of some members relative to their diagonal, shape (m, S)."""
+        lift = _ridges(diagonal, self.ridge)
+        if self.prior is None:
+            return lift
+        prior = self.prior[members, :, 0]
+        return lift + np.divide(prior, diagonal, out=np.zeros_like(lift), where=diagonal > np.finfo(float).tiny)
+
+    def charge(self, members: IntArray, settled: FloatArray) -> FloatArray | float:
+        """Return what the prior takes from the moments of some members for the coefficients they have already."""
+        return 0.0 if self.prior is None else self.prior[members] * settled[members]
 
 
 def block_terms(
@@ -127,7 +128,7 @@ def block_terms(
     if rows is not None:
         design, weight, p = design.rows(rows), weight[rows] * (len(p) / len(rows)), p[rows]
     h = weight[:, None] * _row_curvature(p, geometry)
-    return _split(families, weights, _solve_all(design, evaluate(weights, p), h, g, seed, rows is not None))
+    return split_terms(families, weights, solve_all(design, evaluate(weights, p), h, g, seed, rows is not None))
 
 
 def _per_member(weights: Sequence[Weight]) -> int:
@@ -195,22 +196,31 @@ def _ridge(n_features: int, n_rows: int, is_sample: bool) -> float:
     return max(RIDGE, n_features / n_rows) if is_sample else RIDGE
 
 
-def _solve_all(
-    design: Design, U: Evaluated, h: FloatArray, g: FloatArray, seed: int | Sequence[int], is_sample: bool
+def solve_all(
+    design: Design,
+    U: Evaluated,
+    h: FloatArray,
+    g: FloatArray,
+    seed: int | Sequence[int],
+    is_sample: bool,
+    prior: FloatArray | None = None,
 ) -> FloatArray:
     """Return theta of shape (m, S, d) for the weights U."""
     if isinstance(U, CellIds):
-        return _solve_cells(design, U, h, g, seed, is_sample)
-    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed))
+        return _solve_cells(design, U, h, g, seed, is_sample, prior)
+    return solve(Squares(design, U, h, g, _ridge(g.shape[0] * g.shape[1], len(U), is_sample), seed, prior))
 
 
 def solve(problem: Squares) -> FloatArray:
     """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d)."""
     if problem.h.shape[1] == 1:
         return _sweep(problem)
-    labels = range(problem.g.shape[2])
-    each = [replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]]) for a in labels]
-    return np.concatenate([_sweep(label) for label in each], axis=2)
+    return np.concatenate([_sweep(_of_label(problem, a)) for a in range(problem.g.shape[2])], axis=2)
+
+
+def _of_label(problem: Squares, a: int) -> Squares:
+    prior = None if problem.prior is None else problem.prior[:, :, [a]]
+    return replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]], prior=prior)
 
 
 def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
@@ -250,7 +260,13 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float | FloatArray) -> Floa
 
 
 def _solve_cells(
-    design: Design, U: CellIds, h: FloatArray, g: FloatArray, seed: int | Sequence[int], is_sample: bool
+    design: Design,
+    U: CellIds,
+    h: FloatArray,
+    g: FloatArray,
+    seed: int | Sequence[int],
+    is_sample: bool,
+    prior: FloatArray | None,
 ) -> FloatArray:
     """Return theta cell by cell: cells do not overlap, so the Gram matrix is block diagonal."""
     theta = np.zeros_like(g)
@@ -260,7 +276,8 @@ def _solve_cells(
         inside = order[starts[s] : starts[s + 1]]
         if len(inside):
             ridge = _ridge(len(g), len(inside), is_sample)
-            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed)
+            own = None if prior is None else prior[:, [s]]
+            here = Squares(design.rows(inside), np.ones((len(inside), 1)), h[inside], g[:, [s]], ridge, seed, own)
             theta[:, [s]] = solve(here)
     return theta
 
@@ -279,8 +296,8 @@ class Column:
         self.sums: FloatArray | None = None
         self.grams: list[FloatArray] = []
 
-    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+    def step(self, problem: Squares, settled: FloatArray, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what the settled coefficients leave of the moments, and those for it; moves `moved`."""
         parts = Parts(self.codes, self.levels)
         if self.sums is None:
             self.sums = parts.squares(np.sqrt(problem.h) * problem.U)
@@ -288,9 +305,10 @@ class Column:
         seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
         left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))
         stops = np.cumsum([table.shape[1] for table in self.tables])[:-1]
-        for g, own, table in zip(np.split(problem.g[self.members], stops), self.grams, self.tables, strict=True):
-            left.append(g - _gather(table, seen + product(self.sums, total)))
-            theta.append(_solve_parts(own, left[-1], problem.ridge))
+        for run, own, table in zip(np.split(self.members, stops), self.grams, self.tables, strict=True):
+            g = problem.g[run]
+            left.append(g - _gather(table, seen + product(self.sums, total)) - problem.charge(run, settled))
+            theta.append(_solve_parts(own, left[-1], problem.ridges(run, np.diagonal(own, axis1=1, axis2=2))))
             total += product(table, theta[-1].reshape(len(g), -1)).reshape(total.shape)
         moved += parts.combine(problem.U, total)
         return np.concatenate(left), np.concatenate(theta)
@@ -313,14 +331,14 @@ class Chunk:
         self.members, self.design, self.is_exact = members, design, is_exact
         self.gram: FloatArray | None = None
 
-    def step(self, problem: Squares, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what is left of the moments, and the coefficients for it; moves `moved`."""
+    def step(self, problem: Squares, settled: FloatArray, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what the settled coefficients leave of the moments, and those for it; moves `moved`."""
         if self.gram is None:
             self.gram = self._gram(problem)
         seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
-        left = problem.g[self.members] - seen
+        left = problem.g[self.members] - seen - problem.charge(self.members, settled)
         m, S, d = left.shape
-        ridges = _ridges(np.diag(self.gram).reshape(m, S), problem.ridge).ravel()
+        ridges = problem.ridges(self.members, np.diag(self.gram).reshape(m, S)).ravel()
         theta = ridge_solve(self.gram, left.reshape(m * S, d), ridges).reshape(m, S, d)
         delta = displacement(self.design, problem.U, theta)
         if not self.is_exact:
@@ -374,7 +392,7 @@ def _sweep(problem: Squares) -> FloatArray:
         for _ in range(1 if len(blocks) == 1 and blocks[0].is_exact else SWEEPS):
             rest = 0.0
             for block in blocks:
-                left, step = block.step(problem, moved)
+                left, step = block.step(problem, theta, moved)
                 theta[block.members] += step
                 rest = max(rest, float(np.abs(left).max()))
             if rest <= SWEPT * np.abs(problem.g).max():
@@ -395,12 +413,12 @@ def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
     return total.reshape(S, m, S, m).transpose(1, 0, 3, 2).reshape(S * m, S * m)
 
 
-def _solve_parts(G: FloatArray, g: FloatArray, ridge: float) -> FloatArray:
-    """Return (G_c + ridge diag(G_c))^-1 g_c for every subpopulation c, shapes (m, S, S) and (m, S, d)."""
+def _solve_parts(G: FloatArray, g: FloatArray, ridges: FloatArray) -> FloatArray:
+    """Return (G_c + ridge diag(G_c))^-1 g_c for every subpopulation c, shapes (m, S, S), (m, S, d) and (m, S)."""
     diagonal = np.diagonal(G, axis1=1, axis2=2)
     live = diagonal > np.finfo(float).tiny
     scale = np.where(live, 1.0 / np.sqrt(np.where(live, diagonal, 1.0)), 0.0)[:, :, None]
-    lift = np.where(live, _ridges(diagonal, ridge), 1.0)
+    lift = np.where(live, ridges, 1.0)
     unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * lift[:, :, None]
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
@@ -418,7 +436,7 @@ def _blocks(design: Design, per_member: int) -> list[Column | Chunk]:
 def _sorted(design: Design, per_member: int) -> tuple[list[Column], list[tuple[IntArray, Design]]]:
     """Return the code columns of long runs, and the members of the others."""
     columns, rest, start = [], [], 0
-    for column in _columns(design):
+    for column in columns_of(design):
         members = start + np.arange(column.shape[1])
         start += len(members)
         found = _runs(column, members, per_member)
@@ -437,7 +455,7 @@ def _chunks(columns: Sequence[tuple[IntArray, Design]], room: int) -> Iterator[t
             if sum(len(taken) for taken, _ in held) + len(some) > room:
                 yield _join(held)
                 held = []
-            held.append((members[some], _take(column, some)))
+            held.append((members[some], take_columns(column, some)))
     if held:
         yield _join(held)
 
@@ -447,18 +465,18 @@ def _join(columns: Sequence[tuple[IntArray, Design]]) -> tuple[IntArray, Design]
     return np.concatenate([members for members, _ in columns]), stack(together)
 
 
-def _columns(design: Design) -> Iterator[Design]:
+def columns_of(design: Design) -> Iterator[Design]:
     """Yield the code columns and matrices that a design is made of, in order."""
     if isinstance(design, Stacked):
         for part in design.parts:
-            yield from _columns(part)
+            yield from columns_of(part)
     elif isinstance(design, Codes):
         yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
     else:
         yield design
 
 
-def _take(design: Design, members: IntArray) -> Design:
+def take_columns(design: Design, members: IntArray) -> Design:
     """Return some members of a code column or a matrix."""
     if len(members) == design.shape[1]:
         return design
@@ -478,7 +496,7 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
         occupied, codes = np.unique(codes, return_inverse=True)
         matrix = matrix[occupied]
     matrix = matrix.tocsc()
-    starts = _starts(matrix)
+    starts = starts_of_runs(matrix)
     is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
     if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
         return None
@@ -486,7 +504,7 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
     return Column(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
 
 
-def _starts(matrix: sparse.csc_array) -> list[int]:
+def starts_of_runs(matrix: sparse.csc_array) -> list[int]:
     """Return where the runs of disjoint groups begin: at the first group that shares a code with the run before."""
     starts, taken = [0], np.zeros(matrix.shape[0], dtype=bool)
     for j in range(matrix.shape[1]):
@@ -531,37 +549,8 @@ def _feature(c: FloatArray, weights: Sequence[Weight], p: FloatArray) -> FloatAr
     return A
 
 
-def _split(families: Sequence[Family], weights: tuple[Weight, ...], theta: FloatArray) -> tuple[Term, ...]:
+def split_terms(families: Sequence[Family], weights: tuple[Weight, ...], theta: FloatArray) -> tuple[Term, ...]:
     """Return one term for each family from the coefficients of all members."""
     stops = np.cumsum([len(family.names) for family in families])[:-1]
     parts = np.split(theta, stops)
     return tuple(Term(family, weights, part) for family, part in zip(families, parts, strict=True))
-
-
-# ------------------------------------------------------------------------------------- scalar predictions in log odds
-def can_bend(notion: Notion, learner: WeakLearner, p: FloatArray) -> bool:
-    """Whether `bent_terms` knows the problem: binary, listed subpopulations, a notion that asks about 1 and f."""
-    is_known = learner.is_exact and learner.design().shape[1] <= MOST_BENT
-    return p.shape[1] == 1 and is_known and set(monomials(1, 1)) <= set(notion.probes(1))
-
-
-def bent_terms(
-    learner: WeakLearner, p: FloatArray, y: FloatArray, weight: FloatArray, seed: int | Sequence[int]
-) -> tuple[Term, ...]:
-    """Return the terms c(x) (theta_0 + theta_1 logit f) of least log loss, shrunk towards 0 (mirror geometry).
-
-    A start that is over- or underconfident is wrong by a slope in log odds, which few powers of f can't express.
-    """
-    n, design = 1.0 / dot(weight, weight), learner.design()
-    everyone = learner.names.index(EVERYONE) if EVERYONE in learner.names else None
-    precision = np.clip(ROWS_A_GROUP * design.shape[1] / n, *SHIFTS)
-    penalty = np.tile(np.array([precision, BENDS]) / n, (design.shape[1], 1))
-    if everyone is not None:
-        penalty[everyone] *= FREE
-    regression = Regression(design, log_odds(p[:, 0]), y[:, 0], weight, penalty)
-    if not weight.all():  # not even the choice of the sample depends on rows without weight
-        regression = regression.rows(np.flatnonzero(weight))
-    rows = len(regression.z)
-    sample = sample_rows(rows, seed, max(GRAM_ROWS, 20 * design.shape[1], rows // SHARE_BENT))
-    theta = regress(regression, sample, everyone, n)
-    return _split(learner.families, (Monomial(), LogOdds()), theta[:, :, None])

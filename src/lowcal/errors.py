@@ -40,6 +40,10 @@ class AuditWarning(UserWarning):
     """An audit can't be believed as it stands: its rows were used to fit the model, or look as if they were."""
 
 
+class FitWarning(UserWarning):
+    """A fit may have made a model worse; the message says how, and what to do."""
+
+
 class FitInterrupted(LowcalError, KeyboardInterrupt):
     """The fit was interrupted; what was reached so far is in `.fit`."""
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowcal.blocks import can_bend
-from lowcal.errors import InvalidInput, suggest
+from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.frames import Table as Frame
+from lowcal.guard import is_harmless, make_guard, subset
 from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
-from lowcal.solvers import SOLVERS, Problem
-from lowcal.stopping import Monitor, may_interpolate, noise_floor
+from lowcal.solvers import SOLVERS, Problem, is_shrunk
+from lowcal.stopping import Monitor, noise_floor
 from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import WeakLearner
+from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
 from lowcal.updates import read_features
 
 if TYPE_CHECKING:
@@ -38,11 +41,14 @@ def multicalibrate(
     *,
     subpopulations: Subpopulations | None = None,
     notion: str | Notion = "degree-2",
-    alpha: float = 0.01,
+    alpha: float | None = None,
+    per_person: float | None = None,
+    min_share: float = MIN_SHARE,
     solver: SolverName = "block",
     geometry: Geometry | None = None,
     step: float | Literal["newton"] | None = None,
     sample_weight: ArrayLike | None = None,
+    guard: bool = True,
     validation_fraction: float = 0.0,
     max_updates: int | None = None,
     callback: Callable[[Record], bool | None] | None = None,
@@ -51,9 +57,8 @@ def multicalibrate(
     classes: Sequence[Any] | None = None,
     monitor: Monitor | None = None,
     patience: int | None = None,
-    stop_at_noise: bool | None = None,
 ) -> Fit:
-    """Mend the probabilities p of any classifier until the notion holds at alpha on every subpopulation.
+    """Recalibrate the probabilities p of any classifier on every subpopulation, as far as that helps on fresh rows.
 
     max over c in C and w in W of |E[c(x) <w(f(x)), y - f(x)>]| <= alpha, the supremum over the WHOLE class W.
     Paper: Algorithm 1 and Lemma 5.3; the solvers "worst" and "block" keep its bound (spec 4.4).
@@ -64,19 +69,24 @@ def multicalibrate(
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
     subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
-        its own solver and step: the arguments solver, geometry, step, validation_fraction, monitor, patience and
-        stop_at_noise keep their defaults, and what is returned is a `PrivateFit`.
+        its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
+        patience keep their defaults, there is no guard, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     alpha : the largest violation that may remain: of E over all rows, so a group of mass 0.1 may be off by 10 alpha.
+        None: as far as the rows allow, that is, until what is left is noise.
+    per_person : instead of alpha, the largest error for each member on average: alpha_c = per_person * mass of c.
+    min_share : `per_person` holds in subpopulations that are at least this share of the population.
     solver : "first" (Algorithm 1 as printed), "worst" (largest violation first), "block" (all constraints at once).
-    geometry : "euclidean" (add and project: the paper) or "mirror" (add in log space; log loss is its potential).
-        None: "mirror" for block steps beyond multiaccuracy on at most 500 listed subpopulations of a binary problem,
-        where it was measured to be better and the first step shifts and bends log odds by group; for block steps on
-        boosted trees, `Trees(n_trees=...)`, the geometry they are boosted in; otherwise "euclidean".
+    geometry : "mirror" (add in log space; log loss is its potential) or "euclidean" (add and project: the paper).
+        None: "mirror", but "euclidean" for the solver "first". With "mirror", block steps are shrunk by what the rows
+        themselves say (empirical Bayes), from everyone to single conditions to their conjunctions.
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
-    validation_fraction : share of the rows that is held out to stop early; 0 fits on all rows.
+    guard : keep an update only if it lowers the loss on rows it was not fitted to: the fit is repeated on four fifths
+        of the rows, five times (fewer where rows are many, not at all where constraints are few for the rows). False:
+        fit the rows whatever it does to others, for study.
+    validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
     max_updates : stop after so many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
         next is not known yet); return True to stop.
@@ -85,11 +95,6 @@ def multicalibrate(
     classes : names of the columns of p, where the values of y do not tell.
     monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
-    stop_at_noise : stop at violations that chance would show in a perfect predictor, and take no step along many
-        features that gains no more than noise would. None: only without held-out rows, and where rows are so few that
-        to meet all constraints (subpopulations times weights) may be to learn the rows by heart: fewer than 20 for
-        each of at least 100 constraints (100 for each if weights are cells), fewer than 4 for each of at least 40, or
-        50 to 10,000 in all where a class is searched (trees, linear, any regressor). False: never.
 
     Examples
     --------
@@ -98,9 +103,12 @@ def multicalibrate(
     >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.005)
     >>> fit.status.value, fit.n_updates <= 5
     ('reached', True)
-    >>> mended = fit.predictor(data.p, data.X)
+    >>> calibrated = fit.predictor(data.p, data.X)
     """
-    check_options(alpha, solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
+    tolerance = Tolerance(alpha, per_person, min_share)
+    check_options(solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
+    if solver == "first" and per_person is not None:
+        raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
     notion = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     check_fit(outcomes)
@@ -108,49 +116,74 @@ def multicalibrate(
     rng = read_random_state(random_state)
     chosen = choose_subpopulations(subpopulations, X, table)
     if isinstance(chosen, Private):
-        check_private(
-            solver, geometry or "euclidean", step, validation_fraction, monitor, patience, bool(stop_at_noise)
+        check_private(solver, geometry or "euclidean", step, per_person, validation_fraction, monitor, patience)
+        return fit_privately(
+            chosen, outcomes, table, notion, ALPHA if alpha is None else alpha, max_updates, callback, progress, rng
         )
-        return fit_privately(chosen, outcomes, table, notion, alpha, max_updates, callback, progress, rng)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
-    fitted = _subset(outcomes, ~held_out) if held_out.any() else outcomes
+    fitted = subset(outcomes, np.flatnonzero(~held_out)) if held_out.any() else outcomes
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight, fitted.residual)
-    geometry = geometry or _best_geometry(solver, step, notion, learner, fitted.p)
+    geometry = geometry or _best_geometry(solver, learner)
     problem = Problem(
         fitted.y,
         fitted.weight,
         notion,
         learner,
-        alpha,
+        0.0 if alpha is None else float(alpha),
         geometry,
         None if step == "newton" else step,
         step == "newton",
         # chance enters the held-out rows only if no seed is given: equal calls should give equal predictors
         0 if random_state is None else int(rng.integers(2**31)),
     )
-    watch = None
+    if per_person is not None:
+        problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
+    floor = None
+    if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
+        floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed))
+        problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
+    watch = watched = None
+    rounds = patience or PATIENCE[solver]
     if held_out.any():
-        rest = _subset(outcomes, held_out)
-        watched: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
-        watch = HeldOut(
-            rest, learner.encoder(table.take(np.flatnonzero(held_out))), watched, patience or PATIENCE[solver]
-        )
-    if stop_at_noise is None:
-        stop_at_noise = watch is None and may_interpolate(problem, fitted.p)
-    floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed)) if stop_at_noise else None
-    run = Run(problem, solver, outcomes.layout, watch, max_updates, callback, floor)
+        rest = subset(outcomes, np.flatnonzero(held_out))
+        kind: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
+        watch = HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), kind, rounds)
+    elif guard and not is_harmless(problem, fitted.p):
+        watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds)
+    run = Run(problem, solver, outcomes.layout, watch, watched, max_updates, callback, floor)
     fit = run(fitted.p, progress)
+    _warn_of_harm(fit, fitted.p, run.end)
     if fit.predictor.updates:
         _remember(fit, outcomes, table, run.end if watch is None else None)
     return fit
 
 
-def _best_geometry(solver: str, step: object, notion: Notion, learner: WeakLearner, p: FloatArray) -> Geometry:
+def _warn_of_harm(fit: Fit, before: FloatArray, after: FloatArray) -> None:
+    """Warn where a fit made probabilities of exactly 0 or 1, or raised the loss on held-out rows."""
+    sure = int((((after == 0.0) | (after == 1.0)) & (before > 0.0) & (before < 1.0)).any(axis=1).sum())
+    if sure:
+        warnings.warn(
+            f"{sure:,} of {len(after):,} calibrated predictions are exactly 0 or 1, which one wrong label makes "
+            'infinitely wrong; use geometry="mirror", a larger alpha or more rows.',
+            FitWarning,
+            stacklevel=3,
+        )
+    start, end = fit.start, fit.history[len(fit.predictor) - 1] if len(fit.predictor) else fit.start
+    if start is None or end is None or start.held_out_log_loss is None or end.held_out_log_loss is None:
+        return
+    if end.held_out_log_loss > start.held_out_log_loss:
+        warnings.warn(
+            f"The log loss on held-out rows rose from {start.held_out_log_loss:.4g} to {end.held_out_log_loss:.4g}: "
+            'leave the model as it is, or use geometry="mirror", a larger alpha or more rows.',
+            FitWarning,
+            stacklevel=3,
+        )
+
+
+def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
     """Return the geometry that None stands for; what trees boosted in another one offer could not be taken."""
-    if solver != "block" or step is not None:
-        return "euclidean"
-    return learner.geometry or ("mirror" if can_bend(notion, learner, p) else "euclidean")
+    return "euclidean" if solver == "first" else learner.geometry or "mirror"
 
 
 def _remember(fit: Fit, outcomes: Outcomes, table: Frame, mended: FloatArray | None) -> None:
@@ -164,7 +197,6 @@ def _remember(fit: Fit, outcomes: Outcomes, table: Frame, mended: FloatArray | N
 
 
 def check_options(
-    alpha: object,
     solver: str,
     geometry: str | None,
     step: object,
@@ -175,7 +207,6 @@ def check_options(
     callback: object = None,
 ) -> None:
     """Refuse options that have no meaning, before any work is done."""
-    check_alpha(alpha)
     for name, given, valid in (
         ("solver", solver, tuple(SOLVERS)),
         ("geometry", geometry, (None, "euclidean", "mirror")),
@@ -195,12 +226,6 @@ def check_options(
             check_whole(name, value, 1)
     if callback is not None and not callable(callback):
         raise InvalidInput(f"callback must be a function of a Record, but {callback!r} was given.")
-
-
-def check_alpha(alpha: object) -> None:
-    """Refuse a tolerance that is not a positive number."""
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
-        raise InvalidInput(f"alpha must be a positive number, but {alpha!r} was given. Typical values: 0.001 to 0.1.")
 
 
 def _check_step(step: object, solver: str) -> None:
@@ -253,8 +278,3 @@ def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator
             f"validation_fraction={fraction:g} of {n} rows leaves a part without weighted rows; use 0 or more rows."
         )
     return held_out
-
-
-def _subset(outcomes: Outcomes, rows: np.typing.NDArray[np.bool_]) -> Outcomes:
-    weight = outcomes.weight[rows]
-    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)

@@ -43,17 +43,23 @@ class PrivateFit(Fit):
 
 
 def check_private(
-    solver: str, geometry: str, step: object, held_out: float, monitor: object, patience: object, at_noise: bool
+    solver: str,
+    geometry: str,
+    step: object,
+    per_person: float | None,
+    held_out: float,
+    monitor: object,
+    patience: object,
 ) -> None:
     """Refuse options that a private fit has no use for."""
     for name, given, default in (
         ("solver", solver, "block"),
         ("geometry", geometry, "euclidean"),
         ("step", step, None),
+        ("per_person", per_person, None),
         ("validation_fraction", held_out, 0),
         ("monitor", monitor, None),
         ("patience", patience, None),
-        ("stop_at_noise", at_noise, False),
     ):
         if given != default:
             raise InvalidInput(

@@ -6,17 +6,18 @@ says what is true of the predictor on the fitted rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lowcal.errors import FitInterrupted
+from lowcal.guard import Guard
 from lowcal.inputs import Layout, Outcomes
 from lowcal.notions import Notion, Suprema
 from lowcal.progress import Progress
 from lowcal.simplex import FloatArray, brier, log_loss
-from lowcal.solvers import SOLVERS, Problem, Step, bound, explore, is_within
+from lowcal.solvers import SOLVERS, Problem, Step, are_within, bound, explore
 from lowcal.stopping import Monitor, Patience, Status
 from lowcal.subpopulations.base import Rows
 from lowcal.updates import Predictor, Update
@@ -24,7 +25,7 @@ from lowcal.updates import Predictor, Update
 
 @dataclass(frozen=True)
 class Record:
-    """The state after one update: figures of the fitted rows, and of held-out rows (None without these).
+    """The state after one update: figures of the fitted rows, and of held-out or cross-fitted rows (None without these).
 
     `brier` is E||y - f||^2 and `log_loss` is E[-<y, log f>], with both outcomes of a binary problem. `violation` is the
     supremum over the class (for the solver "first": the violation that Algorithm 1 found next, and the supremum in the
@@ -45,12 +46,13 @@ class Record:
 class Fit:
     """What `multicalibrate` returns.
 
-    predictor : mends the probabilities of any rows.
+    predictor : recalibrates the probabilities of any rows.
     status : how the fit ended (`Status`).
     history : a `Record` for every update.
+    start : the `Record` before the first update.
     bound : the a-priori bound on the number of updates.
     n_oracle_calls : how often a weak learner was asked.
-    notion, alpha : what was asked for.
+    notion, alpha, per_person : what was asked for; neither alpha nor per_person: as far as the rows allow.
     noise_floor : the violation that chance would show in a perfect predictor; None where it was not looked for.
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
@@ -67,8 +69,29 @@ class Fit:
     n_oracle_calls: int
     is_exact: bool
     notion: Notion
-    alpha: float
+    alpha: float | None
     noise_floor: float | None = None
+    per_person: float | None = None
+    start: Record | None = field(default=None, repr=False)
+
+    @property
+    def goal(self) -> str:
+        """What was asked for, in words."""
+        if self.per_person is not None:
+            return f"{self.notion} at per_person={self.per_person:g}"
+        return (
+            f"{self.notion} as far as the rows allow"
+            if self.alpha is None
+            else f"{self.notion} at alpha={self.alpha:g}"
+        )
+
+    @property
+    def cross_fitted(self) -> str:
+        """What happened to the loss on held-out rows, in words; empty where it was not looked for."""
+        kept = self.history[len(self.predictor) - 1] if len(self.predictor) else self.start
+        if self.start is None or kept is None or self.start.held_out_log_loss is None:
+            return ""
+        return f" Log loss on held-out rows: {self.start.held_out_log_loss:.4g} -> {kept.held_out_log_loss:.4g}."
 
     @property
     def n_updates(self) -> int:
@@ -84,8 +107,9 @@ class Fit:
         if len(self.predictor) < self.n_updates:
             updates += f", of which the held-out rows keep {len(self.predictor)}"
         return (
-            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates} "
-            f"(bound {self.bound}), violation {violation} on the fitted rows: {self.status.sentence}.{whose}"
+            f"{self.goal}: {self.status.value} after {updates} "
+            f"(bound {self.bound}), violation {violation} on the fitted rows: {self.status.sentence}."
+            f"{self.cross_fitted}{whose}"
         )
 
 
@@ -128,15 +152,13 @@ class Run:
         solver: str,
         layout: Layout,
         held_out: HeldOut | None,
+        guard: Guard | None,
         max_updates: int | None,
         callback: Callable[[Record], bool | None] | None,
         floor: float | None,
     ) -> None:
-        self.target = problem.alpha
         self.problem = problem
-        if floor is not None and floor > problem.alpha:
-            self.problem = replace(problem, alpha=floor, is_wary=True)
-        self.solver, self.layout, self.held_out = solver, layout, held_out
+        self.solver, self.layout, self.held_out, self.guard = solver, layout, held_out, guard
         self.max_updates, self.callback, self.floor = max_updates, callback, floor
         self.updates: list[Update] = []
         self.history: list[Record] = []
@@ -145,23 +167,46 @@ class Run:
         """Consume updates until the stream ends or a stop rule speaks."""
         self.bound = bound(self.solver, self.problem, p)
         self.start = p
-        status, last = None, None
-        if self.held_out is not None:
-            self.held_out.is_over(self.held_out.scores(self.problem, False), 0)
+        self.before = self._before(p)
+        status, self.end = None, p
         with Progress(progress, self.problem.alpha) as bar:
             try:
-                for step in SOLVERS[self.solver](self.problem, p):
-                    last = step  # its predictions may cost a pass over the rows: they are asked for at the end
+                for step in self._kept_steps(p):
+                    self.last = step  # its predictions may cost a pass over the rows: they are asked for at the end
                     status = self._take(step)
                     bar.show(len(self.updates), step.violation)
                     if status is not None:
                         break
             except KeyboardInterrupt:
-                fit = self._finish(p if last is None else last.p, Status.STOPPED)
+                fit = self._finish(Status.STOPPED)
                 raise FitInterrupted(
                     f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit
                 ) from None
-        return self._finish(p if last is None else last.p, status)
+        return self._finish(status)
+
+    def _kept_steps(self, p: FloatArray) -> Iterator[Step]:
+        """Yield the solver's steps that the guard keeps; the solver is told of those that are undone."""
+        stream = SOLVERS[self.solver](self.problem, p)
+        step = next(stream, None)
+        while step is not None:
+            is_kept = self.guard is None or self.guard.keeps(step)
+            if is_kept:
+                yield step
+            try:
+                step = stream.send(is_kept)  # type: ignore[attr-defined]
+            except StopIteration:
+                return
+
+    def _before(self, p: FloatArray) -> Record:
+        """Return the figures before the first update."""
+        problem, scores = self.problem, {}
+        if self.held_out is not None:
+            scores = self.held_out.scores(problem, False)
+            self.held_out.is_over(scores, 0)
+        elif self.guard is not None:
+            scores = self.guard.figures(self.guard.start)
+        record = Record(0, np.nan, problem.brier(p), problem.log_loss(p))
+        return replace(record, **scores)  # type: ignore[arg-type]
 
     def _take(self, step: Step) -> Status | None:
         """Record an update; return a status if it is time to stop."""
@@ -173,24 +218,28 @@ class Run:
         if self.held_out is not None:
             self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
             scores = self.held_out.scores(problem, self.solver != "first")
+        elif self.guard is not None:
+            scores = self.guard.figures(self.guard.now)
         record = Record(n, np.nan, *step.losses(problem))
         self.history.append(replace(record, **scores))  # type: ignore[arg-type]
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED
         if self.held_out is not None and self.held_out.is_over(scores, n):
             return Status.PATIENCE
+        if self.guard is not None and self.guard.is_over():
+            return Status.GUARDED
         if n >= (self.bound if self.max_updates is None else self.max_updates):
             return Status.LIMIT
         return None
 
-    def _finish(self, p: FloatArray, status: Status | None) -> Fit:
+    def _finish(self, status: Status | None) -> Fit:
         """Measure once more, keep the best held-out predictor, and say what holds."""
-        updates, self.end = self.updates, p
-        if self.held_out is not None and status is not Status.STOPPED:
-            best = self.held_out.patience.best_updates
-            if best < len(updates):
-                status, updates = Status.PATIENCE, updates[:best]
-                self.end = p = self._replay(updates)
+        updates, p = self.updates, self.last.p if self.updates else self.start
+        best = self._best()
+        if best < len(updates) and status is not Status.STOPPED:
+            status = Status.PATIENCE if self.guard is None else Status.GUARDED
+            updates, p = updates[:best], self._replay(updates[:best])
+        self.end = p
         if status is Status.LIMIT:
             explore(self.problem, p)  # a learner that was cut short is asked once more before anything is said
         found = self.problem.suprema(p)
@@ -199,7 +248,7 @@ class Run:
         if self.history and len(updates) < len(self.history) and np.isnan(self.history[-1].violation):
             last = self.problem.suprema(self._replay(self.updates))
             self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
-        learner = self.problem.learner
+        learner, tolerance = self.problem.learner, self.problem.tolerance
         return Fit(
             Predictor(learner.encoder, tuple(updates), self.layout),
             self._status(found, status),
@@ -210,9 +259,24 @@ class Run:
             learner.n_calls,
             learner.is_exact,
             self.problem.notion,
-            self.target,
+            None if self._is_open or tolerance is not None else self.problem.alpha,
             self.floor,
+            None if tolerance is None else tolerance.per_person,
+            self.before,
         )
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the rows themselves say how far to go."""
+        return self.problem.alpha == 0.0 or self.floor is not None
+
+    def _best(self) -> int:
+        """Return how many updates held-out rows keep."""
+        if self.held_out is not None:
+            return self.held_out.patience.best_updates
+        if self.guard is not None and self.guard.patience is not None:
+            return self.guard.patience.best_updates
+        return len(self.updates)
 
     def _replay(self, updates: Sequence[Update]) -> FloatArray:
         p = self.start
@@ -224,11 +288,12 @@ class Run:
         """Return what is true of the final predictor."""
         if status in (Status.PATIENCE, Status.STOPPED):
             return status
-        upper = float(found.upper.max())
-        if is_within(upper, self.target):
-            return Status.REACHED
-        if self.floor is not None and is_within(upper, self.problem.alpha):
-            return Status.NOISE
+        if self.problem.alpha > 0.0 and are_within(found.upper, self.problem.limits):
+            return Status.NOISE if self._is_open else Status.REACHED
         if status is not None:
             return status
-        return Status.UNDECIDED if is_within(float(found.value.max()), self.problem.alpha) else Status.STALLED
+        if self.guard is not None and self.guard.n_undone:
+            return Status.GUARDED
+        if self.problem.alpha == 0.0:
+            return Status.NOISE
+        return Status.UNDECIDED if are_within(found.value, self.problem.limits) else Status.STALLED

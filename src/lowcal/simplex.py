@@ -132,8 +132,17 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     >>> round(log_loss(np.array([[0.5]]), np.array([[1.0]]), np.array([1.0])), 6)
     0.693147
     """
-    terms = binary_log_losses if p.shape[1] == 1 else _log_loss
-    return float(sum(np.einsum("i,i->", weight[rows], terms(p[rows], y[rows])) for rows in _blocks(len(p))))
+    return float(sum(np.einsum("i,i->", weight[rows], log_losses(p[rows], y[rows])) for rows in _blocks(len(p))))
+
+
+def log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
+    """Return -<y, log f> of every row."""
+    return binary_log_losses(p, y) if p.shape[1] == 1 else _log_loss(p, y)
+
+
+def brier_losses(p: FloatArray, y: FloatArray) -> FloatArray:
+    """Return ||y - f||^2 of every row."""
+    return np.asarray(np.square(y - p).sum(axis=1))
 
 
 def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:

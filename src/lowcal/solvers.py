@@ -1,6 +1,7 @@
 """Three solvers, each a generator of updates: Algorithm 1 as printed, the largest violation first, all at once.
 
-A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does.
+A solver knows nothing of limits, patience, progress bars or held-out rows; whoever consumes the stream does, and may
+answer a step with False: it is then undone, and the solver goes on with what comes next.
 Every update lowers the training potential by a fixed amount, so each stream ends within `bound` updates (spec 4.3).
 Paper: Algorithm 1 and Lemma 5.3.
 """
@@ -9,22 +10,34 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.blocks import bent_terms, block_terms, can_bend
+from lowcal.blocks import block_terms
 from lowcal.engines.cells import Cells
 from lowcal.engines.products import dot
 from lowcal.moments import residual
 from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
-from lowcal.steps import line_search, newton
-from lowcal.subpopulations.base import Found, WeakLearner
+from lowcal.shrinkage import (
+    Fitted,
+    Shrunk,
+    depths_of,
+    group_terms,
+    line_terms,
+    logit_weights,
+    members_up_to,
+    notion_weights,
+    witness_terms,
+)
+from lowcal.steps import line_search, newton, shrunk_step
+from lowcal.subpopulations.base import Found, Offer, WeakLearner
+from lowcal.tolerances import Tolerance
 from lowcal.updates import Term, Update, sum_terms
 from lowcal.weights import Monomial, Weight, monomials
 
@@ -32,8 +45,6 @@ T = TypeVar("T")
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
-#: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
-START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
 #: Fewer rows than this are not worth the making of cells.
@@ -49,11 +60,17 @@ def is_within(supremum: float, alpha: float) -> bool:
     return bool(supremum <= alpha * (1.0 + SLACK))
 
 
+def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
+    """Say whether every supremum is at most its limit, up to rounding."""
+    return bool((suprema <= limits * (1.0 + SLACK)).all())
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move.
 
-    `is_wary`: a step along many features must gain more than it would if all of them were noise.
+    alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
+    for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for.
     """
 
     y: FloatArray
@@ -65,8 +82,25 @@ class Problem:
     step: float | None = None
     newton_only: bool = False
     seed: int = 0
-    is_wary: bool = False
+    tolerance: Tolerance | None = None
+    is_measured: bool = True
     _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def limits(self) -> FloatArray:
+        """The largest violation allowed for every known subpopulation."""
+        if self.tolerance is None:
+            return np.full(len(self.learner.names), self.alpha)
+        return self.tolerance.of(self.learner.design().moments(self.weight[:, None])[:, 0])
+
+    @property
+    def n(self) -> float:
+        """The effective number of rows."""
+        return 1.0 / dot(self.weight, self.weight)
+
+    def fitted(self, p: FloatArray) -> Fitted:
+        """Return the rows with predictions p as a shrunk step sees them."""
+        return Fitted(p, self.y, self.weight)
 
     def rho(self, p: FloatArray) -> FloatArray:
         """Return the weighted residuals p_i (y_i - f_i)."""
@@ -135,12 +169,14 @@ class Step:
     """An update, the predictions after it, the violation seen before it, and the drop of the potential if known.
 
     `state` is the predictions, or cells: then the predictions of single rows are computed when they are asked for.
+    `stage` says where in the solver's plan the step stands: equal for equal steps on other rows.
     """
 
     update: Update
     state: FloatArray | Cells
     violation: float
     progress: float = np.nan
+    stage: tuple[int, ...] = ()
 
     @cached_property
     def p(self) -> FloatArray:
@@ -154,12 +190,14 @@ class Step:
         return problem.brier(self.state), problem.log_loss(self.state)
 
 
+#: Yields steps; what is sent back is False where a step is to be undone.
+Steps = Generator[Step, bool | None, None]
 Solver = Callable[[Problem, FloatArray], Iterator[Step]]
 
 
 def holds(problem: Problem, p: FloatArray) -> bool:
-    """Say whether the notion holds at alpha for every known subpopulation."""
-    return is_within(float(problem.suprema(p).upper.max()), problem.alpha)
+    """Say whether the notion holds for every known subpopulation."""
+    return are_within(problem.suprema(p).upper, problem.limits)
 
 
 def first(problem: Problem, p: FloatArray) -> Iterator[Step]:
@@ -258,34 +296,142 @@ def worst(problem: Problem, p: FloatArray) -> Iterator[Step]:
         yield step
 
 
-def block(problem: Problem, p: FloatArray) -> Iterator[Step]:
-    """All constraints at once: least squares of the residual on every c(x) u(f), then a line search (spec 4.4).
+def block(problem: Problem, p: FloatArray) -> Steps:
+    """All constraints at once, first as far as shrunk steps in log odds go, then until alpha is reached (spec 4.4).
+
+    In log odds the plan goes from coarse to fine: a line for everyone; then, for one condition, two, ..., a logit step
+    and the notion's own weights, each shrunk by the rows themselves and repeated while it gains. A step that is undone
+    ends its stage. Where a target is given and not reached, least squares on every c(x) u(f) and a line search follow.
+    """
+    stages = _stages(problem) if is_shrunk(problem) else []
+    for number, propose in enumerate(stages):
+        for repeat in itertools.count():
+            if problem.alpha > 0.0 and _largest(problem, p) is None:
+                return
+            step = propose(problem, p, (number, repeat))
+            if step is None or (yield step) is False:
+                break
+            p = step.p
+    if problem.alpha > 0.0:
+        yield from _all_at_once(problem, p, len(stages))
+
+
+def is_shrunk(problem: Problem) -> bool:
+    """Whether block steps begin with shrunk ones: in log odds, unless the user chose the step."""
+    return problem.geometry == "mirror" and problem.step is None and not problem.newton_only
+
+
+Propose = Callable[[Problem, FloatArray, tuple[int, ...]], Step | None]
+
+
+def _stages(problem: Problem) -> list[Propose]:
+    """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
+    listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
+    plan: list[Propose] = [_line]
+    for depth in listed:
+        plan += [partial(_logit, depth), partial(_features, depth)]
+    if problem.learner.boosts:
+        plan.append(_boosted)
+    elif not problem.learner.is_exact:
+        plan += [partial(_logit, sys.maxsize), partial(_features, sys.maxsize)]
+    return plan
+
+
+def _line(problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
+    """Propose a slope and shifts of the log odds for everyone."""
+    return _shrunk(problem, p, line_terms(problem.learner, problem.fitted(p), (problem.seed, 0)), stage)
+
+
+def _logit(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
+    """Propose a shift and a slope of the log odds for groups of at most this many conditions, or for learned ones."""
+    if depth == sys.maxsize:
+        explore(problem, p)
+    weights = logit_weights(problem.notion, p.shape[1])
+    families = members_up_to(problem.learner, depth)
+    terms = group_terms(families, problem.learner, weights, problem.fitted(p), (problem.seed, *stage))
+    return _shrunk(problem, p, terms, stage)
+
+
+def _features(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
+    """Propose a step along the notion's own weights; an infinite class brings its witnesses."""
+    if depth == sys.maxsize:
+        explore(problem, p)
+    seed, weights = (problem.seed, *stage), notion_weights(problem.notion, p)
+    if set(weights) == {Monomial()} == set(logit_weights(problem.notion, p.shape[1])):
+        return None  # the logit step was the same
+    if not weights:
+        terms = witness_terms(problem.learner, problem.suprema(p), problem.fitted(p), depth, seed)
+    else:
+        families = members_up_to(problem.learner, depth)
+        terms = group_terms(families, problem.learner, weights, problem.fitted(p), seed)
+    return _shrunk(problem, p, terms, stage)
+
+
+def _boosted(problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
+    """Propose what a boosting learner offers, at its own shrinkage."""
+    explore(problem, p)
+    offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
+    if not offers:
+        return None
+    return _progressed(problem, p, _sum_of(offers, p, problem.geometry), _seen(problem, p), _least(problem, p), stage)
+
+
+def _shrunk(problem: Problem, p: FloatArray, shrunk: Shrunk | None, stage: tuple[int, ...]) -> Step | None:
+    """Return the step along shrunk terms, at most their whole length, if it gains as much as the bound counts on."""
+    if shrunk is None:
+        return None
+    delta = sum_terms(shrunk.terms, p, problem.learner.rows)
+    eta = shrunk_step(p, problem.y, delta, problem.weight, shrunk.price)
+    if eta == 0.0:
+        return None
+    update = Update(tuple(term.scaled(eta) for term in shrunk.terms), problem.geometry)
+    return _progressed(problem, p, update, _seen(problem, p), _least(problem, p), stage)
+
+
+def _progressed(
+    problem: Problem, p: FloatArray, update: Update, seen: float, least: float, stage: tuple[int, ...] = ()
+) -> Step | None:
+    """Return the step of an update if the potential falls by at least so much."""
+    moved = problem.moved(update, p)
+    progress = problem.loss(p) - problem.loss(moved)
+    return Step(update, moved, seen, progress, stage) if progress >= least - ROUNDING else None
+
+
+def _seen(problem: Problem, p: FloatArray) -> float:
+    """Return the violation that a step is made for."""
+    return float(problem.suprema(p).value.max()) if problem.is_measured else np.nan
+
+
+def _least(problem: Problem, p: FloatArray) -> float:
+    """Return the least gain of a shrunk step: what the bound counts on, and a row's worth: 1 / n, as noise has half."""
+    return max(
+        guaranteed_progress(problem, problem.notion.gain(p.shape[1]) * _target(problem), p.shape[1]), 1.0 / problem.n
+    )
+
+
+def _target(problem: Problem) -> float:
+    """Return the least violation that a step may be asked to remove."""
+    limits = problem.limits if problem.tolerance is not None else np.array([problem.alpha])
+    return float(limits[np.isfinite(limits)].min(initial=np.inf)) if np.isfinite(limits).any() else 1.0
+
+
+def _all_at_once(problem: Problem, p: FloatArray, number: int) -> Steps:
+    """Least squares of the residual on every c(x) u(f), then a line search, until alpha is reached (spec 4.4).
 
     Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
     subsample or the ridge would break that, the single step is taken instead. What a boosting learner offers at its
-    own shrinkage is tried first, under the same condition, after a few steps on what it starts with.
+    own shrinkage is tried first, under the same condition.
     """
-    if problem.learner.boosts:
-        start = replace(problem, learner=problem.learner.start())
-        for early in itertools.islice(block(start, p), START_STEPS):
-            p = early.p
-            yield early
-    tries_all = True
     for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)
         if found is None:
             return
-        step = _offered(problem, p, found) or (_bent(problem, p, found) if attempt == 0 else None)
-        if step is None and tries_all:
-            step = _joint(problem, p, _directions(problem, p, found, attempt), found)
-            # what gained no more than noise from the same subpopulations is not tried again
-            tries_all = step is not None or not (problem.is_wary and problem.learner.is_exact)
+        step = _offered(problem, p, found) or _joint(problem, p, _directions(problem, p, found, attempt), found)
         step = step or _single(problem, p, found)
-        if step is None:
+        if step is None or (yield replace(step, stage=(number, attempt))) is False:
             return
         p = step.p
-        yield step
 
 
 def _directions(problem: Problem, p: FloatArray, found: Suprema, attempt: int) -> tuple[Term, ...]:
@@ -316,9 +462,14 @@ def _largest(problem: Problem, p: FloatArray) -> Suprema | None:
 
 
 def _can_act(problem: Problem, found: Suprema, d: int) -> bool:
-    """Whether the supremum may exceed alpha and a witness shows at least the share of it that the bound counts on."""
-    seen = not is_within(float(found.upper.max()), problem.alpha)
-    return seen and bool(found.value.max() > problem.notion.gain(d) * problem.alpha)
+    """Whether a supremum may exceed its limit and a witness shows at least the share of it that the bound counts on."""
+    limits = problem.limits
+    return not are_within(found.upper, limits) and bool((found.value > problem.notion.gain(d) * limits).any())
+
+
+def _worst(problem: Problem, found: Suprema) -> int:
+    """Return the subpopulation whose violation is largest, relative to its limit where these differ."""
+    return found.worst if problem.tolerance is None else leading(found.value / problem.limits)
 
 
 def explore(problem: Problem, p: FloatArray) -> bool:
@@ -335,7 +486,7 @@ def explore(problem: Problem, p: FloatArray) -> bool:
 
 def _single(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
     """Return the step along the witness of the worst subpopulation."""
-    j = found.worst
+    j = _worst(problem, found)
     witness = found.witness(j)
     term = Term(problem.learner.member(j), witness.weights, witness.coefficients[None])
     return _take(problem, p, (term,), found)
@@ -349,33 +500,15 @@ def _offered(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
     offers = problem.learner.offers
     if problem.step is not None or problem.newton_only or not offers or offers[0].geometry != problem.geometry:
         return None
+    update, seen = _sum_of(offers, p, problem.geometry), float(found.value[_worst(problem, found)])
+    return _progressed(problem, p, update, seen, guaranteed_progress(problem, seen, p.shape[1]))
+
+
+def _sum_of(offers: Sequence[Offer], p: FloatArray, geometry: Geometry) -> Update:
+    """Return what a boosting learner offers as one update."""
     sizes = [np.eye(p.shape[1])[[offer.label]][:, None] * offer.size for offer in offers]
     terms = [Term(offer.family, (Monomial(),), size) for offer, size in zip(offers, sizes, strict=True)]
-    update = Update(tuple(terms), problem.geometry)
-    moved = update(p, problem.learner.rows)
-    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
-    is_enough = problem.loss(moved) <= problem.loss(p) - enough + ROUNDING
-    return Step(update, moved, float(found.value.max())) if is_enough else None
-
-
-def _bent(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
-    """Return the step that shifts and bends the log odds by group, shrunk, if it makes the guaranteed progress."""
-    is_free = problem.geometry == "mirror" and problem.step is None and not problem.newton_only
-    if not is_free or not can_bend(problem.notion, problem.learner, p):
-        return None
-    terms = bent_terms(problem.learner, p, problem.y, problem.weight, (problem.seed, 0))
-    return _enough(problem, p, Update(terms, problem.geometry), found)
-
-
-def _enough(problem: Problem, p: FloatArray, update: Update, found: Suprema) -> Step | None:
-    """Return the step of an update if it makes the guaranteed progress; a wary problem asks for more than noise."""
-    moved = problem.moved(update, p)
-    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
-    if problem.is_wary:
-        features = sum(len(term.weights) * len(term.theta) for term in update.terms)
-        enough = max(enough, gain_of_noise(problem, p, features))
-    is_enough = problem.loss(moved) <= problem.loss(p) - enough + ROUNDING
-    return Step(update, moved, float(found.value.max())) if is_enough else None
+    return Update(tuple(terms), geometry)
 
 
 def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Suprema) -> Step | None:
@@ -383,9 +516,7 @@ def _joint(problem: Problem, p: FloatArray, terms: tuple[Term, ...], found: Supr
     step = _take(problem, p, terms, found)
     if step is None:
         return None
-    enough = guaranteed_progress(problem, float(found.value.max()), p.shape[1])
-    if problem.is_wary:
-        enough = max(enough, gain_of_noise(problem, p, sum(len(term.weights) * len(term.theta) for term in terms)))
+    enough = guaranteed_progress(problem, float(found.value[_worst(problem, found)]), p.shape[1])
     return step if step.progress >= enough - ROUNDING else None
 
 
@@ -421,17 +552,6 @@ def guaranteed_progress(problem: Problem, violation: float, d: int) -> float:
     return share * (2.0 - share) * best
 
 
-def gain_of_noise(problem: Problem, p: FloatArray, n_features: int) -> float:
-    """Return twice the drop of the potential that so many features bring if there is nothing but noise to fit.
-
-    A drop of F E||y - f||^2 / n on the fitted rows is noise, and costs as much on fresh ones: only what exceeds both
-    is a gain there (Mallows' C_p; for the log loss F (d - 1) / n, Akaike's criterion).
-    """
-    n, d = 1.0 / dot(problem.weight, problem.weight), p.shape[1]
-    share = problem.brier(p) if problem.geometry == "euclidean" else float(max(1, d - 1)) / 2.0
-    return 2.0 * n_features * share / n
-
-
 def bound(solver: str, problem: Problem, p: FloatArray, loss: float | None = None) -> int:
     """Return the a-priori bound on the number of updates from the start p, whose potential may be known (spec 4.3)."""
     d = p.shape[1]
@@ -440,7 +560,9 @@ def bound(solver: str, problem: Problem, p: FloatArray, loss: float | None = Non
         own = 0.0 if problem.step is None else problem.loss(p) / min(problem.step, beta) / beta
         return _whole(max(8 * d / beta / beta, own))
     loss = problem.loss(p) if loss is None else loss
-    gain = problem.notion.gain(d) * problem.alpha
+    if problem.alpha == 0.0:  # every shrunk step gains a row's worth
+        return _whole(loss * problem.n)
+    gain = problem.notion.gain(d) * _target(problem)
     progress = guaranteed_progress(problem, gain, d)
     return _whole(loss / progress if progress > 0 else np.inf)
 

@@ -102,3 +102,23 @@ def _scalar_derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: 
     score, along, mass = log_odds(p[:, 0]), delta[:, 0], weight * delta[:, 0]
     seen = dot(mass, y[:, 0])
     return lambda eta: dot(mass, sigmoid(score + eta * along)) - seen
+
+
+def shrunk_step(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, price: float) -> float:
+    """Return a step in (0, 1] along a shrunk Newton step in log space; 0 if the penalised loss rises from the start.
+
+    The penalised loss is the log loss + step^2 price / 2. The whole step is taken unless its slope there has grown to
+    half of what it was at the start, against it: then the step ends where the slope is 0.
+    """
+    along = _scalar_derivative if p.shape[1] == 1 else _derivative
+    slope_at = along(p, y, delta, weight)
+
+    def derivative(eta: float) -> float:
+        return slope_at(eta) + eta * price
+
+    ahead = -derivative(0.0)
+    if not ahead > 0.0:
+        return 0.0
+    if derivative(1.0) <= 0.5 * ahead:
+        return 1.0
+    return float(brentq(derivative, 0.0, 1.0, xtol=1e-3))

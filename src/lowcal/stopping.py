@@ -9,13 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from lowcal.engines.products import dot
 from lowcal.notions.base import Finite
 from lowcal.notions.smooth import Smooth
 from lowcal.resampling import COARSE, redraw_labels, statistic
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
-from lowcal.weights import Cell
 
 
 class Status(StrEnum):
@@ -24,6 +22,7 @@ class Status(StrEnum):
     REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
     LIMIT : max_updates was reached before that.
     PATIENCE : the held-out rows stopped improving; the predictor is the best one on them.
+    GUARDED : no further update lowers the cross-fitted loss: it would not help on fresh rows.
     NOISE : what is left is no larger than chance would show in a perfect predictor.
     UNDECIDED : no violation above alpha was found, but the supremum is only known to lie between two bounds.
     STALLED : a violation above alpha remains, but no step lowers the loss within rounding.
@@ -33,6 +32,7 @@ class Status(StrEnum):
     REACHED = "reached"
     LIMIT = "limit"
     PATIENCE = "patience"
+    GUARDED = "guarded"
     NOISE = "noise"
     UNDECIDED = "undecided"
     STALLED = "stalled"
@@ -48,8 +48,9 @@ _SENTENCES = {
     Status.REACHED: "the supremum over the whole weight class is at most alpha for every subpopulation looked at",
     Status.LIMIT: "max_updates was reached before the notion held; raise max_updates or alpha",
     Status.PATIENCE: "the held-out rows stopped improving; the predictor is the best one on them",
-    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor; "
-    "give more rows, fewer subpopulations or a larger alpha, or stop_at_noise=False to fit it all the same",
+    Status.GUARDED: "no further update lowers the loss on held-out rows (cross-fitted); give more rows to go further, "
+    "or guard=False to fit these rows all the same",
+    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor",
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
@@ -57,16 +58,7 @@ _SENTENCES = {
 
 Monitor = Literal["brier", "log_loss", "violation"]
 
-#: Noise is looked for unasked where there are this many constraints and fewer than so many rows for each ...
-MANY_CONSTRAINTS, FEW_ROWS = 100, 20
-#: ... or these, of fewer constraints ...
-SOME_CONSTRAINTS, FEWEST_ROWS = 40, 4
-#: ... or fewer than so many, if weights are cells: every update cuts the rows anew, and new cells have new noise.
-FEW_ROWS_OF_CELLS = 100
-#: ... or fewer than so many in all, if a learner searches: it always finds the groups in which chance is largest. Below
-#: the least, a weight of 2 equals two rows, as scikit-learn asks; redrawn labels could not keep that.
-LEAST_TO_SEARCH, FEW_ROWS_TO_SEARCH = 50, 10_000
-#: Labels are redrawn so many times for listed subpopulations, and for a learner, which has to search anew in each.
+#: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
 DRAWS, DRAWS_TO_SEARCH = 40, 12
 
 
@@ -83,19 +75,6 @@ class Patience:
         if score < self.best - 1e-12:
             self.best, self.best_updates = score, n_updates
         return n_updates - self.best_updates >= self.rounds
-
-
-def may_interpolate(problem: Problem, p: FloatArray) -> bool:
-    """Say whether the constraints are so many for the rows that to meet them all may be to learn the rows by heart."""
-    rows = round(1.0 / dot(problem.weight, problem.weight), 6)
-    if not problem.learner.is_exact:
-        return LEAST_TO_SEARCH <= rows < FEW_ROWS_TO_SEARCH
-    weights = problem.notion.features(p) or problem.notion.probes(p.shape[1])
-    constraints = problem.learner.design().shape[1] * len(weights)
-    least = FEW_ROWS_OF_CELLS if any(isinstance(u, Cell) for u in weights) else FEW_ROWS
-    if constraints >= MANY_CONSTRAINTS:
-        return rows < least * constraints
-    return constraints >= SOME_CONSTRAINTS and rows < FEWEST_ROWS * constraints
 
 
 def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int | None = None) -> float:

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from lowcal.auditing import Measurement
-from lowcal.blocks import bent_terms, block_terms, can_bend
+from lowcal.blocks import block_terms
 from lowcal.engines.clipped import Bins, Line
 from lowcal.engines.products import dot
 from lowcal.engines.reference import stack
 from lowcal.engines.slopes import Slopes
 from lowcal.errors import FitInterrupted, InvalidInput, suggest
 from lowcal.files.batches import open_batches
-from lowcal.fitting import check_alpha, read_random_state
+from lowcal.fitting import read_random_state
 from lowcal.inputs import check_whole
 from lowcal.moments import moments_at
 from lowcal.notions import Full, Notion, parse_notion
@@ -34,6 +34,7 @@ from lowcal.progress import Passes
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, Record
 from lowcal.simplex import FloatArray, Geometry, brier, log_loss
+from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_weights
 from lowcal.solvers import ROUNDING, Problem, bound, guaranteed_progress, is_within
 from lowcal.stopping import Status
 from lowcal.streams import (
@@ -50,6 +51,7 @@ from lowcal.streams import (
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, Rows
 from lowcal.subpopulations.batches import BatchEncoder
+from lowcal.tolerances import Tolerance
 from lowcal.updates import Predictor, Term, Update, compile_updates, sum_terms
 from lowcal.weights import Weight
 
@@ -143,15 +145,14 @@ def multicalibrate_stream(
     ('reached', True)
     >>> mended = fit.predictor(data.p, data.X)
     """
-    check_alpha(alpha)
+    Tolerance(alpha)
     chosen = _check_notion(parse_notion(notion))
     _check_options(geometry, max_updates, callback)
     with closing(Passes(progress)) as bar:
         stream, sample = open_stream(rows, Roles(y, p, sample_weight), subpopulations, classes, random_state, bar)
         sample, tally = _first_tally(stream, sample, chosen, with_losses=True)
-        best: Geometry = "mirror" if can_bend(chosen, sample.learner, sample.p) else "euclidean"
         seed = _seed(random_state)
-        problem = Problem(sample.y, sample.weight, chosen, sample.learner, alpha, geometry or best, seed=seed)
+        problem = Problem(sample.y, sample.weight, chosen, sample.learner, alpha, geometry or "mirror", seed=seed)
         return _Run(stream, sample, problem, chosen, tally, max_updates, callback)()
 
 
@@ -331,19 +332,25 @@ class _Run:
         return Status.LIMIT if len(self.updates) >= self.limit else None
 
     def _update(self, attempt: int) -> bool:
-        """Take the bent step (first, in log odds), the step along all constraints, or along the worst one."""
+        """Take a shrunk step (first, in log odds), the step along all constraints, or along the worst one."""
         found = self.suprema
         return (
-            (attempt == 0 and self._bent(found))
+            (attempt < 2 and self._shrunk(found, attempt))
             or self._along(self._directions(found, attempt), 1.0, found)  # least squares: about one step
             or self._along_worst(found)
         )
 
-    def _bent(self, found: Suprema) -> bool:
-        s = self.sample
-        if self.problem.geometry != "mirror" or not can_bend(self.notion, s.learner, s.p):
+    def _shrunk(self, found: Suprema, attempt: int) -> bool:
+        """Take a line of log odds for everyone, then a shift and a slope for each group, shrunk by the sample."""
+        if self.problem.geometry != "mirror":
             return False
-        return self._take(bent_terms(s.learner, s.p, s.y, s.weight, (self.problem.seed, 0)), found)
+        learner, seed = self.sample.learner, (self.problem.seed, attempt)
+        rows = Fitted(self._sampled(), self.sample.y, self.sample.weight)
+        if attempt == 0:
+            shrunk = line_terms(learner, rows, seed)
+        else:
+            shrunk = group_terms(learner.families, learner, logit_weights(self.notion, 1), rows, seed)
+        return shrunk is not None and self._along(shrunk.terms, 1.0, found)
 
     def _directions(self, found: Suprema, attempt: int) -> tuple[Term, ...]:
         """Return the block step's direction: moments of all rows, the Gram matrix of the sample."""

@@ -74,11 +74,15 @@ class Family(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CodeFamily:
-    """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows."""
+    """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows.
+
+    `depths` are the numbers of conditions of the members, where they differ.
+    """
 
     names: tuple[str, ...]
     columns: tuple[int, ...]
     decode: tuple[Decode, ...]
+    depths: tuple[int, ...] = ()
 
     def design(self, rows: Sequence[IntArray]) -> Design:
         """Return code columns with their decode tables; nothing of size rows x groups."""
@@ -87,14 +91,16 @@ class CodeFamily:
     def take(self, members: IntArray) -> CodeFamily:
         """Return some of the members, in the given order within each column."""
         starts = np.concatenate([[0], np.cumsum([t.shape[1] for t in self.decode])])
-        names: list[str] = []
+        taken: list[int] = []
         kept: list[tuple[int, Decode]] = []
         for k, column in enumerate(self.columns):
             inside = members[(members >= starts[k]) & (members < starts[k + 1])]
             if len(inside):
                 kept.append((column, self.decode[k].take(inside - starts[k])))
-                names += [self.names[j] for j in inside]
-        return CodeFamily(tuple(names), tuple(c for c, _ in kept), tuple(t for _, t in kept))
+                taken += inside.tolist()
+        names, depths = (tuple(of[j] for j in taken) for of in (self.names, self.depths or self.names))
+        columns, decode = tuple(c for c, _ in kept), tuple(t for _, t in kept)
+        return CodeFamily(names, columns, decode, depths if self.depths else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables as plain data, each with its code column."""

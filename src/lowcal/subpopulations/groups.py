@@ -134,15 +134,17 @@ class GroupEncoder:
 
 @dataclass
 class _Tables:
-    """The decode tables under construction: one list of (level, group) pairs and of names for each merged column."""
+    """The decode tables under construction: lists of (level, group) pairs, names and depths for each merged column."""
 
     entries: list[list[tuple[IntArray, IntArray]]] = field(default_factory=list)
     names: list[list[str]] = field(default_factory=list)
+    depths: list[list[int]] = field(default_factory=list)
 
-    def add(self, k: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
-        """Add groups to the merged column k; `groups` are numbered from 0 among the added ones."""
+    def add(self, k: int, depth: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
+        """Add groups of this depth to the merged column k; `groups` are numbered from 0 among those added."""
         self.entries[k].append((levels, groups + len(self.names[k])))
         self.names[k] += names
+        self.depths[k] += [depth] * len(names)
 
     def family(self, sizes: Sequence[int]) -> CodeFamily:
         """Return the finished family; merged columns without a group are left out."""
@@ -152,8 +154,8 @@ class _Tables:
             levels = np.concatenate([e[0] for e in self.entries[k]])
             groups = np.concatenate([e[1] for e in self.entries[k]])
             tables.append(Table(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
-        names = tuple(name for k in used for name in self.names[k])
-        return CodeFamily(names, tuple(used), tuple(tables))
+        names, depths = (tuple(one for k in used for one in of[k]) for of in (self.names, self.depths))
+        return CodeFamily(names, tuple(used), tuple(tables), depths)
 
 
 def _one_hot(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> sparse.csr_array:
@@ -282,9 +284,9 @@ def _list_groups(
 ) -> CodeFamily:
     """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
     sizes = [prod(encoder.shape(merged)) for merged in encoder.plan]
-    tables = _Tables([[] for _ in sizes], [[] for _ in sizes])
+    tables = _Tables([[] for _ in sizes], [[] for _ in sizes], [[] for _ in sizes])
     if everyone:
-        tables.add(0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
+        tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
     mass = cache(lambda k: weigh(rows[k], sizes[k]))
     home = _homes(encoder.plan, depth)
     for size in range(1, min(depth, len(encoder.levels)) + 1):
@@ -292,7 +294,7 @@ def _list_groups(
             k = home[subset]
             key = _keys(encoder, encoder.plan[k], subset)
             total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
-            tables.add(k, *_conjunctions(encoder, subset, key, total, min_mass))
+            tables.add(k, size, *_conjunctions(encoder, subset, key, total, min_mass))
     return tables.family(sizes)
 
 

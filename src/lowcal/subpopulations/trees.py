@@ -57,7 +57,7 @@ class Trees(Subpopulations):
     start of the fit, so that one split parts the low ones from the high ones; those of under 100 rows stay between.
 
     >>> Trees(max_depth=2)
-    Trees(max_depth=2, columns=None, max_bins=64, min_mass=30, n_trees=1, shrinkage=0.1, geometry='euclidean')
+    Trees(max_depth=2, columns=None, max_bins=64, min_mass=30, n_trees=1, shrinkage=0.1, geometry='mirror')
     """
 
     max_depth: int = 3
@@ -66,7 +66,7 @@ class Trees(Subpopulations):
     min_mass: float = 30
     n_trees: int = 1
     shrinkage: float = 0.1
-    geometry: Geometry = "euclidean"
+    geometry: Geometry = "mirror"
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""

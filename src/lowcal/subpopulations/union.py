@@ -96,6 +96,12 @@ class Part:
         """The names of the members."""
         return self.family.names
 
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The numbers of conditions of the members, where the family knows them."""
+        depths: tuple[int, ...] = getattr(self.family, "depths", ())
+        return depths
+
     def design(self, rows: Sequence[Rows]) -> Design:
         """Return the memberships on the part's own rows."""
         return self.family.design(rows[self.index])

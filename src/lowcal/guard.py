@@ -1,0 +1,180 @@
+"""The guard: an update is kept only if it lowers the loss on rows it was not fitted to (cross-fitting).
+
+The rows are dealt into folds. Beside the fit on all rows, the same solver runs on the rows of all folds but one, for
+each fold, and what it does there is applied to the fold. The loss of these predictions is an honest estimate of what
+the fit does to fresh rows. A step of the block solver that does not lower it is undone; the solvers that take many
+small steps run on while it falls, and keep the best number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lowcal.errors import InvalidInput
+from lowcal.frames import Table as Frame
+from lowcal.inputs import Outcomes
+from lowcal.simplex import FloatArray, Geometry, IntArray, brier_losses, log_losses
+from lowcal.solvers import SOLVERS, Problem, Step
+from lowcal.stopping import Patience
+from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations.base import Rows
+
+#: The number of folds; each is fitted without.
+FOLDS = 5
+#: So many rows are enough to judge on: with more, not every fold is.
+JUDGED = 20_000
+#: A step is kept if the loss falls by more than this many standard errors of its change.
+CAUTION = 1.0
+#: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
+HARMLESS = 1e-4
+#: Weights of a class without finitely many count as this many.
+INFINITE = 20
+
+
+def is_harmless(problem: Problem, p: FloatArray) -> bool:
+    """Whether the constraints are so few for the rows that to fit them all can do no harm worth speaking of.
+
+    F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
+    """
+    if not problem.learner.is_exact:
+        return False
+    weights = len(problem.notion.features(p)) or INFINITE
+    features = len(problem.learner.names) * weights * p.shape[1]
+    return features / (2.0 * problem.n) < HARMLESS
+
+
+class Fold:
+    """The solver on the rows outside a fold, and the predictions on the fold."""
+
+    def __init__(self, problem: Problem, solver: str, start: FloatArray, held: Outcomes, rows: Rows) -> None:
+        self.outcomes, self.rows, self.p = held, rows, held.p
+        self.trial = self.p
+        self._stream = SOLVERS[solver](problem, start)
+        self._step = next(self._stream, None)
+        self._is_tried = False
+
+    def propose(self, stage: tuple[int, ...]) -> None:
+        """Try the solver's step of this stage on the fold, if it has one; steps of earlier stages are passed over."""
+        while self._step is not None and self._step.stage < stage:
+            self._answer(False)
+        self._is_tried = self._step is not None and self._step.stage == stage
+        self.trial = self._step.update(self.p, self.rows) if self._is_tried and self._step is not None else self.p
+
+    def decide(self, is_kept: bool) -> None:
+        """Keep what was tried, or undo it."""
+        if is_kept:
+            self.p = self.trial
+        if self._is_tried:
+            self._answer(is_kept)
+
+    def _answer(self, is_kept: bool) -> None:
+        try:
+            self._step = self._stream.send(is_kept)  # type: ignore[attr-defined]
+        except StopIteration:
+            self._step = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Losses of every judged row."""
+
+    brier: FloatArray
+    log_loss: FloatArray
+
+
+class Guard:
+    """Judges every step of a fit by its likes on the folds."""
+
+    def __init__(self, folds: Sequence[Fold], geometry: Geometry, rounds: int | None) -> None:
+        self.folds, self.geometry = folds, geometry
+        weight = np.concatenate([fold.outcomes.weight for fold in folds])
+        self.weight = weight / weight.sum()
+        self.best = self.now = self._scores()
+        self.start = self.now
+        self.patience = None if rounds is None else Patience(rounds, float(self.weight @ self._watched(self.now)))
+        self.n_kept, self.n_undone = 0, 0
+
+    def keeps(self, step: Step) -> bool:
+        """Try a step on every fold and say whether it is kept; a solver of small steps is judged in the end."""
+        for fold in self.folds:
+            fold.propose(step.stage)
+        tried = self._scores()
+        change, error = self.change(self._watched(self.now), self._watched(tried))
+        is_kept = self.patience is not None or change < -CAUTION * error
+        for fold in self.folds:
+            fold.decide(is_kept)
+        if is_kept:
+            self.now, self.n_kept = tried, self.n_kept + 1
+        else:
+            self.n_undone += 1
+        return is_kept
+
+    def is_over(self) -> bool:
+        """Whether a solver of small steps has run out of patience; the best number of them is remembered."""
+        if self.patience is None:
+            return False
+        score = float(self.weight @ self._watched(self.now))
+        if score < self.patience.best:
+            change, error = self.change(self._watched(self.best), self._watched(self.now))
+            if change < -CAUTION * error:
+                self.best = self.now
+                self.patience.best, self.patience.best_updates = score, self.n_kept
+        return self.n_kept - self.patience.best_updates >= self.patience.rounds
+
+    def figures(self, scores: Scores) -> dict[str, float | None]:
+        """Return the cross-fitted figures of a record."""
+        return {
+            "held_out_violation": None,
+            "held_out_brier": float(self.weight @ scores.brier),
+            "held_out_log_loss": float(self.weight @ scores.log_loss),
+        }
+
+    def change(self, before: FloatArray, after: FloatArray) -> tuple[float, float]:
+        """Return the mean change of the losses of rows, and its standard error."""
+        gap = after - before
+        mean = float(self.weight @ gap)
+        return mean, float(np.sqrt(np.square(self.weight) @ np.square(gap - mean)))
+
+    def _watched(self, scores: Scores) -> FloatArray:
+        return scores.brier if self.geometry == "euclidean" else scores.log_loss
+
+    def _scores(self) -> Scores:
+        p, y = (np.concatenate(parts) for parts in zip(*((f.trial, f.outcomes.y) for f in self.folds), strict=True))
+        return Scores(brier_losses(p, y), log_losses(p, y))
+
+
+def make_guard(
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, problem: Problem, solver: str, rounds: int | None
+) -> Guard | None:
+    """Return the guard of a fit; None where rows are too few to deal."""
+    folds = []
+    for fitted, held in _deal(outcomes.weight, problem.seed):
+        inside = subset(outcomes, fitted)
+        part = table.take(fitted)
+        try:
+            learner = chosen.prepare(part, inside.weight, inside.residual)
+        except InvalidInput:  # no group is left on the rows of this fold
+            continue
+        # what is left of violations matters to the fit on all rows alone
+        own = replace(problem, y=inside.y, weight=inside.weight, learner=learner, is_measured=problem.alpha > 0.0)
+        folds.append(Fold(own, solver, inside.p, subset(outcomes, held), learner.encoder(table.take(held))))
+    return Guard(folds, problem.geometry, rounds) if folds else None
+
+
+def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
+    """Return some rows, with weights that sum to one."""
+    weight = outcomes.weight[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+
+
+def _deal(weight: FloatArray, seed: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the fitted and the held-out rows of each judged fold; rows without weight belong to none."""
+    rows = np.flatnonzero(weight)
+    fold = np.random.default_rng((seed, FOLDS)).permutation(len(rows)) % FOLDS
+    judged = int(np.clip(np.ceil(FOLDS * JUDGED / max(1, len(rows))), 1, FOLDS))
+    for k in range(judged):
+        if (fold == k).any() and (fold != k).any():
+            yield rows[fold != k], rows[fold == k]

@@ -1,0 +1,284 @@
+"""Steps in log odds that are shrunk by what the rows themselves say: empirical Bayes, by pools of groups.
+
+Groups that partition the rows (the values of one column, the crossings of two) form a pool, whose coefficients are
+taken as draws from N(0, tau^2), for each weight. A moment g of a feature with curvature h has the variance
+v + h^2 tau^2, v being that of its noise, so tau^2 is estimated by
+
+    tau^2 = max(0, sum of (g^2 / v - 1)) / sum of (h^2 / v)
+
+(DerSimonian and Laird), and coefficients minimise log loss + theta^2 / (2 n tau^2). Where a pool shows no more than
+noise, tau is 0 and its groups sit out: thousands of groups on thousands of rows do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lowcal.blocks import GRAM_ROWS, LEAST_CURVATURE, columns_of, solve_all, split_terms, starts_of_runs, take_columns
+from lowcal.engines.logistic import fit_line
+from lowcal.engines.products import dot
+from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
+from lowcal.moments import moments
+from lowcal.notions.base import Notion, Suprema
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
+from lowcal.updates import Term
+from lowcal.weights import CellIds, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
+
+#: A pool takes part if it exceeds what noise shows by this many standard deviations of a chi-square.
+SCREEN = 1.0
+#: Features that a pool leaves out have this many times their own curvature as a penalty.
+SHUT = 1e6
+#: At most this many subpopulations bring a witness of their own into one step (infinite weight classes).
+MOST_WITNESSES = 100
+#: Weights of several classes that are more than this times the labels are replaced by the notion's few probes.
+MANY_PRODUCTS = 64
+#: The line of everyone is fitted to at most this many rows.
+LINE_ROWS = 50_000
+
+
+class Shrunk(NamedTuple):
+    """Terms of a step, and theta' Lambda theta: what the prior charges for it."""
+
+    terms: tuple[Term, ...]
+    price: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Fitted rows as a step sees them: predictions, outcomes, and weights that sum to one."""
+
+    p: FloatArray
+    y: FloatArray
+    weight: FloatArray
+
+    @property
+    def n(self) -> float:
+        """The effective number of rows."""
+        return 1.0 / dot(self.weight, self.weight)
+
+    @property
+    def rho(self) -> FloatArray:
+        """The weighted residuals."""
+        return self.weight[:, None] * (self.y - self.p)
+
+    @property
+    def curvature(self) -> FloatArray:
+        """The weighted curvature f (1 - f) of the log loss in each coordinate."""
+        return self.weight[:, None] * np.maximum(self.p * (1.0 - self.p), LEAST_CURVATURE)
+
+
+# --- which groups, which weights ------------------------------------------------------------------------------
+
+
+def depths_of(learner: WeakLearner) -> IntArray:
+    """Return the number of conditions of every known member: 0 for everyone, 1 where a family does not say."""
+    depths = [
+        depth
+        for family in learner.families
+        for depth in getattr(family, "depths", None) or [int(name != EVERYONE) for name in family.names]
+    ]
+    return np.array(depths, dtype=np.intp)
+
+
+def members_up_to(learner: WeakLearner, depth: int) -> list[Family]:
+    """Return the families cut down to members of at most this many conditions."""
+    depths, families, start = depths_of(learner), [], 0
+    for family in learner.families:
+        inside = np.flatnonzero(depths[start : start + len(family.names)] <= depth)
+        start += len(family.names)
+        if len(inside):
+            families.append(family if len(inside) == len(family.names) else family.take(inside))
+    return families
+
+
+def logit_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
+    """Return the weights of a logit step: a shift, and for two classes a slope unless only means are asked about."""
+    if d == 1 and set(monomials(1, 1)) <= set(notion.probes(1)):
+        return (Monomial(), LogOdds())
+    return (Monomial(),)
+
+
+def notion_weights(notion: Notion, p: FloatArray) -> tuple[Weight, ...]:
+    """Return the notion's own features, or its probes where these are many; none for an infinite class."""
+    features = tuple(notion.features(p))
+    return tuple(notion.probes(p.shape[1])) if len(features) * p.shape[1] > MANY_PRODUCTS else features
+
+
+# --- the prior ------------------------------------------------------------------------------------------------
+
+
+def pools_of(design: Design) -> IntArray:
+    """Return the number of every member's pool: groups that partition the rows, or all columns of a matrix.
+
+    >>> from scipy import sparse
+    >>> both = Table(sparse.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])))  # everyone, a, b
+    >>> pools_of(Codes((np.array([0, 1, 1]),), (both,)))
+    array([1, 2, 2])
+    """
+    pools, last = [], 0
+    for column in columns_of(design):
+        m = column.shape[1]
+        if isinstance(column, Codes) and isinstance(column.decode[0], Table):
+            starts = starts_of_runs(column.decode[0].matrix.tocsc())
+            pools.append(last + np.cumsum(np.isin(np.arange(m), starts)))
+            last += len(starts)
+        else:
+            pools.append(np.zeros(m, dtype=np.intp))
+    return np.concatenate(pools).astype(np.intp)
+
+
+def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: float) -> FloatArray:
+    """Return the prior precision 1 / (n tau^2) of every feature from moments, curvatures and noise, shapes (m, S, d).
+
+    A pool is taken for each weight and for all labels together. It is infinite where a pool shows but noise.
+
+    >>> g, one = np.array([[[3.0]], [[-3.0]], [[0.1]]]), np.ones((3, 1, 1))
+    >>> precisions(g, one, one, np.array([0, 0, 1]), 1.0).ravel()
+    array([0.125, 0.125,   inf])
+    """
+    live = h > np.finfo(float).tiny
+    safe = np.where(live, v, 1.0)
+    excess = np.where(live, np.square(g) / safe - 1.0, 0.0)
+    information = np.where(live, np.square(h) / safe, 0.0)
+    count, extra, known = (_by_pool(each, pools) for each in (live.astype(np.float64), excess, information))
+    is_seen = (extra > SCREEN * np.sqrt(2.0 * count)) & (known > 0.0)
+    precision = np.divide(known, n * extra, out=np.full(extra.shape, np.inf), where=is_seen)
+    return np.where(live, precision[pools][:, :, None], np.inf)
+
+
+def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
+    """Return the sums over the members of each pool and over labels, shape (pools, S)."""
+    total = np.zeros((int(pools.max()) + 1, values.shape[1]))
+    np.add.at(total, pools, values.sum(axis=2))
+    return total
+
+
+# --- steps ----------------------------------------------------------------------------------------------------
+
+
+def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrunk | None:
+    """Return one slope of the log odds and a shift for each label, for everyone; None if nobody is everyone.
+
+    The slope is free, and so is the shift of two classes; the shifts of several labels are shrunk as a pool.
+    """
+    if EVERYONE not in learner.names:
+        return None
+    some = sample_rows(len(rows.p), seed, LINE_ROWS)
+    few = rows if some is None else Fitted(rows.p[some], rows.y[some], rows.weight[some] / rows.weight[some].sum())
+    d, n = rows.p.shape[1], rows.n
+    precision = 0.0
+    if d > 1:
+        g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
+        precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
+    slope, shifts = fit_line(few.p, few.y, few.weight, precision)
+    theta = np.vstack([shifts, slope * np.eye(d)])[None]
+    weights = (Monomial(), *(LogOdds(a) for a in range(d)))
+    charge = float(precision * np.square(shifts).sum()) if np.isfinite(precision) else 0.0
+    return Shrunk((Term(learner.member(learner.names.index(EVERYONE)), weights, theta),), charge)
+
+
+def group_terms(
+    families: Sequence[Family], learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
+) -> Shrunk | None:
+    """Return the shrunk Newton step of the log loss along c(x) u(f) for members c and weights u; None if all is noise."""
+    design = stack([family.design(learner.rows) for family in families])
+    solved = _newton(design, evaluate(weights, rows.p), rows, pools_of(design), seed)
+    return None if solved is None else Shrunk(split_terms(families, weights, solved.theta), solved.price)
+
+
+def witness_terms(learner: WeakLearner, found: Suprema, rows: Fitted, depth: int, seed: Sequence[int]) -> Shrunk | None:
+    """Return the shrunk step of an infinite weight class: the worst subpopulations bring their witnesses."""
+    order = np.argsort(-found.value, kind="stable")
+    worst = order[(depths_of(learner)[order] <= depth) & (found.value[order] > 0.0)][:MOST_WITNESSES]
+    if len(worst) == 0:
+        return None
+    design, witnesses = learner.design(), [found.witness(int(j)) for j in worst]
+    A = np.concatenate(
+        [design.column(int(j))[:, None] * one(rows.p) for j, one in zip(worst, witnesses, strict=True)], axis=1
+    )
+    d = rows.p.shape[1]
+    features = [(k, a) for k in range(len(worst)) for a in range(d)]
+    kept = [k for k, column in enumerate(A.T) if column.any()]
+    solved = [_witness_label(A[:, [k for k in kept if features[k][1] == a]], rows, a, seed) for a in range(d)]
+    size = np.zeros((len(worst), d))
+    price = 0.0
+    for a, one in enumerate(solved):
+        if one is not None:
+            size[[features[k][0] for k in kept if features[k][1] == a], a] = one.theta[:, 0, 0]
+            price += one.price
+    if not size.any():
+        return None
+    terms = tuple(
+        Term(learner.member(int(j)), witness.weights, (witness.coefficients * size[k])[None])
+        for k, (j, witness) in enumerate(zip(worst, witnesses, strict=True))
+        if size[k].any()
+    )
+    return Shrunk(terms, price)
+
+
+class Solved(NamedTuple):
+    """Coefficients of shape (m, S, d) and what the prior charges for them."""
+
+    theta: FloatArray
+    price: float
+
+
+def _witness_label(A: FloatArray, rows: Fitted, label: int, seed: Sequence[int]) -> Solved | None:
+    """Return the coefficients of witnesses on one label."""
+    if A.shape[1] == 0:
+        return None
+    one = Fitted(rows.p[:, [label]], rows.y[:, [label]], rows.weight)
+    return _newton(Matrix(A), np.ones((len(A), 1)), one, np.zeros(A.shape[1], dtype=np.intp), seed)
+
+
+def _newton(design: Design, U: Evaluated, rows: Fitted, pools: IntArray, seed: Sequence[int]) -> Solved | None:
+    """Return theta with (H + Lambda) theta = g, for the prior that the moments themselves tell."""
+    squares = design.power(2)
+    UU = U if isinstance(U, CellIds) else np.square(U)
+    curvature, n = rows.curvature, rows.n
+    g, h = moments(design, U, rows.rho), moments(squares, UU, curvature)
+    is_even = np.ptp(rows.weight) <= 1e-12 * rows.weight.max()
+    v = h / n if is_even else moments(squares, UU, rows.weight[:, None] * curvature)
+    prior = precisions(g, h, v, pools, n)
+    active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
+    if len(active) == 0:
+        return None
+    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, np.finfo(float).tiny))
+    theta = np.zeros(g.shape)
+    theta[active] = _solve(design, active, U, curvature, g[active], prior[active], seed)
+    return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))
+
+
+def _solve(
+    design: Design,
+    active: IntArray,
+    U: Evaluated,
+    h: FloatArray,
+    g: FloatArray,
+    prior: FloatArray,
+    seed: Sequence[int],
+) -> FloatArray:
+    """Return the coefficients of the active members; Gram matrices may come from some of the rows."""
+    few = design if len(active) == design.shape[1] else take_members(design, active)
+    per_member = 1 if isinstance(U, CellIds) else U.shape[1]
+    rows = sample_rows(len(h), seed, max(GRAM_ROWS, 10 * len(active) * per_member))
+    if rows is None:
+        return solve_all(few, U, h, g, seed, False, prior)
+    some = CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
+    return solve_all(few.rows(rows), some, h[rows] * (len(h) / len(rows)), g, seed, True, prior)
+
+
+def take_members(design: Design, members: IntArray) -> Design:
+    """Return a design of some members, in order."""
+    parts, start = [], 0
+    for column in columns_of(design):
+        inside = members[(members >= start) & (members < start + column.shape[1])] - start
+        start += column.shape[1]
+        if len(inside):
+            parts.append(take_columns(column, inside))
+    return stack(parts)
