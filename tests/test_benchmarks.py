@@ -481,7 +481,7 @@ def test_a_fit_that_raises_is_a_result(harm, monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise ValueError("no")
 
-    X = harm.pd.DataFrame(dict.fromkeys(harm.SETS["adult"].groups, [1, 2]))
+    X = harm.pd.DataFrame({name: [1, 2] for name in harm.SETS["adult"].groups})
     part = harm.Part(X, np.array([0, 1]), np.array([0.5, 0.5]))
     monkeypatch.setattr(harm, "loaded", lambda *_: (part, part, {}))
     monkeypatch.setattr(harm.lowcal, "multicalibrate", refuse)
