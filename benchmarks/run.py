@@ -2,7 +2,8 @@
 
 Run: python benchmarks/run.py [names] [--quick]
 
-Without names every benchmark of this folder runs; with names only those, and the other sections of the page stay.
+Without names every benchmark of this folder runs, except harm, which takes hours; with names only those, and the other
+sections of the page stay.
 After a single name come that benchmark's own options.
 """
 
@@ -27,7 +28,9 @@ NOT_BENCHMARKS = {"common", "run"}
 #: These come first on the page, in this order; the others follow by name.
 FIRST = ("peers", "baseline", "latency")
 #: Benchmarks that know small sizes; with --quick the others are left out.
-QUICK = ("peers", "baseline", "latency")
+QUICK = ("peers", "baseline", "latency", "harm")
+#: These take hours and run only where they are named.
+LONG = ("harm",)
 LIBRARIES = ("lowcal", "numpy", "scipy", "scikit-learn", "narwhals", "numba", "pandas")
 PEERS = ("MCGrad", "lightgbm", "multicalibration", "aws-fortuna")
 SECTION = re.compile(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- \w+ -->\n|\Z)", flags=re.DOTALL | re.MULTILINE)
@@ -129,7 +132,7 @@ def write(page: Path, fresh: dict[str, str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for; the page is written after each, so that nothing is lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(names())}; none is all")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(names())}; none is all but {', '.join(LONG)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, printed and not written")
     parser.add_argument("--page", type=Path, default=PAGE, help=argparse.SUPPRESS)
     given, passed_on = parser.parse_known_args(arguments)
@@ -138,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = set(given.names) - set(names())
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(names())}")
-    for name in given.names or names():
+    for name in given.names or [name for name in names() if given.quick or name not in LONG]:
         if given.quick:
             if name in QUICK:
                 print(section(name, ["--quick"]), flush=True)

@@ -276,6 +276,19 @@ def test_fresh_sections_replace_only_themselves(load, tmp_path):
     assert written.startswith("# Benchmarks\n")
 
 
+def test_what_takes_hours_runs_only_where_it_is_named(load, monkeypatch, tmp_path, capsys):
+    run = load("run")
+    ran = []
+    monkeypatch.setattr(run, "section", lambda name, arguments: ran.append((name, *arguments)) or "")
+    page = ["--page", str(tmp_path / "page.md")]
+    run.main(page)
+    assert [name for (name,) in ran] == [name for name in run.names() if name != "harm"]
+    ran.clear()
+    run.main(["harm", *page, "--seeds", "0"])
+    run.main(["--quick", *page])
+    assert ran == [("harm", "--seeds", "0"), *((name, "--quick") for name in ("peers", "baseline", "latency", "harm"))]
+
+
 def test_options_go_to_one_benchmark_only(load, tmp_path, capsys):
     run = load("run")
     with pytest.raises(SystemExit):
@@ -357,3 +370,137 @@ def test_learners_run_on_the_synthetic_set(learners, capsys, monkeypatch, tmp_pa
     assert [line.split()[1] for line in printed.splitlines()[:3]] == ["start", "ours", "mcgrad"]
     assert printed.count(" met") == 5
     assert "adult: skipped" in printed
+
+
+# --- does the default make a model worse? -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def harm(load):
+    pytest.importorskip("pandas")
+    return load("harm")
+
+
+def fits(changes, kind="groups-5", auc=0.0, extremes=0, **names):
+    """Made-up results of one cell, one for each seed, of a base model with log loss .4."""
+    cell = {"set": "adult", "base": "good", "rows": "300", "kind": kind, "notion": "degree-2", **names}
+    before = {"base_log_loss": 0.4, "base_brier": 0.2, "base_auc": 0.8}
+    rest = {"brier": 0.2, "auc": 0.8 + auc, "extremes": extremes, "cpu": 1.5, "status": "reached", "updates": 3}
+    return [
+        cell | before | rest | {"seed": seed, "log_loss": 0.4 + change, "warnings": {}}
+        for seed, change in enumerate(changes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_harmed"),
+    [
+        ([0.002, 0.002, 0.002], True),
+        ([0.0009, 0.0009, 0.0009], False),  # steady, but below .001
+        ([0.001, 0.005], False),  # a mean of .003 with a standard error of .002
+        ([0.0021, 0.0039], True),  # a mean of .003 with a standard error of .0009
+        ([-0.002, -0.002], False),
+        ([0.002], True),  # one seed has no standard error
+        ([0.0009], False),
+    ],
+)
+def test_a_cell_is_harmed_beyond_noise_and_a_thousandth(harm, changes, is_harmed):
+    (cell,) = harm.cells_of(fits(changes))
+    assert cell.change("log_loss").mean == pytest.approx(np.mean(changes))
+    if len(changes) > 1:
+        assert cell.change("log_loss").error == pytest.approx(np.std(changes, ddof=1) / len(changes) ** 0.5)
+    assert cell.is_harmed == is_harmed
+    assert f"**{int(is_harmed)} cells harmed**" in harm.table(fits(changes))
+
+
+def test_the_auc_of_a_cell_is_harmed_by_three_thousandths(harm):
+    assert [harm.cells_of(fits([0.0], auc=auc))[0].auc_is_harmed for auc in (-0.0031, -0.0029, 0.1)] == [1, 0, 0]
+
+
+def test_intersections_are_compared_with_groups_seed_by_seed(harm):
+    groups = [0.10, 0.20, 0.30]  # the seeds differ far more than the classes do
+    steady, noisy = [x + 0.01 + e for x, e in zip(groups, (0, 0.001, 0), strict=True)], [0.1, 0.2, 0.4]
+    results = fits(groups) + fits(steady, "intersections-5")
+    results += fits(groups, base="weak") + fits(noisy, "intersections-5", base="weak")
+    results += fits(groups, rows="third") + fits(groups, "intersections-5", rows="third")
+    compared, ((key, apart),) = harm.worse_than_groups(harm.cells_of(results))
+    assert compared == 3
+    assert (key.base, key.rows) == ("good", "300")
+    assert apart.mean == pytest.approx(0.031 / 3)
+    assert apart.error == pytest.approx(0.001 / 3)
+
+
+def test_the_summary_of_harm_has_every_count(harm):
+    results = fits([0.01, 0.01], extremes=2) + fits([-0.01, -0.01], "trees", auc=-0.01) + fits([0.02, 0.9], "linear")
+    failed = {**fits([0.0], set="letter")[0], "failure": "ValueError: no | such\ncolumn"}
+    shown = harm.table([*results, failed])
+    assert shown.startswith("3 cells of 2 seeds, 6 fits: **1 cells harmed**")
+    assert "1 with a mean AUC lower" in shown
+    assert "1 with predictions of exactly 0 or 1" in shown
+    assert "9 in all, median 1.5, largest 1.5" in shown
+    assert cells(shown, "adult")[0] == ["adult", "good", "+0.1533, 1 of 3"]
+    assert cells(shown, "Groups, 5 columns")[0][1:7] == ["1", "+0.0100", "+0.0100", "1", "0", "1"]
+    (weakest, harmed, lower) = [row for row in cells(shown, "adult") if len(row) == len(harm.HEAD)]
+    assert (weakest[3], harmed[3], lower[3]) == ("Linear, 8 columns", "Groups, 5 columns", "Trees, 8 columns")
+    assert weakest[5] == "0.4000 to 0.8600"
+    assert cells(shown, "letter good 300 groups-5 degree-2 seed 0") == [
+        ["letter good 300 groups-5 degree-2 seed 0", "ValueError: no \\", "such column"]
+    ]
+
+
+def test_scores_of_two_and_of_three_classes(harm):
+    y, p = np.array([0, 1, 1]), np.array([0.5, 0.25, 1.0])
+    two = harm.scores(y, p)
+    assert two["log_loss"] == pytest.approx((np.log(2) + np.log(4)) / 3)
+    assert two["brier"] == pytest.approx((0.25 + 0.5625) / 3)
+    assert two["auc"] == pytest.approx(0.5)
+    three = harm.scores(np.array([0, 2, 1]), np.array([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]))
+    assert three["log_loss"] == pytest.approx((np.log(2) + np.log(4) - np.log(1e-12)) / 3)
+    assert three["brier"] == pytest.approx((0.5 + 0.875 + 2.0) / 3)
+    assert three["auc"] == pytest.approx((1.0 + 0.0 + 0.5) / 3)
+
+
+def test_harm_runs_small_and_continues_its_file(harm, capsys, tmp_path):
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "results.jsonl"
+    harm.main(["--quick", "--out", str(out)])
+    assert capsys.readouterr().out.startswith("2 cells of 1 seeds, 2 fits: ")
+    written = out.read_text(encoding="utf-8")
+    out.write_text(written + '{"set": "adu', encoding="utf-8")  # interrupted while a line was written
+    harm.main(["--quick", "--out", str(out)])
+    assert "0 fits to run" in capsys.readouterr().err
+    assert out.read_text(encoding="utf-8") == written
+    harm.main(["--summary", str(out)])
+    assert "0 fits failed" in capsys.readouterr().out
+    results = harm.read_results(out)
+    assert {line["kind"] for line in results} == {"groups-5", "intersections-5"}
+    assert all(line["n"] == 300 and line["n_test"] == 1000 for line in results)
+
+
+def test_a_fit_that_raises_is_a_result(harm, monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise ValueError("no")
+
+    X = harm.pd.DataFrame({name: [1, 2] for name in harm.SETS["adult"].groups})
+    part = harm.Part(X, np.array([0, 1]), np.array([0.5, 0.5]))
+    monkeypatch.setattr(harm, "loaded", lambda *_: (part, part, {}))
+    monkeypatch.setattr(harm.lowcal, "multicalibrate", refuse)
+    key = harm.Key("adult", "good", "third", "trees", "smooth", 3)
+    line = harm.fit_one(harm.Source(tmp_path, tmp_path), key)
+    assert line == {**key._asdict(), "failure": "ValueError: no"}
+
+
+def test_cheap_cells_come_first_with_their_seeds_together(harm):
+    chosen = type("Chosen", (), {"rows": ["300", "5000", "third"], "classes": ["trees", "groups-5"]})
+    chosen.notions = ["degree-2"]
+    sizes = {("adult", "good", seed): 1000 for seed in (0, 1)}
+    done = [harm.Key("adult", "good", "300", "groups-5", "degree-2", 0)]
+    assert [key[2:4] + key[5:] for key in harm.plan(chosen, sizes, done)] == [
+        ("300", "groups-5", 1),
+        ("300", "trees", 0),
+        ("300", "trees", 1),
+        ("third", "groups-5", 0),
+        ("third", "groups-5", 1),
+        ("third", "trees", 0),
+        ("third", "trees", 1),
+    ]
