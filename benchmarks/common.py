@@ -274,7 +274,7 @@ def boosted_trees(y: Array, p: Array, X: Any, geometry: str = "mirror") -> Any:
     fit = partial(lowcal.multicalibrate, y, p, Table.of(X), subpopulations=trees, alpha=GUARDED_ALPHA, random_state=0)
     found = fit(validation_fraction=0.2, patience=BOOSTED_PATIENCE)
     rounds = len(found.predictor)
-    return fit(callback=lambda record: record.n_updates >= rounds, stop_at_noise=False) if rounds else found
+    return fit(callback=lambda record: record.n_updates >= rounds, guard=False) if rounds else found
 
 
 def logit(p: Array) -> Array:

@@ -342,7 +342,7 @@ def cells(n: int) -> None:
         return lambda: next(steps).losses(one) if losses else next(steps)
 
     def fit() -> lowcal.Fit:
-        options = {"subpopulations": groups, "alpha": alpha, "solver": "first", "stop_at_noise": False}
+        options = {"subpopulations": groups, "alpha": alpha, "solver": "first", "guard": False}
         return lowcal.multicalibrate(y, p, table, **options)
 
     table = Frame.of(X)

@@ -93,7 +93,7 @@ def models() -> dict[str, tuple[Any, Any, Any]]:
         subpopulations, here, _ = saved.tables(name, X)
         options = {"alpha": 0.02, "random_state": 0, **given}
         if kind != "private":
-            options = {"max_updates": 2, "stop_at_noise": False, **options}
+            options = {"max_updates": 2, "guard": False, **options}
         fit = multicalibrate(y, p, here, subpopulations=subpopulations, **options)
         made[kind] = (fit if len(made) % 2 else fit.predictor), p, here
     X = np.random.default_rng(0).normal(size=(90, 2))

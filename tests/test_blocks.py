@@ -28,7 +28,7 @@ def losses(fit, geometry):
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "smooth", "full-0.1"])
 def test_a_gram_matrix_of_few_rows_still_reaches_alpha_and_lowers_the_loss(data, monkeypatch, notion, geometry):
     monkeypatch.setattr(blocks, "GRAM_ROWS", 60)
-    options = {"notion": notion, "geometry": geometry, "stop_at_noise": False}
+    options = {"notion": notion, "geometry": geometry, "guard": False}
     fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, random_state=0, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= fit.bound
@@ -51,7 +51,7 @@ def test_a_subsample_is_drawn_and_its_seed_decides(data, monkeypatch):
 def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_FEATURES", 12)
     X = {"p": data.p}
-    options = {"subpopulations": lowcal.Thresholds(), "alpha": 0.01, "stop_at_noise": False}
+    options = {"subpopulations": lowcal.Thresholds(), "alpha": 0.01, "guard": False}
     fit = lowcal.multicalibrate(data.y, data.p, X, **options)
     assert fit.status == "reached"
     sizes = [len(term.family.names) for update in fit.predictor.updates for term in update.terms]
@@ -146,7 +146,7 @@ def test_witnesses_of_a_sample_of_rows_are_shrunk_by_its_ridge(data, monkeypatch
     solve = blocks.solve
     monkeypatch.setattr(blocks, "solve", lambda problem: seen.append(problem) or solve(problem))
     monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
-    options = {"notion": "smooth", "max_updates": 1, "geometry": "euclidean", "stop_at_noise": False}
+    options = {"notion": "smooth", "max_updates": 1, "geometry": "euclidean", "guard": False}
     lowcal.multicalibrate(data.y, data.p, alpha=1e-3, **options)
     assert {(len(problem.g), len(problem.U), problem.ridge) for problem in seen} == {(1, 100, 0.01)}
     assert seen[0].h.sum() == pytest.approx(1.0)
@@ -362,7 +362,7 @@ def test_many_intersections_are_reached_in_few_rounds(notion, geometry, monkeypa
     data = make_miscalibrated(6000, n_columns=4, n_levels=5, random_state=5)
     names = [f"g{k}" for k in range(4)]
     options = {"subpopulations": lowcal.Intersections(names), "notion": notion, "alpha": 0.01, "geometry": geometry}
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, stop_at_noise=False, **options)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, guard=False, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= 6
     mended = fit.predictor(data.p, data.X)

@@ -153,7 +153,7 @@ def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(mo
     from lowcal import runs
 
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
-    options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012, "stop_at_noise": False}
+    options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012, "guard": False}
     whole = lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", **options)
     assert whole.status == "reached"
     cut = [

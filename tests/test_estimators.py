@@ -98,7 +98,7 @@ def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
         geometry="mirror",
         random_state=seed,
         callback=lambda r: r.n_updates >= len(chosen.predictor),
-        stop_at_noise=False,
+        guard=False,
         **options,
     )
     np.testing.assert_array_equal(model.predict_proba(X), again.predictor(p, X))

@@ -148,7 +148,7 @@ def fresh(n_classes: int, n: int = 300) -> World:
 
 def fit(data: World, kind: str, notion: str, way: tuple[str, str], **options) -> lowcal.Fit:
     solver, geometry = way
-    options = {"max_updates": 2, "stop_at_noise": False, "alpha": 0.005, **options}
+    options = {"max_updates": 2, "guard": False, "alpha": 0.005, **options}
     return lowcal.multicalibrate(
         data.y, data.p, data.X, subpopulations=CLASSES[kind], notion=notion, solver=solver, geometry=geometry, **options
     )
@@ -222,7 +222,7 @@ def test_smooth_weights_of_several_classes():
         notion="smooth",
         alpha=0.06,
         max_updates=5,
-        stop_at_noise=False,
+        guard=False,
     )
     assert any(isinstance(u, Points) for update in made.predictor.updates for t in update.terms for u in t.weights)
     agree(made.predictor, new.p, new.X)
@@ -686,7 +686,7 @@ def test_groups_are_tables_not_nodes():
     rng = np.random.default_rng(0)
     X = {f"g{j}": np.array(list("abcdefghij"))[rng.integers(0, 10, 3000)] for j in range(10)}
     y, p = (rng.random(3000) < 0.5).astype(int), rng.random(3000)
-    block = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=1e-4, stop_at_noise=False)
+    block = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=1e-4, guard=False)
     model = to_onnx(block)
     assert len(model.graph.node) <= 60 + 40 * len(block.predictor)
     assert model.ByteSize() <= 20_000 + 60_000 * len(block.predictor)

@@ -266,7 +266,7 @@ def test_plain_form(classes: int, notion: str, which: int) -> None:
         alpha=0.01,
         max_updates=2,
         solver="worst",
-        stop_at_noise=False,
+        guard=False,
     )
     plain = fit.predictor.to_dict()
     assert json.loads(json.dumps(plain)) == plain, "numbers, strings, lists and dictionaries only"
@@ -487,7 +487,7 @@ def test_a_class_that_is_searched_does_not_learn_few_rows_by_heart(
     assert spoiled / 3 < 0.01
     if subpopulations is None:
         X, p, y = noisy(n, 0)
-        eager = multicalibrate(y, p, X, random_state=0, stop_at_noise=False)
+        eager = multicalibrate(y, p, X, random_state=0, guard=False)
         assert np.square(eager.predictor(truth, fresh) - labels).mean() > np.square(truth - labels).mean() + 0.02
 
 
@@ -519,7 +519,7 @@ def test_watched_violations_are_exact() -> None:
         validation_fraction=0.4,
         monitor="violation",
         random_state=0,
-        stop_at_noise=False,
+        guard=False,
         max_updates=6,
     )
     watched = [record.held_out_violation for record in fit.history]
@@ -545,6 +545,6 @@ def test_forty_constraints_on_few_rows_are_not_learned_by_heart() -> None:
     X, p, y = noisy(150, 0)
     columns, others = ({name: Z[:, j] for j, name in enumerate("abcde")} for Z in (X, fresh))
     best = np.square(truth - labels).mean()
-    for options, is_spoiled in (({}, False), ({"stop_at_noise": False}, True)):
+    for options, is_spoiled in (({}, False), ({"guard": False}, True)):
         fit = multicalibrate(y, p, columns, random_state=0, **options)
         assert (np.square(fit.predictor(truth, others) - labels).mean() > best + 0.02) == is_spoiled

@@ -54,7 +54,7 @@ def fit(
         geometry=way[1],
         sample_weight=weight,
         max_updates=12,
-        stop_at_noise=False,  # labels redrawn for noise belong to rows, in their order
+        guard=False,  # labels redrawn for noise belong to rows, in their order
     )
 
 
@@ -277,7 +277,7 @@ def test_backends_agree(kind: str) -> None:
             alpha=0.005,
             solver="worst",
             max_updates=8,
-            stop_at_noise=False,
+            guard=False,
         )
         got = run.predictor(source.p, X)
         expected = got if expected is None else expected

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 data = lowcal.datasets.make_miscalibrated(1000, random_state=0)
 for notion in ("multiaccuracy", "degree-2", "smooth", "full-0.1"):
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion=notion, alpha=0.02, progress=True, stop_at_noise=False)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion=notion, alpha=0.02, progress=True, guard=False)
     assert fit.status == "reached", fit
 adult = lowcal.datasets.load_adult()
 groups = lowcal.Groups(["sex", "age"])

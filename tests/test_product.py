@@ -84,7 +84,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
         solver=solver,
         geometry=geometry,
         max_updates=250 if slow else None,
-        stop_at_noise=False,
+        guard=False,
     )
     # (a) the status is what the definition says
     mended = fit.predictor(data.p, X)

@@ -181,7 +181,7 @@ def test_many_classes_reach_alpha(geometry: str) -> None:
     members = learner.design().dense()
     np.testing.assert_allclose(found.moments, np.einsum("nc,ns,na->csa", members, U, hot - p) / len(p), atol=1e-12)
     options = {"subpopulations": lowcal.Groups(min_mass=0), "alpha": 0.02, "classes": range(12), "geometry": geometry}
-    fit = lowcal.multicalibrate(y, p, X, stop_at_noise=False, **options)
+    fit = lowcal.multicalibrate(y, p, X, guard=False, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= 12
     assert definition.supremum("degree-2", C, hot, fit.predictor(p, X)) <= 0.02 + 1e-12
@@ -190,7 +190,7 @@ def test_many_classes_reach_alpha(geometry: str) -> None:
 def test_memberships_and_groups_of_many_classes_agree() -> None:
     y, p, X = many_classes()
     one_hot = (X["g"][:, None] == np.array(list("abcd"))).astype(float)
-    options = {"alpha": 0.02, "classes": range(12), "stop_at_noise": False, "max_updates": 2}
+    options = {"alpha": 0.02, "classes": range(12), "guard": False, "max_updates": 2}
     groups = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), **options)
     for members in (one_hot, np.clip(one_hot, 1e-12, 1), sparse.csr_array(one_hot)):
         same = lowcal.multicalibrate(y, p, members, subpopulations=lowcal.Memberships(), **options)
@@ -293,10 +293,10 @@ def test_an_alpha_below_the_noise_is_not_chased_by_default() -> None:
     start = definition.brier(fresh_y, fresh_p)
     fit = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
     assert fit.status == "noise"
-    assert "stop_at_noise=False" in str(fit)
+    assert "guard=False" in str(fit)
     assert fit.alpha == 0.001 < fit.violation <= fit.noise_floor
     assert held_out(fit) < start - 0.002
-    eager = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, stop_at_noise=False)
+    eager = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, guard=False)
     assert eager.status == "reached"
     assert eager.violation <= 0.001
     assert held_out(eager) > start + 0.05, "what the guard is for"

@@ -56,7 +56,7 @@ def everything(rows, options, path) -> dict[str, bytes]:
     """Return the bytes of an audit, of what is measured, of a saved model and of its predictions."""
     report = lowcal.audit(*rows, random_state=0, null_draws=19, **options)
     measured = lowcal.measure(*rows, **options)
-    fit = lowcal.multicalibrate(*rows, random_state=0, max_updates=3, stop_at_noise=False, **options)
+    fit = lowcal.multicalibrate(*rows, random_state=0, max_updates=3, guard=False, **options)
     lowcal.save(fit.predictor, path)
     return {
         "audit": report.to_json().encode(),

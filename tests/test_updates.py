@@ -143,7 +143,7 @@ def test_one_row_says_what_is_wrong() -> None:
 def test_many_updates_at_once(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     y, p, X = people()
     predictor = multicalibrate(
-        y, p, X, subpopulations=CLASSES[name], solver="first", alpha=0.02, max_updates=60, stop_at_noise=False
+        y, p, X, subpopulations=CLASSES[name], solver="first", alpha=0.02, max_updates=60, guard=False
     ).predictor
     assert len(predictor) >= 2 * MANY
     is_program = [isinstance(segment, Compiled) for segment in predictor._segments]

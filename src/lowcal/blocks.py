@@ -36,10 +36,10 @@ from lowcal.engines.reference import (
 )
 from lowcal.moments import displacement, moments, moments_at
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, IntArray, leading, log_odds
-from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
+from lowcal.simplex import FloatArray, Geometry, IntArray, leading
+from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
-from lowcal.weights import Cell, CellIds, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
+from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
 
 #: Up to this many features are solved for at once.
 FEW_FEATURES = 100

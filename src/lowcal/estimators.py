@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -33,22 +33,20 @@ from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
-from lowcal.stopping import LEAST_TO_SEARCH, Status
 from lowcal.subpopulations import Groups, Private, Trees, Union
 from lowcal.subpopulations.levels import resolve
+from lowcal.tolerances import Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-#: With fewer held-out rows than this the estimators hold out none.
+#: With fewer rows in a fold than this the estimators do not cross-fit.
 LEAST_HELD_OUT = 20
-#: What alpha=None means without held-out rows, and with held-out rows that stop before noise is chased.
-ALPHA, GUARDED_ALPHA = 0.01, 0.001
-#: The default class boosts so many trees in a round, tuned on five data sets (benchmarks/learners.py).
+#: With fewer rows than this a base model is recalibrated for everyone together.
+LEAST_FOR_TREES = 50
+#: How the default class is boosted in each round, tuned on five data sets (benchmarks/learners.py).
 BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4, "max_bins": 32}
-#: Held-out rounds without improvement before boosting stops.
-BOOSTED_PATIENCE = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,6 @@ class _Part:
 class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: fit a base model on one part, mend it on the other."""
 
-    _best_geometry = "euclidean"
     #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
     _columns: tuple[str, ...] | None = None
 
@@ -72,8 +69,8 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Check the parameters before anything is fitted; where a fit fails, leave the estimator as it was."""
         before = dict(vars(self))
         try:
-            alpha = ALPHA if self.alpha is None else self.alpha
-            check_options(alpha, self.solver, self.geometry, self.step, self.validation_fraction, self.max_updates)
+            Tolerance(self.alpha)
+            check_options(self.solver, self.geometry, self.step, self.validation_fraction, self.max_updates)
             parse_notion(self.notion)
             check_class(self.subpopulations)
             yield
@@ -156,80 +153,48 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return np.sort(parts[0]), np.sort(parts[1])
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
-        """Mend until held-out rows stop it, then as many rounds on all rows; keep what a user may ask for."""
-        part = replace(part, X=Frame.of(part.X))  # both fits read its columns once
-        fit = self._run(y, p, part, seed, classes, self._held_out_share(len(p)), max_updates=self.max_updates)
-        chosen = len(fit.predictor)
-        if fit.history and fit.history[0].held_out_brier is not None and chosen > 0:
-            fit = replace(self._refit(y, p, part, seed, classes, fit.status, chosen), history=fit.history)
-        self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
-        self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
-        return fit
-
-    def _refit(
-        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, status: str, chosen: int
-    ) -> Fit:
-        """Take the chosen number of rounds on all rows; say "reached" only if that is true of what is kept."""
-        if status == Status.PATIENCE:  # held-out rows chose the length: no claim is made, so no last search is needed
-            enough: dict[str, Any] = {"callback": lambda record: record.n_updates >= chosen}
-            fit = self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, **enough)
-            return replace(fit, status=Status.PATIENCE)
-        fit = self._run(y, p, part, seed, classes, 0.0, stop_at_noise=False, max_updates=chosen)
-        is_ours = fit.status == Status.LIMIT and chosen != self.max_updates
-        return replace(fit, status=Status.PATIENCE) if is_ours else fit
-
-    def _run(
-        self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any, held_out: float, **end: Any
-    ) -> Fit:
-        """Run `multicalibrate` with a share of the rows held out, until its target, or the end that is given."""
+        """Recalibrate as far as cross-fitting allows; keep what a user may ask for."""
         geometry = self._geometry()
-        subpopulations = self._subpopulations(len(p), geometry)
-        is_guarded = self._held_out_share(len(p)) > 0
-        if self._are_few(len(p)):
-            end.setdefault("stop_at_noise", True)
-        return multicalibrate(
+        fit = multicalibrate(
             y,
             p,
-            part.X,
-            subpopulations=subpopulations,
+            Frame.of(part.X),
+            subpopulations=self._subpopulations(len(p), geometry),
             notion=self.notion,
-            alpha=(GUARDED_ALPHA if is_guarded else ALPHA) if self.alpha is None else self.alpha,
+            alpha=self.alpha,
             solver=self.solver,
             geometry=geometry,
             step=self.step,
             sample_weight=part.weight,
-            validation_fraction=held_out,
-            **end,
+            guard=self._held_out_share(len(p)),
+            max_updates=self.max_updates,
             progress=self.progress,
             random_state=seed,
             classes=classes,
-            patience=BOOSTED_PATIENCE if self.solver == "block" and _boosted(subpopulations) else None,
         )
+        self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
+        self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
+        return fit
 
     def _geometry(self) -> Any:
-        """Return the geometry given, or the better one where there is a choice."""
-        if self.geometry is not None:
-            return self.geometry
-        if self.solver == "first" or isinstance(self.subpopulations, Private):
-            return "euclidean"
-        boosted = _boosted(self.subpopulations)
-        return self._best_geometry if boosted is None else boosted.geometry
+        """Return the geometry given; None leaves it to the solver and to boosted trees."""
+        return "euclidean" if self.geometry is None and isinstance(self.subpopulations, Private) else self.geometry
 
     def _subpopulations(self, n: int, geometry: Any) -> Any:
-        """Return the class given, or trees whose smallest node suits a small sample; boosted if held-out rows guard."""
+        """Return the class given, or trees whose smallest node suits a small sample; boosted if cross-fitting guards."""
         if self.subpopulations is not None:
             return self.subpopulations
         if self._are_few(n):
             return Groups([])
         boosted = BOOSTED if self._held_out_share(n) > 0 else {}
-        return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry, **boosted)
+        return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry or "mirror", **boosted)
 
     def _are_few(self, n: int) -> bool:
-        """Whether a base model is to be mended for everyone together: trees would learn so few rows by heart."""
-        return self.estimator is not None and self.subpopulations is None and n < LEAST_TO_SEARCH
+        """Whether a base model is recalibrated for everyone together: trees would overfit so few rows."""
+        return self.estimator is not None and self.subpopulations is None and n < LEAST_FOR_TREES
 
     def _held_out_share(self, n: int) -> float:
-        """Return validation_fraction, or 0 where it would hold out too few rows to judge anything."""
+        """Return validation_fraction, or 0 where a fold would hold too few rows to judge anything."""
         share = self.validation_fraction
         check_share("validation_fraction", share)
         return share if share * n >= LEAST_HELD_OUT else 0.0
@@ -244,10 +209,9 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         unfitted classifier is fitted on one part of the rows and mended on the other.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
         but `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together where a base model
-        has fewer than 50 rows to be mended on), `geometry=None` is "mirror", or
-        that of boosted `Trees` where these are given, and `alpha=None` is 0.001, or 0.01 where no rows are held out.
-    validation_fraction : share of the rows for mending that is held out to choose the number of updates; the mending
-        is then repeated with so many on all rows. None are held out where that would be fewer than 20 rows.
+        has a calibration set of fewer than 50 rows).
+    validation_fraction : share of the calibration set that each fold of the cross-fitting holds out to choose the
+        updates (`guard` of `lowcal.multicalibrate`); 0, or a share of fewer than 20 rows: no cross-fitting.
     calibration_fraction : share of all rows that an unfitted base model leaves for mending.
     random_state : seed of the splits.
 
@@ -267,8 +231,6 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     >>> model.predict_proba(X).shape, model.status_.value in ("reached", "patience")
     ((569, 2), True)
     """
-
-    _best_geometry = "mirror"
 
     def __init__(
         self,
@@ -375,7 +337,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
     Parameters
     ----------
     bounds : (low, high), the range of the outcome; None takes it from the rows to fit.
-    others : as in `MulticalibratedClassifier`, but `geometry=None` without boosted `Trees` is "euclidean".
+    others : as in `MulticalibratedClassifier`.
 
     Attributes
     ----------
@@ -481,12 +443,6 @@ def _bounds(given: Any) -> tuple[float, float]:
     if not -np.inf < low < high < np.inf:
         raise InvalidInput(f"bounds must be (low, high), two numbers with low < high, but {given!r} was given.")
     return low, high
-
-
-def _boosted(subpopulations: Any) -> Trees | None:
-    """Return the boosted trees of a class or a union; None if there are none."""
-    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
-    return next((part for part in parts if isinstance(part, Trees) and part.n_trees != 1), None)
 
 
 def _takes_weight(model: Any) -> bool:

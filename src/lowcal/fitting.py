@@ -12,7 +12,7 @@ import numpy as np
 
 from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.frames import Table as Frame
-from lowcal.guard import is_harmless, make_guard, subset
+from lowcal.guard import SHARE, is_harmless, make_guard, subset
 from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_outcomes
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
@@ -48,7 +48,7 @@ def multicalibrate(
     geometry: Geometry | None = None,
     step: float | Literal["newton"] | None = None,
     sample_weight: ArrayLike | None = None,
-    guard: bool = True,
+    guard: bool | float = True,
     validation_fraction: float = 0.0,
     max_updates: int | None = None,
     callback: Callable[[Record], bool | None] | None = None,
@@ -84,8 +84,8 @@ def multicalibrate(
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
     guard : keep an update only if it lowers the loss on rows it was not fitted to: the fit is repeated on four fifths
-        of the rows, five times (fewer where rows are many, not at all where constraints are few for the rows). False:
-        fit the rows whatever it does to others, for study.
+        of the rows, five times (fewer where rows are many, not at all where constraints are few for the rows). A number
+        is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does to others, for study.
     validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
     max_updates : stop after so many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
@@ -107,6 +107,7 @@ def multicalibrate(
     """
     tolerance = Tolerance(alpha, per_person, min_share)
     check_options(solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
+    check_share("guard", float(guard) if isinstance(guard, bool) and not guard else SHARE if guard is True else guard)
     if solver == "first" and per_person is not None:
         raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
     notion = parse_notion(notion)
@@ -150,7 +151,8 @@ def multicalibrate(
         kind: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
         watch = HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), kind, rounds)
     elif guard and not is_harmless(problem, fitted.p):
-        watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds)
+        share = SHARE if guard is True else float(guard)
+        watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds, share)
     run = Run(problem, solver, outcomes.layout, watch, watched, max_updates, callback, floor)
     fit = run(fitted.p, progress)
     _warn_of_harm(fit, fitted.p, run.end)

@@ -22,12 +22,12 @@ from lowcal.stopping import Patience
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Rows
 
-#: The number of folds; each is fitted without.
-FOLDS = 5
-#: So many rows are enough to judge on: with more, not every fold is.
+#: The share of the rows in each fold.
+SHARE = 0.2
+#: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
 #: A step is kept if the loss falls by more than this many standard errors of its change.
-CAUTION = 1.0
+CAUTION = 1.5
 #: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
 HARMLESS = 1e-4
 #: Weights of a class without finitely many count as this many.
@@ -147,11 +147,17 @@ class Guard:
 
 
 def make_guard(
-    chosen: Subpopulations, table: Frame, outcomes: Outcomes, problem: Problem, solver: str, rounds: int | None
+    chosen: Subpopulations,
+    table: Frame,
+    outcomes: Outcomes,
+    problem: Problem,
+    solver: str,
+    rounds: int | None,
+    share: float,
 ) -> Guard | None:
     """Return the guard of a fit; None where rows are too few to deal."""
     folds = []
-    for fitted, held in _deal(outcomes.weight, problem.seed):
+    for fitted, held in _deal(outcomes.weight, share, problem.seed):
         inside = subset(outcomes, fitted)
         part = table.take(fitted)
         try:
@@ -170,11 +176,11 @@ def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
     return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
 
 
-def _deal(weight: FloatArray, seed: int) -> Iterator[tuple[IntArray, IntArray]]:
+def _deal(weight: FloatArray, share: float, seed: int) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield the fitted and the held-out rows of each judged fold; rows without weight belong to none."""
-    rows = np.flatnonzero(weight)
-    fold = np.random.default_rng((seed, FOLDS)).permutation(len(rows)) % FOLDS
-    judged = int(np.clip(np.ceil(FOLDS * JUDGED / max(1, len(rows))), 1, FOLDS))
+    rows, folds = np.flatnonzero(weight), max(2, round(1.0 / share))
+    fold = np.random.default_rng((seed, folds)).permutation(len(rows)) % folds
+    judged = int(np.clip(np.ceil(folds * JUDGED / max(1, len(rows))), 1, folds))
     for k in range(judged):
         if (fold == k).any() and (fold != k).any():
             yield rows[fold != k], rows[fold == k]

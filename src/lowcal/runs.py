@@ -25,7 +25,7 @@ from lowcal.updates import Predictor, Update
 
 @dataclass(frozen=True)
 class Record:
-    """The state after one update: figures of the fitted rows, and of held-out or cross-fitted rows (None without these).
+    """The state after one update: figures of the fitted rows, and of held-out rows (None without these).
 
     `brier` is E||y - f||^2 and `log_loss` is E[-<y, log f>], with both outcomes of a binary problem. `violation` is the
     supremum over the class (for the solver "first": the violation that Algorithm 1 found next, and the supremum in the

@@ -24,7 +24,7 @@ from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
 from lowcal.moments import moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.updates import Term
 from lowcal.weights import CellIds, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
@@ -164,7 +164,8 @@ def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
 def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrunk | None:
     """Return one slope of the log odds and a shift for each label, for everyone; None if nobody is everyone.
 
-    The slope is free, and so is the shift of two classes; the shifts of several labels are shrunk as a pool.
+    The shifts of several labels are shrunk as a pool; the whole by James and Stein's factor 1 - k / Q for its k free
+    coefficients, Q being the likelihood-ratio statistic 2 n (fall of the log loss).
     """
     if EVERYONE not in learner.names:
         return None
@@ -176,8 +177,13 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrun
         g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
         precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
-    theta = np.vstack([shifts, slope * np.eye(d)])[None]
-    weights = (Monomial(), *(LogOdds(a) for a in range(d)))
+    theta, weights = np.vstack([shifts, slope * np.eye(d)])[None], (Monomial(), *(LogOdds(a) for a in range(d)))
+    moved = mirror(few.p, shifts + slope * log_odds(few.p))
+    fall = 2.0 * n * (log_loss(few.p, few.y, few.weight) - log_loss(moved, few.y, few.weight))
+    free = 2.0 if d == 1 else 1.0
+    if fall <= free:
+        return None
+    theta = theta * (1.0 - free / fall)
     charge = float(precision * np.square(shifts).sum()) if np.isfinite(precision) else 0.0
     return Shrunk((Term(learner.member(learner.names.index(EVERYONE)), weights, theta),), charge)
 
@@ -185,7 +191,7 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrun
 def group_terms(
     families: Sequence[Family], learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
 ) -> Shrunk | None:
-    """Return the shrunk Newton step of the log loss along c(x) u(f) for members c and weights u; None if all is noise."""
+    """Return the shrunk Newton step of the log loss along c(x) u(f); None if all of it is noise."""
     design = stack([family.design(learner.rows) for family in families])
     solved = _newton(design, evaluate(weights, rows.p), rows, pools_of(design), seed)
     return None if solved is None else Shrunk(split_terms(families, weights, solved.theta), solved.price)

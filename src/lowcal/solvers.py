@@ -23,7 +23,6 @@ from lowcal.engines.products import dot
 from lowcal.moments import residual
 from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
-from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
 from lowcal.shrinkage import (
     Fitted,
     Shrunk,
@@ -35,6 +34,7 @@ from lowcal.shrinkage import (
     notion_weights,
     witness_terms,
 )
+from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
 from lowcal.steps import line_search, newton, shrunk_step
 from lowcal.subpopulations.base import Found, Offer, WeakLearner
 from lowcal.tolerances import Tolerance

@@ -33,8 +33,8 @@ from lowcal.private import public_weights
 from lowcal.progress import Passes
 from lowcal.provenance import remember, sketch_rows
 from lowcal.runs import Fit, Record
-from lowcal.simplex import FloatArray, Geometry, brier, log_loss
 from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_weights
+from lowcal.simplex import FloatArray, Geometry, brier, log_loss
 from lowcal.solvers import ROUNDING, Problem, bound, guaranteed_progress, is_within
 from lowcal.stopping import Status
 from lowcal.streams import (

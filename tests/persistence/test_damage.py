@@ -41,7 +41,7 @@ def model_of(kind: str) -> Any:
     y, p, X = saved.people(3 if kind in ("trees", "mixed union") else 2)
     subpopulations, here, _ = saved.tables("groups" if kind == "smooth" else kind, X)
     notion = {"smooth": "smooth", "thresholds": "full-0.5"}.get(kind, "degree-2")
-    options = {"notion": notion, "alpha": 0.02, "max_updates": 2, "random_state": 0, "stop_at_noise": False}
+    options = {"notion": notion, "alpha": 0.02, "max_updates": 2, "random_state": 0, "guard": False}
     if notion != "degree-2":
         options["geometry"] = "euclidean"  # whose first update has the weights of the notion
     fit = multicalibrate(y, p, here, subpopulations=subpopulations, **options)

@@ -51,7 +51,7 @@ SOLVERS = (
 def fitted(name: str, kind: int | str = 2, **options: object) -> tuple[lowcal.Fit, np.ndarray, object, object]:
     y, p, X = saved.people(kind)
     subpopulations, here, there = saved.tables(name, X)
-    options = {"alpha": 0.02, "max_updates": 3, "random_state": 0, "stop_at_noise": False, **options}
+    options = {"alpha": 0.02, "max_updates": 3, "random_state": 0, "guard": False, **options}
     return multicalibrate(y, p, here, subpopulations=subpopulations, **options), p, here, there
 
 
@@ -119,7 +119,7 @@ def test_programs_of_many_updates_are_programs_again() -> None:
 
 
 def test_what_occurs_often_is_held_once() -> None:
-    fit, *_ = fitted("trees", solver="worst", max_updates=12, stop_at_noise=False)
+    fit, *_ = fitted("trees", solver="worst", max_updates=12, guard=False)
     loaded = again(fit.predictor)
     trees = [t.family.tree for u in loaded.updates for t in u.terms if hasattr(t.family, "tree")]
     texts = {json.dumps(tree.to_dict()) for tree in trees}

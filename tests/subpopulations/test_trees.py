@@ -451,7 +451,7 @@ def test_a_union_boosts_like_its_parts(geometry):
     """What boosted trees offer is taken in a union too, in their own geometry, after the groups were mended."""
     data = make_miscalibrated(4000, n_columns=4, n_levels=4, random_state=1)
     trees = Trees(n_trees=10, geometry=geometry)
-    options = {"alpha": 0.004, "random_state": 0, "stop_at_noise": False, "max_updates": 6}
+    options = {"alpha": 0.004, "random_state": 0, "guard": False, "max_updates": 6}
     alone, both = (
         multicalibrate(data.y, data.p, data.X, subpopulations=chosen, **options) for chosen in (trees, Groups() + trees)
     )

@@ -58,7 +58,7 @@ def _parity(labels: Any) -> dict[str, Any]:
     world = parity_square(labels)
     assert world.p is not None
     kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
-    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, stop_at_noise=False, **kind)
+    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, guard=False, **kind)
     stages = {"multiaccurate": world.p, "degree 2": fit.predictor(world.p, world.X)}
     found: dict[str, Any] = {}
     for name, p in stages.items():
@@ -140,7 +140,7 @@ def seventy_thirty() -> dict[str, Any]:
     assert world.p is not None
     assert world.f_star is not None
     kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
-    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, stop_at_noise=False, **kind)
+    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, guard=False, **kind)
     stages = {
         "g, overconfident": world.p,
         "f*": world.f_star,

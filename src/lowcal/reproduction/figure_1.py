@@ -94,7 +94,7 @@ def _boost(notion: str, train: Rows, settings: Settings, step: float | None) -> 
         solver="block",
         step=step,
         max_updates=settings.updates,
-        stop_at_noise=False,
+        guard=False,
         random_state=0,
     )
 

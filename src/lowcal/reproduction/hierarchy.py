@@ -87,7 +87,7 @@ def _groups(rows: Dataset) -> dict[str, Any]:
 def _train(notion: str, rows: Dataset) -> Any:
     assert rows.p is not None
     kind: dict[str, Any] = {"subpopulations": Groups(), "notion": notion, "alpha": ALPHA, "max_updates": MOST_UPDATES}
-    return multicalibrate(rows.y, rows.p, _groups(rows), stop_at_noise=False, **kind).predictor
+    return multicalibrate(rows.y, rows.p, _groups(rows), guard=False, **kind).predictor
 
 
 def _measure(notion: str, truth: Any, p: Any, rows: Dataset, n_classes: int) -> float:

@@ -68,7 +68,7 @@ class Ours:
         """Fit twice: with held-out rows, then with all."""
         self.found = self._run(validation_fraction=HELD_OUT)
         if kept := len(self.found.predictor):
-            self.found = self._run(max_updates=kept, stop_at_noise=False)
+            self.found = self._run(max_updates=kept, guard=False)
 
     def _run(self, **how: Any) -> Fit:
         rows, kind = self.train, {**self.more, "alpha": ALPHA, "random_state": 0, **how}

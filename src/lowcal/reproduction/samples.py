@@ -78,7 +78,7 @@ def _mended_error(notion: str, rows: Dataset, test: Dataset) -> float:
         "max_updates": MOST_UPDATES,
     }
     classes = list(range(2 if rows.p.ndim == 1 else rows.p.shape[1]))
-    fit = multicalibrate(rows.y, rows.p, rows.X, classes=classes, stop_at_noise=False, **kind)
+    fit = multicalibrate(rows.y, rows.p, rows.X, classes=classes, guard=False, **kind)
     return _error(test, fit.predictor(test.p, test.X))
 
 

@@ -561,7 +561,7 @@ def _half(notion: Notion, sample: Sample) -> float:
 def _fit(notion: Notion, sample: Sample, solver: SolverName) -> None:
     p, y = (sample.p[:, 0], sample.y[:, 0]) if sample.d == 1 else (sample.p, sample.y.argmax(axis=1))
     kind, alpha = Memberships(min_mass=0), _half(notion, sample)
-    how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "stop_at_noise": False}
+    how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "guard": False}
     fit = multicalibrate(y, p, sample.C, subpopulations=kind, notion=notion, alpha=alpha, **how)
     losses = np.array([brier(sample.p, sample.y, sample.weight), *(record.brier for record in fit.history)])
     rise = float(np.diff(losses).max(initial=0.0))
