@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -200,13 +201,18 @@ class TreeNodes:
 
     def design(self, rows: Binned) -> Design:
         """Return one code column, the leaves, and which nodes each leaf lies under."""
+        leaf = rows.once(self.tree, lambda: self.tree.leaf(rows))
+        return Codes((leaf,), (self.table,))
+
+    @cached_property
+    def table(self) -> Table:
+        """Which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
             under += leaves[:, None] == self.nodes
             leaves = (leaves - 1) // 2
-        leaf = rows.once(self.tree, lambda: self.tree.leaf(rows))
-        return Codes((leaf,), (Table(sparse.csr_array(under)),))
+        return Table(sparse.csr_array(under))
 
     def take(self, members: IntArray) -> TreeNodes:
         """Return some of the nodes."""
