@@ -31,6 +31,7 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
+    n_labels,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, grow
@@ -178,17 +179,6 @@ def is_combination(Z: FloatArray, seen: FloatArray) -> bool:
     fitted = np.linalg.lstsq(gram(seen), product(seen.T, Z[:, 0]))[0]
     rest = Z[:, 0] - product(seen, fitted)
     return bool(np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z))
-
-
-def n_labels(Z: FloatArray) -> int:
-    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
-
-    >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
-    (3, 1)
-    """
-    sums = np.abs(np.cumsum(Z, axis=1)).max(axis=0, initial=0.0)
-    zero = np.flatnonzero(sums <= 1e-9 * np.abs(Z).max(initial=0.0))
-    return int(zero[0]) + 1 if len(zero) else 1
 
 
 @dataclass(frozen=True, eq=False)
