@@ -1,4 +1,4 @@
-"""What the first call costs, what numba is worth, and how far a pass over the rows is from the machine's limit.
+"""What the first call and a single row cost, what numba is worth, how far a pass is from the machine's limit.
 
 Run: python benchmarks/latency.py [--quick]
 """
@@ -21,6 +21,8 @@ import numpy as np
 from common import MOST_LEVELS, OURS, SHAPES, Array, made_up, ratios, table, three, timed
 
 REPEATS = 5
+#: Calls that are timed together where one takes microseconds.
+SINGLE = 100
 ROWS = 1_000_000
 #: Nanoseconds that adding one row into the table of one code column takes at best, in hand-written C.
 SCATTER = 0.6
@@ -163,6 +165,36 @@ def roofline(n: int, array_bytes: int) -> str:
     )
 
 
+def single_rows(n: int) -> str:
+    """Return microseconds of `predictor.one` and of a table of one row, for each kind of subpopulation."""
+    import lowcal
+
+    boosted = {"n_trees": 100, "geometry": "mirror"}
+    kinds = {
+        "Groups": lowcal.Groups(),
+        "Trees": lowcal.Trees(),
+        "Trees, boosted": lowcal.Trees(**boosted),
+        "Linear": lowcal.Linear(),
+        "Groups + Trees": lowcal.Groups() + lowcal.Trees(),
+    }
+    lines = []
+    for n_classes in (2, 3):
+        data = lowcal.datasets.make_miscalibrated(n, n_classes=n_classes, random_state=0)
+        for name, kind in kinds.items():
+            fit = lowcal.multicalibrate(data.y, data.p, data.X, subpopulations=kind, alpha=0.002, max_updates=10)
+            lines.append([name, str(n_classes), str(len(fit.predictor)), *_of_one_row(fit.predictor, data)])
+    return table(["subpopulations", "classes", "updates", "one(p, row), us", "predictor([p], X), us"], lines)
+
+
+def _of_one_row(predictor: Any, data: Any) -> list[str]:
+    """Return microseconds of the two ways to predict one row."""
+    row = {name: data.X[name][0] for name in predictor.columns}
+    X = {name: data.X[name][:1] for name in predictor.columns}
+    ways: list[Callable[[], Any]] = [lambda: predictor.one(data.p[0], row), lambda: predictor(data.p[:1], X)]
+    taken = [timed(lambda way=way: [way() for _ in range(SINGLE)])[1].cpu for way in ways for _ in range(REPEATS)]
+    return [three(1e6 * median(taken[start : start + REPEATS]) / SINGLE) for start in (0, REPEATS)]
+
+
 INTRODUCTION = """\
 Fresh processes; wall seconds of the first call, CPU seconds of the second and third. "Without numba" is the same
 library with numba out of reach. The limit of a pass is the larger of its bytes at the read bandwidth measured here,
@@ -172,7 +204,7 @@ not measured again here).
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the three tables."""
+    """Print the four tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes only, to see that everything runs")
     parser.add_argument("--rows", type=int)
@@ -184,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("numba is not installed: its caches are left out (pip install 'lowcal[fast]').\n")
     else:
         print(f"### First calls, {n // 5:,} rows, 100 groups\n\n{first_calls(n // 5)}\n")
+    print(f"### One row, fits on {n // 50:,} rows\n\n{single_rows(n // 50)}\n", flush=True)
     print(f"### One pass\n\n{roofline(n, 400 * n)}\n", flush=True)
 
 

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
-from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees, multicalibrate, updates
+from lowcal import (
+    Groups,
+    Intersections,
+    Linear,
+    Memberships,
+    Regressor,
+    Thresholds,
+    Trees,
+    multicalibrate,
+    row_updates,
+    updates,
+)
 from lowcal.engines import kernels, reference, replay
 from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.notions import parse_notion
+from lowcal.simplex import move, move_row
 from lowcal.updates import MANY, Compiled, Term, Update, table_size
 from lowcal.weights import Knots
 
@@ -88,13 +104,96 @@ def test_one_row_is_a_table_of_one_row(name: str, geometry: str, solver: str) ->
             assert predictor.one(p, ordered) == pytest.approx(expected, abs=1e-15)
 
 
-@pytest.mark.parametrize("name", ["groups", "trees", "union"])
-def test_one_row_of_three_classes(name: str) -> None:
-    y, p, X = people(classes=3)
-    predictor = multicalibrate(y, p, X, subpopulations=CLASSES[name], alpha=0.02, max_updates=10).predictor
-    for row in ROWS[:4]:
-        expected = predictor([[0.2, 0.5, 0.3]], {name: [value] for name, value in row.items()})[0]
-        np.testing.assert_allclose(predictor.one([0.2, 0.5, 0.3], row), expected, atol=1e-15)
+LEARNED = {
+    **CLASSES,
+    "boosted": Trees(max_depth=2, min_mass=5, n_trees=12),
+    "boosted in log odds": Trees(max_depth=3, min_mass=5, n_trees=12, geometry="mirror"),
+    "boosted union": Trees(max_depth=2, min_mass=5, n_trees=5) + Linear(["age", "city"]) + Trees(max_depth=1),
+}
+#: Every class in both geometries, and each kind of weight.
+KINDS = [
+    *((name, geometry, "degree-2") for name in LEARNED for geometry in ("euclidean", "mirror") if name != "regressor"),
+    *(("mixed union", "euclidean", notion) for notion in ("degree-3", "full-0.25", "smooth")),
+]
+
+
+@cache
+def served(name: str, geometry: str, notion: str, n_classes: int) -> lowcal.Predictor:
+    """Fit once for all rows that are drawn."""
+    y, p, X = people(classes=n_classes)
+    options = {"geometry": geometry, "notion": notion, "alpha": 0.01, "max_updates": 4, "stop_at_noise": False}
+    predictor = multicalibrate(y, p, X, subpopulations=LEARNED[name], **options).predictor
+    assert len(predictor) > 0
+    return predictor
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(lambda p: sum(p) > 0.01),
+    st.fixed_dictionaries(
+        {
+            "age": st.none() | st.floats(0, 120) | st.sampled_from([float("nan"), float("inf"), np.float64(40.0)]),
+            "city": st.sampled_from(["Rome", "Oslo", "Bern", "Paris", "", None, np.str_("Rome")]),
+            "member": st.sampled_from([True, False, None, np.bool_(True)]),
+            "kids": st.none() | st.integers(-1, 4) | st.sampled_from([np.int64(1), np.uint8(2), 0.5]),
+        }
+    ),
+)
+def test_one_row_is_a_table_of_one_row_for_any_values(kind, weights, row) -> None:
+    table = {column: [value] for column, value in row.items()}
+    three = [w / sum(weights) for w in weights]
+    for n_classes, p in ((2, weights[0]), (3, three), (3, np.array(three))):
+        predictor = served(*kind, n_classes)
+        np.testing.assert_allclose(predictor.one(p, row), predictor([p], table)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_one_row_needs_no_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a foreign regressor is asked with arrays; all else is done in plain numbers."""
+    for n_classes in (2, 3):
+        predictor = served(name, "euclidean", "degree-2", n_classes)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(predictor), "replay", None)
+            if name == "regressor":
+                with pytest.raises(TypeError):
+                    predictor.one(np.full(n_classes, 1.0 / n_classes), ROWS[0])
+            else:
+                predictor.one(np.full(n_classes, 1.0 / n_classes), ROWS[0])
+
+
+def test_one_row_of_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = served("trees", "mirror", "degree-2", 3)
+    expected = predictor.one([0.2, 0.5, 0.3], ROWS[0])
+    monkeypatch.setattr(row_updates, "MOST_NUMBERS", 1)
+    by_table = replace(predictor)
+    assert by_table._by_row is None
+    np.testing.assert_allclose(by_table.one([0.2, 0.5, 0.3], ROWS[0]), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [[0.2, 0.5, 0.30001], [1, 0, 0], (0.2, 0.5, 0.3), np.float32([0.2, 0.5, 0.3])])
+def test_one_row_reads_probabilities_of_any_kind(p) -> None:
+    predictor = served("trees", "mirror", "degree-2", 3)
+    table = {column: [value] for column, value in ROWS[0].items()}
+    np.testing.assert_allclose(predictor.one(p, ROWS[0]), predictor([p], table)[0], rtol=0, atol=1e-12)
+
+
+def test_one_row_refuses_what_is_no_distribution() -> None:
+    predictor = served("trees", "mirror", "degree-2", 3)
+    for p, message in (([0.2, 0.5, 0.4], "sums to 1.1"), ([0.5, 0.5], "3 columns"), ([1.2, -0.2, 0.0], "outside")):
+        with pytest.raises(InvalidInput, match=message):
+            predictor.one(p, ROWS[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 10**6), st.sampled_from([0.01, 1.0, 1000.0]))
+def test_a_row_moves_as_a_table_does(d, seed, size) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(max(d, 2), 0.3))[:d]
+    delta = size * rng.normal(size=d).round(1)
+    for geometry in ("euclidean", "mirror"):
+        expected = move(p[None], delta[None], geometry)[0]
+        np.testing.assert_allclose(move_row(p.tolist(), delta.tolist(), geometry), expected, rtol=0, atol=1e-14)
 
 
 def test_one_row_in_the_shape_of_p() -> None:

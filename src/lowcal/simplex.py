@@ -10,7 +10,8 @@ Paper: Section 2 (predictors) and line 9 of Algorithm 1 (the projection).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import exp, log
 from typing import Literal
 
 import numpy as np
@@ -111,6 +112,52 @@ def odds(p: FloatArray) -> FloatArray:
 def move(p: FloatArray, delta: FloatArray, geometry: Geometry) -> FloatArray:
     """Move the predictions p along delta: add and project, or add in log space and normalise."""
     return project(p + delta) if geometry == "euclidean" else mirror(p, delta)
+
+
+def move_row(p: Sequence[float], delta: Sequence[float], geometry: Geometry) -> list[float]:
+    """Return `move` of a single row in plain numbers, without the cost of arrays.
+
+    >>> move_row([0.5, 0.5, 0.0], [0.2, 0.2, -0.4], "euclidean"), move_row([0.5], [log(3.0)], "mirror")
+    ([0.5, 0.5, 0.0], [0.75])
+    """
+    if geometry == "euclidean":
+        return _project_row([x + step for x, step in zip(p, delta, strict=True)])
+    if len(p) == 1:
+        return [sigmoid_of(log_odds_of(p[0]) + delta[0])]
+    return _softmax_row([log(max(x, FLOOR)) + step for x, step in zip(p, delta, strict=True)])
+
+
+def log_odds_of(p: float) -> float:
+    """Return `log_odds` of one number."""
+    inside = min(max(p, FLOOR), 1.0 - FLOOR)
+    return log(inside / (1.0 - inside))
+
+
+def sigmoid_of(z: float) -> float:
+    """Return `sigmoid` of one number."""
+    return 1.0 / (1.0 + exp(min(-z, FAR)))
+
+
+def _project_row(v: list[float]) -> list[float]:
+    """Return `project` of one row."""
+    if len(v) == 1:
+        return [min(max(v[0], 0.0), 1.0)]
+    top = max(v)
+    v = [x - top for x in v]
+    total, theta = 0.0, 0.0
+    for rank, x in enumerate(sorted(v, reverse=True), 1):
+        total += x
+        if x * rank > total - 1.0:
+            theta = (total - 1.0) / rank
+    return [max(x - theta, 0.0) for x in v]
+
+
+def _softmax_row(v: list[float]) -> list[float]:
+    """Return exp(v) / sum exp(v) of one row."""
+    top = max(v)
+    each = [exp(x - top) for x in v]
+    total = sum(each)
+    return [x / total for x in each]
 
 
 def brier(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:

@@ -19,11 +19,12 @@ from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.errors import printable
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Layout, read_probabilities
+from lowcal.inputs import SUM_TOLERANCE, Layout, read_probabilities
 from lowcal.moments import MomentSums, displacement, displacer
+from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
-from lowcal.subpopulations.serving import Row, codes_reader, columns_of, reader_of, row_of
+from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
 from lowcal.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[int, ...]
 #: From so many updates in a row on, a predictor runs them as one program.
 MANY = 8
-#: A program of several updates holds at most so many numbers in its tables.
-MOST_NUMBERS = 1 << 22
 
 #: A slice of the rows and the predictions there -> the displacement there.
 Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
@@ -253,11 +252,6 @@ def _at(rows: Any, key: Key) -> Any:
     return rows
 
 
-def _table_of_one(row: Mapping[str, Any] | Sequence[Any]) -> Frame:
-    """Return the table that holds one row."""
-    return Frame.of({name: [value] for name, value in row.items()} if isinstance(row, Mapping) else [list(row)])
-
-
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What mends probabilities: f_T = u_T o ... o u_1 (f_0) for any start f_0 = p.
@@ -297,10 +291,18 @@ class Predictor:
         read = row_of(self.columns, row)
         if single and self._codes is not None and self._single is not None:
             return self._single.one(read_probability(p, self.layout), self._codes(read))
-        given = read_probabilities([p], self.layout)
-        rows = self.encoder(_table_of_one(row)) if self._rows is None else self._rows(read)
-        shown = self.layout.show(self.replay(given, rows), np.array([p]))[0]
-        return float(shown) if single else shown
+        given = read_point(p, self.layout)
+        if self._by_row is not None:
+            moved = self._by_row(given, read)
+        else:
+            moved = self.replay(np.array([given]), self.encoder(self._table_of_one(row, read)))[0].tolist()
+        return moved[0] if single else self.layout.show(np.array([moved]), np.array([p]))[0]
+
+    def _table_of_one(self, row: Mapping[str, Any] | Sequence[Any], read: Row) -> Frame:
+        """Return the table that holds one row, with all its columns where an encoder is not lowcal's own."""
+        if reader_of(self.encoder) is not None:
+            return Frame.of({name: [read(name)] for name in self.columns})
+        return Frame.of({name: [value] for name, value in row.items()} if isinstance(row, Mapping) else [list(row)])
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -308,14 +310,15 @@ class Predictor:
         return columns_of(self.encoder)
 
     @cached_property
-    def _rows(self) -> Callable[[Row], Rows] | None:
-        """How a single row is encoded; None: by a table."""
-        return reader_of(self.encoder)
+    def _by_row(self) -> RowUpdates | None:
+        """All updates of a single row in plain numbers; None: by a table."""
+        each = [(u.geometry, [(t.family, t.weights, t.theta) for t in u.terms]) for u in self.updates]
+        return update_rows(self.encoder, each)
 
     @cached_property
     def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
         """How a single row becomes the codes that the program of all updates reads."""
-        read, whole = codes_reader(self.encoder), self._single
+        read, whole = reader_of(self.encoder), self._single
         if read is None or whole is None:
             return None
         keys = whole.keys
@@ -400,3 +403,16 @@ def read_probability(p: Any, layout: Layout) -> float:
     if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
         return float(p)
     return float(read_probabilities([p], layout)[0, 0])
+
+
+def read_point(p: Any, layout: Layout) -> list[float]:
+    """Return one checked prediction, as `read_probabilities` does."""
+    if np.ndim(p) == 0:
+        return [read_probability(p, layout)]
+    values = p.tolist() if isinstance(p, np.ndarray) else p
+    if layout.d == 1 or len(values) != layout.d or not all(type(x) is float and 0.0 <= x <= 1.0 for x in values):
+        return [float(x) for x in read_probabilities([p], layout)[0]]
+    total = sum(values)
+    if abs(total - 1.0) > SUM_TOLERANCE:
+        return [float(x) for x in read_probabilities([p], layout)[0]]
+    return [x / total for x in values]

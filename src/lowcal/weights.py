@@ -6,17 +6,17 @@ smooth one. Each is a value that evaluates itself on predictions of shape (n, d)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations_with_replacement
-from math import ceil, comb
+from math import ceil, comb, prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from lowcal.engines import transport
 from lowcal.errors import InvalidInput
-from lowcal.simplex import FloatArray, IntArray, log_odds
+from lowcal.simplex import FloatArray, IntArray, log_odds, log_odds_of
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -166,12 +166,18 @@ Evaluated = FloatArray | CellIds
 
 def evaluate(weights: Sequence[Weight], p: FloatArray) -> Evaluated:
     """Evaluate all weights on p: a dense (n, S) array, or one cell id a row when all are cells of one grid."""
-    cells = [u for u in weights if isinstance(u, Cell)]
-    if cells and len(cells) == len(weights) and len({u.width for u in cells}) == 1:
+    cells = _cells_of_one_grid(weights)
+    if cells:
         return _cell_ids(cells, p)
     if len(weights) > MANY_WEIGHTS and tuple(weights) == monomials(p.shape[1], 1):
         return np.column_stack([np.ones(len(p)), p])
     return np.array([u(p) for u in weights]).T
+
+
+def _cells_of_one_grid(weights: Sequence[Weight]) -> Sequence[Cell]:
+    """Return the weights if all are cells of one grid, otherwise nothing."""
+    cells = [u for u in weights if isinstance(u, Cell)]
+    return cells if len(cells) == len(weights) and len({u.width for u in cells}) == 1 else []
 
 
 def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
@@ -179,6 +185,44 @@ def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
     position = {cell.index: s for s, cell in enumerate(cells)}
     lookup = np.array([position.get(tuple(row), len(cells)) for row in occupied.tolist()], dtype=np.intp)
     return CellIds(lookup[which], len(cells))
+
+
+def row_weights(weights: Sequence[Weight]) -> Callable[[Sequence[float]], Sequence[float]]:
+    """Return all weights as one function of a single prediction, in plain numbers.
+
+    >>> row_weights([Monomial(), Monomial((0, 0)), Cell(0.1, (3,))])([0.3])
+    [1.0, 0.09, 1.0]
+    """
+    cells = _cells_of_one_grid(weights)
+    if cells:
+        return _row_cells(cells)
+    each = [_row_weight(u) for u in weights]
+    return lambda f: [u(f) for u in each]
+
+
+def _row_weight(u: Weight) -> Callable[[Sequence[float]], float]:
+    """Return one weight as a function of a single prediction."""
+    if isinstance(u, Monomial):
+        factors = u.factors
+        return lambda f: float(prod(map(f.__getitem__, factors)))
+    if isinstance(u, LogOdds):
+        coordinate = u.coordinate
+        return lambda f: log_odds_of(f[coordinate])
+    return lambda f: float(u(np.array([f]))[0])
+
+
+def _row_cells(cells: Sequence[Cell]) -> Callable[[Sequence[float]], Sequence[float]]:
+    """Return cells of one grid as a function of a single prediction: 1 for its own cell, if it is among them."""
+    position, width = {cell.index: s for s, cell in enumerate(cells)}, cells[0].width
+
+    def evaluate(f: Sequence[float]) -> Sequence[float]:
+        values = [0.0] * len(cells)
+        own = position.get(tuple(cell_index(np.array(f), width).tolist()))
+        if own is not None:
+            values[own] = 1.0
+        return values
+
+    return evaluate
 
 
 def monomials(d: int, degree: int) -> tuple[Monomial, ...]:

@@ -25,6 +25,7 @@ from lowcal.subpopulations import (
     Trees,
     default_subpopulations,
 )
+from lowcal.subpopulations.base import MORE_RESIDUALS, MOST_RESIDUALS
 from lowcal.subpopulations.union import Union
 
 N = 300
@@ -353,3 +354,30 @@ def test_a_union_is_plain_data_and_refuses_strangers():
 def test_the_default_depends_on_the_table():
     assert default_subpopulations(Table.of(COLUMNS)) == Groups()
     assert default_subpopulations(Table.of(np.zeros((3, 2)))) == Trees()
+
+
+@pytest.mark.parametrize("kind", [Linear(), Regressor(DecisionTreeRegressor(max_depth=2, random_state=0))])
+def test_many_residuals_get_the_strongest_members_of_each_label(kind):
+    """Five labels times six weights: a member of each label, and the best of all, not thirty near copies."""
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.ones(5), N)
+    y = np.eye(5)[rng.integers(0, 5, N)]
+    y[COLUMNS["a"] > 0.5] = np.eye(5)[2]
+    U = np.column_stack([np.ones(N), p])
+    Z = (U[:, :, None] * (y - p)[:, None, :]).reshape(N, -1)
+    learner = kind.prepare(Table.of(COLUMNS), W)
+    assert learner.learn(Z)
+    members = len(learner.names) - 1
+    assert 5 <= members <= 5 + MORE_RESIDUALS
+    each = [kind.prepare(Table.of(COLUMNS), W) for _ in range(5)]
+    for a, own in enumerate(each):  # what a call for one label alone finds is found here too
+        own.learn(Z[:, [a]])
+        alone = np.abs(own.design().moments(W[:, None] * Z[:, [a]])).max()
+        assert np.abs(learner.design().moments(W[:, None] * Z[:, [a]])).max() >= 0.999 * alone
+
+
+def test_few_residuals_get_a_member_each():
+    rng = np.random.default_rng(2)
+    learner = Linear().prepare(Table.of(COLUMNS), W)
+    learner.learn(rng.uniform(-1, 1, (N, MOST_RESIDUALS)))
+    assert len(learner.names) == 1 + MOST_RESIDUALS

@@ -16,14 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.kernels import kernels_for, padded
 from lowcal.engines.reference import code_rows
-from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray, of_odds_against
+from lowcal.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1
@@ -225,15 +224,13 @@ class MirrorProgram:
     def one(self, f: float, codes: Sequence[int]) -> float:
         """Return the prediction of one row after all updates."""
         for reads in self._listed:
-            inside = min(max(f, FLOOR), 1.0 - FLOOR)
-            z = log(inside / (1.0 - inside))
-            score = z
+            z = score = log_odds_of(f)
             for power, tables in reads:
                 factor = 0.0
                 for column, table in tables:
                     factor += table[codes[column]]
                 score += factor * (z if power == LOG_ODDS else f**power)
-            f = 1.0 / (1.0 + exp(-max(score, -FAR)))
+            f = sigmoid_of(score)
         return f
 
     @cached_property

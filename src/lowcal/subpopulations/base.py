@@ -108,6 +108,10 @@ class CodeFamily:
         return {"kind": "codes", "names": list(self.names), "tables": tables}
 
 
+#: Up to this many residuals of one call get a member each ...
+MOST_RESIDUALS = 16
+#: ... of more, the strongest of each label and this many of the strongest.
+MORE_RESIDUALS = 8
 #: Of so many groups that are too small the names are said.
 MOST_LISTED = 3
 #: The table of a code column with one level and one group.
@@ -346,6 +350,38 @@ def _parts(subpopulations: Subpopulations) -> Sequence[Subpopulations]:
     from lowcal.subpopulations.union import Union
 
     return subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+
+
+def n_labels(Z: FloatArray) -> int:
+    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
+
+    >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
+    (3, 1)
+    """
+    total, small = np.zeros(len(Z)), 1e-9 * np.abs(Z).max(initial=0.0)
+    for a in range(Z.shape[1]):
+        total += Z[:, a]
+        if np.abs(total).max(initial=0.0) <= small:
+            return a + 1
+    return 1
+
+
+def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
+    """Return which columns of the residuals Z are worth a member: all of few, else the strongest of each label.
+
+    The columns run through the labels for one weight after the other. A block step combines each member with every
+    weight, so members for all columns would add little, and its cost grows with the square of their number. Those that
+    are strongest whatever their label are added.
+
+    >>> Z = np.tile([[0.3, -0.1, -0.2]], 9)
+    >>> strongest(np.arange(27.0), Z), strongest(np.arange(3.0), Z[:, :3])
+    ([19, 20, 21, 22, 23, 24, 25, 26], [0, 1, 2])
+    """
+    if len(strength) <= MOST_RESIDUALS:
+        return list(range(len(strength)))
+    d, order = n_labels(Z), np.argsort(-strength, kind="stable").tolist()
+    of_label = {j % d: j for j in reversed(order)}
+    return sorted({*of_label.values(), *order[:MORE_RESIDUALS]})
 
 
 def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from lowcal.engines.interrupts import interrupts_wait
-from lowcal.engines.reference import histogram
+from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.simplex import FLOOR, TIE, FloatArray, Geometry, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
 from lowcal.subpopulations.bins import Binned
@@ -28,8 +28,11 @@ from lowcal.subpopulations.bins import Binned
 LEAST = 1e-12
 #: In the mirror geometry a row's curvature f (1 - f) counts as at least this much: few rows can't make a huge step.
 LEAST_BEND = 0.01
-#: From this many additions (rows x features x levels x trees) on the compiled kernels are worth loading.
-COMPILE_FROM = 2_000_000
+#: From this many additions (rows x features x levels x trees) on the compiled kernels are worth loading: a fit grows
+#: some fifty trees, which then take NumPy about as long as loading takes (0.4 s).
+COMPILE_FROM = 500_000
+#: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
+AT_ONCE = 1 << 18
 #: The compiled kernels hold the histograms of a whole level: at most this many numbers.
 MOST_CELLS = 1 << 24
 
@@ -209,31 +212,41 @@ def _best_splits(
     """Return for every node the feature and cut of the largest gain, the first among equals; -1 is no split."""
     feature, cut = np.full(n_nodes, -1, dtype=np.intp), np.zeros(n_nodes, dtype=np.intp)
     best = np.full(n_nodes, LEAST)
-    for k, n_levels in enumerate(counts.tolist()):
-        sums = histogram(node * n_levels + codes[:, k], columns, n_nodes * n_levels)
-        gain, where = _best_cuts(sums.reshape(n_nodes, n_levels, -1), min_mass)
-        better = gain > best * (1 + TIE)
-        feature[better], cut[better], best[better] = k, where[better], gain[better]
+    most = max(len(codes), n_nodes * int(counts.max(initial=1))) * columns.shape[1]
+    for part in pieces(len(counts), most * (CHUNK // AT_ONCE)):
+        gains, cuts = _best_cuts(_histograms(codes[:, part], int(counts[part].max()), node, columns, n_nodes), min_mass)
+        for k, (gain, where) in enumerate(zip(gains.T, cuts.T, strict=True), part.start):
+            better = gain > best * (1 + TIE)
+            if better.any():
+                feature[better], cut[better], best[better] = k, where[better], gain[better]
     return feature, cut
 
 
+def _histograms(codes: NDArray[Any], n_levels: int, node: IntArray, columns: FloatArray, n_nodes: int) -> FloatArray:
+    """Return the sums of the columns for every node, feature and level; levels that a feature lacks hold nothing."""
+    n_features = codes.shape[1]
+    cell = (node[:, None] * n_features + np.arange(n_features)) * n_levels + codes
+    sums = histogram(cell.ravel(), np.repeat(columns, n_features, axis=0), n_nodes * n_features * n_levels)
+    return sums.reshape(n_nodes, n_features, n_levels, -1)
+
+
 def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]:
-    """Return for every node the best gain of a split of one feature, relative to no split, and its cut."""
-    below = np.cumsum(sums, axis=1)
-    total = below[:, -1:, :]
-    whole = np.square(total[..., 3:]).sum(axis=-1) / np.maximum(total[..., 2], np.finfo(float).tiny)
-    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[:, :-1]
-    best = score.max(axis=1)
-    cut = (score >= (best - TIE * np.abs(best))[:, None]).argmax(axis=1)
+    """Return the best gain of a split, relative to no split, and its cut, for sums of shape (..., levels, columns)."""
+    below = np.cumsum(np.ascontiguousarray(np.moveaxis(sums, -1, 0)), axis=-1)
+    total = below[..., -1:]
+    whole = np.square(total[3:]).sum(axis=0) / np.maximum(total[2], np.finfo(float).tiny)
+    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[..., :-1]
+    best = score.max(axis=-1)
+    cut = (score >= (best - TIE * np.abs(best))[..., None]).argmax(axis=-1)
     return best, cut
 
 
 def _score(sums: FloatArray, min_mass: float) -> FloatArray:
-    """Return sum_a S_a^2 / B, or -inf where fewer than min_mass effective rows lie.
+    """Return sum_a S_a^2 / B for columns of sums, or -inf where fewer than min_mass effective rows lie.
 
     What is left of many rows where none are left is rounding: it may have mass, and then no bend.
     """
-    mass, square = sums[..., 0], sums[..., 1]
-    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST) & (sums[..., 2] > 0)
-    bend = np.where(enough, sums[..., 2], np.inf)
-    return np.asarray(np.where(enough, np.square(sums[..., 3:]).sum(axis=-1) / bend, -np.inf))
+    mass, square, bend = sums[:3]
+    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST) & (bend > 0)
+    squares = np.square(sums[3:]).sum(axis=0)
+    return np.asarray(np.divide(squares, bend, out=np.full(bend.shape, -np.inf), where=enough))

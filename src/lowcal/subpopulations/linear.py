@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from lowcal.engines.products import Cholesky, dot, product
-from lowcal.engines.reference import Design, Matrix
+from lowcal.engines.products import Cholesky, product
+from lowcal.engines.reference import Design, Matrix, pieces
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive
 from lowcal.simplex import FloatArray, IntArray, leading
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
@@ -53,9 +53,9 @@ class Linear(Subpopulations):
         number = count(1)
 
         def learn(Z: FloatArray) -> Sequence[Family]:
-            betas = factor.solve(product(A.T, Z))
-            found = [_sigmoid(A, betas[:, a], Z[:, a], w) for a in range(Z.shape[1])]
-            return [Sigmoids((_name(b, encoder.names, next(number)),), b[:, None]) for b in found if b.any()]
+            theta, gain = _sigmoids(A, factor.solve(product(A.T, Z)), Z, w)
+            found = [theta[:, a] for a in strongest(gain, Z) if theta[:, a].any()]
+            return [Sigmoids((_name(b, encoder.names, next(number)),), b[:, None]) for b in found]
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
@@ -80,17 +80,25 @@ class Sigmoids:
         return {"kind": "sigmoids", "names": list(self.names), "theta": self.theta.tolist()}
 
 
-def _sigmoid(A: FloatArray, beta: FloatArray, z: FloatArray, w: FloatArray) -> FloatArray:
-    """Return the coefficients s * beta, over steepness and sign, whose sigmoid correlates most with z."""
-    score = product(A, beta)
-    deviation = float(np.sqrt(dot(w, np.square(score - dot(w, score)))))
-    if deviation <= 1e-12 * max(1.0, float(np.abs(score).max())):
-        return np.zeros_like(beta)
-    scales = [sign * s / deviation for s in STEEPNESS for sign in (1.0, -1.0)]
-    rising = [dot(expit(s / deviation * score), z) for s in STEEPNESS]
-    total = float(z.sum())  # sigmoid(-t) = 1 - sigmoid(t)
-    gains = [abs(g) for up in rising for g in (up, total - up)]
-    return scales[leading(np.array(gains))] * beta
+def _sigmoids(A: FloatArray, betas: FloatArray, Z: FloatArray, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return for each residual the s * beta, over steepness and sign, whose sigmoid correlates most with it.
+
+    The second value is |sum_i c(x_i) z_i| of that sigmoid. A direction that is constant gets zeros.
+    """
+    theta, gain = np.zeros_like(betas), np.zeros(Z.shape[1])
+    for part in pieces(Z.shape[1], len(A)):
+        score, z = product(A, betas[:, part]), Z[:, part]
+        deviation = np.sqrt(product(w, np.square(score - product(w, score))))
+        varies = deviation > 1e-12 * np.maximum(1.0, np.abs(score).max(axis=0, initial=0.0))
+        score /= np.where(varies, deviation, 1.0)
+        rising = [np.einsum("ij,ij->j", expit(s * score), z) for s in STEEPNESS]
+        total = z.sum(axis=0)  # sigmoid(-t) = 1 - sigmoid(t)
+        gains = np.abs([g for up in rising for g in (up, total - up)])
+        scales = np.array([sign * s for s in STEEPNESS for sign in (1.0, -1.0)])
+        best = [leading(column) for column in gains.T]
+        theta[:, part] = np.where(varies, scales[best] / np.where(varies, deviation, 1.0), 0.0) * betas[:, part]
+        gain[part] = np.where(varies, gains[best, np.arange(len(best))], 0.0)
+    return theta, gain
 
 
 def _name(beta: FloatArray, features: Sequence[str], number: int) -> str:

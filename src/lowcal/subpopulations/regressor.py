@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lowcal.engines.products import product
 from lowcal.engines.reference import Design, Matrix
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 
 
@@ -49,10 +50,12 @@ class Regressor(Subpopulations):
             raise InvalidInput("Regressor has nothing to learn from: X has no column with values. Give it one.")
         name = self._name(encoder.names)
         w = sample_weight / sample_weight.sum()
+        seen = w > 0
         number = count(1)
 
         def learn(Z: FloatArray) -> Sequence[Family]:
-            found = [_fit(self.estimator, rows, Z[:, a], w) for a in range(Z.shape[1])]
+            size = product(np.square(Z[seen]).T, 1.0 / w[seen])
+            found = [_fit(self.estimator, rows, Z[:, a], w) for a in strongest(size, Z)]
             return [Fitted((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)

@@ -1,23 +1,23 @@
 """One row at a time: encoding a single row of raw values without a data frame, for serving.
 
-`reader_of(encoder)` returns a function from the values of a row to what the encoder would make of a table with this
-row alone; None for an encoder that is not lowcal's own. Values mean what they mean in a column: None and NaN are
-missing, numbers are compared as numbers, and an unseen category belongs to no group.
+`reader_of(encoder)` returns a function from the values of a row to the plain numbers that the encoder would put into
+the only row of a table; None for an encoder that is not lowcal's own. Values mean what they mean in a column: None and
+NaN are missing, numbers are compared as numbers, and an unseen category belongs to no group.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from math import inf, isnan, nan
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lowcal.errors import InvalidInput, MissingColumn, suggest
 from lowcal.frames import Table as Frame
-from lowcal.subpopulations.base import Encoder, Rows
-from lowcal.subpopulations.bins import BinEncoder, Binned
+from lowcal.subpopulations.base import Encoder
+from lowcal.subpopulations.bins import BinEncoder
 from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels
@@ -27,8 +27,11 @@ from lowcal.subpopulations.union import UnionEncoder
 
 #: A column of X -> the raw value in the row.
 Row: TypeAlias = Callable[[str], Any]
-#: The codes of a row, column by column (of a union: of each part); None where the encoder makes no code columns.
-Codes: TypeAlias = tuple[Any, ...]
+#: A row as numbers, column by column: codes, bins, features or memberships; of a union, those of each part.
+Encoded: TypeAlias = Sequence[Any]
+
+#: NumPy scalars that equal a Python value: booleans, whole numbers, float64 and text.
+_SCALARS = frozenset({np.str_, *(np.dtype(kind).type for kind in "?bBhHiIlLqQd")})
 
 
 def row_of(columns: Sequence[str], row: Mapping[str, Any] | Sequence[Any]) -> Row:
@@ -85,39 +88,24 @@ def columns_of(encoder: Encoder) -> tuple[str, ...]:
     return ()
 
 
-def codes_reader(encoder: Encoder) -> Callable[[Row], Codes] | None:
-    """Return the function from a row to its codes as whole numbers; None for encoders without code columns."""
+def reader_of(encoder: Encoder) -> Callable[[Row], Encoded] | None:
+    """Return the function from a row to its numbers; None for an encoder that is not lowcal's own."""
+    if isinstance(encoder, UnionEncoder):
+        parts = [reader_of(part) for part in encoder.parts]
+        return None if None in parts else lambda row: tuple(part(row) for part in parts if part is not None)
     if isinstance(encoder, GroupEncoder):
         return _group_codes(encoder)
     if isinstance(encoder, ThresholdEncoder):
         cuts = [cut.tolist() for cut in encoder.cuts]
         return lambda row: tuple(_bin(number(row(c), c), t, 0, 1) for c, t in zip(encoder.columns, cuts, strict=True))
-    if isinstance(encoder, UnionEncoder):
-        parts = [codes_reader(part) for part in encoder.parts]
-        return lambda row: tuple(() if read is None else read(row) for read in parts)
-    return None
-
-
-def reader_of(encoder: Encoder) -> Callable[[Row], Rows] | None:
-    """Return the function from a row to the encoded rows of a table that holds this row alone."""
-    codes = None if isinstance(encoder, UnionEncoder) else codes_reader(encoder)
-    if codes is not None:
-        return lambda row: tuple(np.array([code]) for code in codes(row))
-    if isinstance(encoder, UnionEncoder):
-        parts = [reader_of(part) for part in encoder.parts]
-        if any(part is None for part in parts):
-            return None
-        return lambda row: tuple(part(row) for part in parts if part is not None)
     if isinstance(encoder, BinEncoder):
-        readers = [_bin_reader(level) for level in encoder.levels]
-        kind = np.min_scalar_type(max([2, *(level.count for level in encoder.levels)]))
-        return lambda row: Binned(np.array([[read(row) for read in readers]], dtype=kind).reshape(1, -1))
+        bins = [_bin_reader(level) for level in encoder.levels]
+        return lambda row: [read(row) for read in bins]
     if isinstance(encoder, FeatureEncoder):
         features = [_feature_reader(feature) for feature in encoder.features]
-        return lambda row: np.array([[value for read in features for value in read(row)]], dtype=np.float64)
+        return lambda row: [value for read in features for value in read(row)]
     if isinstance(encoder, MembershipEncoder):
-        columns = columns_of(encoder)
-        return lambda row: encoder(Frame.of({c: np.array([_membership(row(c), c)]) for c in columns}))
+        return _memberships(encoder)
     return None
 
 
@@ -150,19 +138,34 @@ def _feature_reader(feature: Scale | Indicators) -> Callable[[Row], Sequence[flo
 
 def _scaled(value: float, scale: Scale) -> Sequence[float]:
     shifted = (value - scale.mean) / scale.deviation
+    if -inf < shifted < inf:
+        return [shifted]
     return [float(np.nan_to_num(shifted, nan=0.0, posinf=1e6, neginf=-1e6))]
+
+
+def _memberships(encoder: MembershipEncoder) -> Callable[[Row], Encoded]:
+    """Return the memberships of a row; the encoder itself refuses those outside [0, 1]."""
+    columns = columns_of(encoder)
+
+    def read(row: Row) -> Encoded:
+        values = [_membership(row(c), c) for c in columns]
+        if not all(0.0 <= value <= 1.0 for value in values):
+            encoder(Frame.of({c: [value] for c, value in zip(columns, values, strict=True)}))
+        return values
+
+    return read
 
 
 def _membership(value: Any, name: str) -> float:
     return float(value) if isinstance(value, bool | np.bool_) else number(value, name)
 
 
-def _group_codes(encoder: GroupEncoder) -> Callable[[Row], Codes]:
+def _group_codes(encoder: GroupEncoder) -> Callable[[Row], Encoded]:
     """Return the merged codes: mixed-radix numbers of the levels, the last column running fastest."""
     readers = [_level_reader(level) for level in encoder.levels]
     plan = [list(zip(merged, encoder.shape(merged), strict=True)) for merged in encoder.plan]
 
-    def read(row: Row) -> Codes:
+    def read(row: Row) -> Encoded:
         levels = [reader(row) for reader in readers]
         codes = []
         for merged in plan:
@@ -183,9 +186,11 @@ def _level_reader(levels: Levels) -> Callable[[Row], int]:
     code = levels.numbers
 
     def read(row: Row) -> int:
-        value = row(name)
+        value = _plain(row(name))
         if type(value) in (str, bool, int, float):
             return code.get(value, UNSEEN) if value == value else MISSING
+        if value is None:
+            return MISSING
         return int(Frame.of({name: [value]}).column(name).look_up(code, MISSING, UNSEEN, np.intp)[0])
 
     return read
@@ -197,7 +202,15 @@ def _bin(value: float, cuts: Sequence[float], missing: int, first: int) -> int:
 
 def number(value: Any, name: str) -> float:
     """Return a value of a numeric column, NaN if missing."""
+    value = _plain(value)
     if type(value) is float or type(value) is int:
         return float(value)
+    if value is None:
+        return nan
     read = Frame.of({name: [value]}).numeric([name])
     return float(read[0, 0])
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as the Python value it equals."""
+    return value.item() if type(value) in _SCALARS else value

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,7 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
+    n_labels,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, grow
@@ -179,17 +181,6 @@ def is_combination(Z: FloatArray, seen: FloatArray) -> bool:
     return bool(np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z))
 
 
-def n_labels(Z: FloatArray) -> int:
-    """Return d: residuals on the simplex sum to zero over its labels; a scalar has one.
-
-    >>> n_labels(np.array([[0.3, -0.1, -0.2, 0.03]])), n_labels(np.array([[0.3, 0.1]]))
-    (3, 1)
-    """
-    sums = np.abs(np.cumsum(Z, axis=1)).max(axis=0, initial=0.0)
-    zero = np.flatnonzero(sums <= 1e-9 * np.abs(Z).max(initial=0.0))
-    return int(zero[0]) + 1 if len(zero) else 1
-
-
 @dataclass(frozen=True, eq=False)
 class TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
@@ -200,13 +191,18 @@ class TreeNodes:
 
     def design(self, rows: Binned) -> Design:
         """Return one code column, the leaves, and which nodes each leaf lies under."""
+        leaf = rows.once(self.tree, lambda: self.tree.leaf(rows))
+        return Codes((leaf,), (self.table,))
+
+    @cached_property
+    def table(self) -> Table:
+        """Which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
             under += leaves[:, None] == self.nodes
             leaves = (leaves - 1) // 2
-        leaf = rows.once(self.tree, lambda: self.tree.leaf(rows))
-        return Codes((leaf,), (Table(sparse.csr_array(under)),))
+        return Table(sparse.csr_array(under))
 
     def take(self, members: IntArray) -> TreeNodes:
         """Return some of the nodes."""
