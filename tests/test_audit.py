@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ from lowcal.certificates import Panel, band
 from lowcal.datasets import make_miscalibrated
 from lowcal.engines.line import aggregate, solve_line
 from lowcal.engines.reference import Matrix
-from lowcal.errors import AuditWarning, InvalidInput
+from lowcal.errors import AuditWarning, InvalidInput, brief_names
 from lowcal.frames import Table
 from lowcal.inputs import read_outcomes
 from lowcal.notions import LowDegree
@@ -735,3 +736,64 @@ def test_every_class_has_its_gap_and_the_largest_is_named():
     assert "Withdrawn" in str(report)
     assert "on label" not in str(report)
     assert [gap["label"] for gap in report.to_dict()["findings"][0]["gaps"]] == ["Fail", "Pass", "Withdrawn"]
+
+
+# --- names in text -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def with_long_names():
+    """Outcomes that depend on a column of 80 cities, so that trees list dozens of them."""
+    rng = np.random.default_rng(0)
+    cities = np.array([f"city number {k}" for k in range(80)])
+    code = rng.integers(0, 80, 6000)
+    X = {"city": cities[code], "age": rng.normal(size=6000)}
+    y = (rng.random(6000) < 0.2 + 0.6 * rng.permutation(80)[code] / 80).astype(int)
+    return y, np.full(6000, 0.5), X
+
+
+def test_long_names_are_abbreviated_in_text_alone(with_long_names):
+    y, p, X = with_long_names
+    trees = Trees(max_depth=3)
+    report, measured = audit(y, p, X, subpopulations=trees, random_state=0), measure(y, p, X, subpopulations=trees)
+    names = [one.subpopulation for one in report.findings]
+    assert max(map(len, names)) > 300
+    for text in (str(report), str(measured), str(report.findings[0])):
+        assert max(map(len, text.splitlines())) < 200
+        assert "…" in text
+    assert len(repr(measured)) < 200
+    table = [line.split("|")[1] for line in report.to_markdown().splitlines() if line.startswith("| ")]
+    assert max(map(len, table)) < 80
+    fit = multicalibrate(y, p, X, subpopulations=trees, alpha=0.02)
+    assert all(len(str(update)) < 6 * 120 for update in fit.predictor.updates)
+    assert [one["subpopulation"] for one in report.to_dict()["findings"]] == names
+    assert report.to_frame()["subpopulation"].tolist() == names
+    assert max(map(len, measured.names)) > 300
+    assert f'title="{names[0]}"' in unescape(report.to_html())
+
+
+def test_abbreviated_names_in_a_table_stay_different(with_long_names):
+    y, p, X = with_long_names
+    report = audit(y, p, X, subpopulations=Trees(max_depth=3), random_state=0)
+    shown = brief_names(one.subpopulation for one in report.findings)
+    assert len(set(shown)) == len({one.subpopulation for one in report.findings})
+    start, end = "a" * 80, "z" * 80
+    assert len(set(brief_names([f"{start}1{end}", f"{start}2{end}"]))) == 2
+    assert brief_names(["g=a\nb", "g=a\nb"]) == ["g=a\\nb"] * 2
+
+
+@pytest.mark.parametrize(
+    ("names", "end"),
+    [
+        (("city=St.",), "no row belongs to city=St."),
+        (("city=St. John's",), "no row belongs to city=St. John's."),
+        (tuple("abcdef"), "no row belongs to a, b, c, d, e, ..."),
+    ],
+)
+def test_a_name_that_ends_in_a_full_stop_ends_the_sentence(monkeypatch, names, end):
+    rng = np.random.default_rng(0)
+    y, p = (rng.random((400, 1)) < 0.3).astype(float), rng.random((400, 1))
+    C = np.column_stack([np.ones(400), np.zeros((400, len(names)))])
+    panel = Panel(y, p, np.full(400, 1 / 400), Matrix(C), ("everyone", *names))
+    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], True, LeftOut()))
+    assert audit(y.ravel(), p.ravel(), random_state=0).notes[-1] == end

@@ -374,15 +374,34 @@ def test_subpopulations_without_x(call):
 @pytest.mark.parametrize(
     ("table", "given"),
     [
-        ({"day": np.full(N, "2020-01-01", dtype="M8[D]")}, "datetime64"),
-        (pd.DataFrame({"day": pd.date_range("2020", periods=N)}), "Datetime"),
-        (pl.DataFrame({"day": [dt.date(2020, 1, 1)] * N}), "Date"),
-        ({"day": np.array([dt.date(2020, 1, 1)] * N, dtype=object)}, "date"),
+        ({"age": X["age"], "time": np.full(N, 1, dtype="m8[D]")}, "timedelta64"),
+        (pl.DataFrame({"age": X["age"], "time": [dt.time(1)] * N}), "Time"),
+        (pl.DataFrame({"age": X["age"], "time": [[1, 2]] * N}), "List"),
+        (pl.DataFrame({"age": X["age"], "time": [{"a": 1}] * N}), "Struct"),
+        ({"age": X["age"], "time": np.array([dt.date(2020, 1, 1), "never"] * (N // 2), dtype=object)}, "date"),
     ],
 )
-def test_a_column_of_dates(call, table, given):
-    with says("Column 'day' of X", given, "convert it"):
-        call(X=table, subpopulations=Groups())
+def test_a_column_that_no_class_can_use(call, table, given):
+    for every in (None, Groups(min_mass=1), Trees(), Linear()):
+        with says("Column 'time' of X", given, "convert it", "name the columns to use"):
+            call(X=table, subpopulations=every)
+    call(X=table, subpopulations=Groups(["age"], min_mass=1))
+
+
+def test_dates_and_other_values_are_not_confused():
+    days = {"age": np.datetime64("2020-01-01") + np.arange(N)}
+    for made in (Groups("age", min_mass=1), Trees(columns="age")):
+        with says("Column 'age' of X holds no dates, but was fitted on dates", "Convert it"):
+            mend(X=days, subpopulations=made).predictor(P, X)
+        with says("Column 'age' of X holds dates, but was fitted on other values", "Convert it"):
+            mend(subpopulations=made).predictor(P, days)
+    predictor = mend(X=days, subpopulations=Groups("age", min_mass=1)).predictor
+    for value in (3.0, "2020-01-04"):
+        with says("Column 'age' of X holds no dates"):
+            predictor.one(0.5, {"age": value})
+    text = {"age": days["age"].astype(str).astype(object)}
+    with says("Column 'age' of X holds dates, but was fitted on other values"):
+        mend(X=text, subpopulations=Groups("age", min_mass=1)).predictor(P, days)
 
 
 @pytest.mark.parametrize("make", [Thresholds, lambda c: Thresholds([c, "age"])])

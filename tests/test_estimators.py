@@ -13,6 +13,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -24,6 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+from sklearn.utils.metadata_routing import get_routing_for_object
 
 import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
@@ -742,3 +744,111 @@ def test_routed_weights_reach_a_pipeline():
         base = make_pipeline(scale, LogisticRegression().set_fit_request(sample_weight=True))
         model = Classifier(base, random_state=0).fit(X, y, sample_weight=np.where(y == 1, 9.0, 1.0))
     assert model.estimator_.predict_proba(X)[:, 1].mean() == pytest.approx(0.9, abs=0.02)
+
+
+# --- metadata routing ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def routing():
+    """Turn scikit-learn's metadata routing on."""
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+class Watched(LogisticRegression):
+    """A logistic model that writes down the rows and the weights it is given."""
+
+    def fit(self, X, y, sample_weight=None):
+        type(self).given = (X, sample_weight)
+        return super().fit(X, y, sample_weight)
+
+
+class WatchedRegressor(LinearRegression):
+    """The same for regression."""
+
+    def fit(self, X, y, sample_weight=None):
+        type(self).given = (X, sample_weight)
+        return super().fit(X, y, sample_weight)
+
+
+BASES = pytest.mark.parametrize(("Meta", "Base"), [(Classifier, Watched), (Regressor, WatchedRegressor)])
+
+
+def weighted_rows(n=300):
+    """Return rows whose first column is their weight."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(1, 9, n).astype(float)
+    return np.column_stack([w, rng.normal(size=(n, 2))]), rng.integers(0, 2, n), w
+
+
+@BASES
+def test_a_base_model_that_refuses_weights_gets_none(routing, Meta, Base):
+    X, y, w = weighted_rows()
+    model = Meta(Base().set_fit_request(sample_weight=False), random_state=0)
+    weighted = model.fit(X, y, sample_weight=w)
+    assert Base.given[1] is None
+    plain = clone(model).fit(X, y)
+    assert weighted.fit_.violation != plain.fit_.violation  # the recalibration uses them all the same
+
+
+@BASES
+def test_a_base_model_that_requests_weights_gets_those_of_its_rows(routing, Meta, Base):
+    X, y, w = weighted_rows()
+    Meta(Base().set_fit_request(sample_weight=True), random_state=0).fit(X, y, sample_weight=w)
+    np.testing.assert_array_equal(Base.given[1], Base.given[0][:, 0])
+
+
+@BASES
+def test_weights_reach_the_base_model_under_another_name(routing, Meta, Base):
+    X, y, w = weighted_rows()
+    model = Meta(Base().set_fit_request(sample_weight="my_weight"), random_state=0)
+    model.fit(X, y, my_weight=w)
+    np.testing.assert_array_equal(Base.given[1], Base.given[0][:, 0])
+    model.fit(X, y, sample_weight=w)
+    assert Base.given[1] is None
+
+
+@BASES
+def test_an_unset_request_is_refused_as_everywhere_in_scikit_learn(routing, Meta, Base):
+    X, y, w = weighted_rows()
+    with pytest.raises(UnsetMetadataPassedError) as theirs:
+        CalibratedClassifierCV(Watched()).fit(X, y, sample_weight=w)
+    with pytest.raises(UnsetMetadataPassedError) as ours:
+        Meta(Base()).fit(X, y, sample_weight=w)
+    assert "sample_weight" in str(ours.value)
+    assert ours.value.unrequested_params.keys() == theirs.value.unrequested_params.keys()
+    assert Meta(Base()).fit(X, y).n_updates_ >= 0  # nothing passed, nothing to request
+    with pytest.raises(TypeError, match="got unexpected argument"):
+        Meta(Base()).fit(X, y, banana=w)
+
+
+@pytest.mark.parametrize("base", [None, "frozen"])
+def test_weights_need_no_request_where_no_base_model_is_fitted(routing, base):
+    X, y, w = weighted_rows()
+    base = None if base is None else FrozenEstimator(LogisticRegression().fit(X, y))
+    assert Classifier(base, random_state=0).fit(X, y, sample_weight=w).n_updates_ >= 0
+
+
+def test_the_estimator_requests_weights_for_itself(routing):
+    """Inside a search its own request is needed beside the base model's, as that of CalibratedClassifierCV."""
+    X, y, w = weighted_rows()
+    base = Watched().set_fit_request(sample_weight=True)
+    options = {"param_grid": {"alpha": [0.05]}, "cv": 2}
+    options["scoring"] = lowcal.metrics.scorer("degree-2").set_score_request(sample_weight=False)
+    for model in (Classifier(base), CalibratedClassifierCV(base)):
+        mapping = get_routing_for_object(model).consumes("fit", ["sample_weight"])
+        assert mapping == {"sample_weight"}
+    with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+        GridSearchCV(Classifier(base), **options).fit(X, y, sample_weight=w)
+    model = Classifier(base, random_state=0).set_fit_request(sample_weight=True)
+    GridSearchCV(model, **options, refit=True).fit(X, y, sample_weight=w)
+    np.testing.assert_array_equal(Watched.given[1], Watched.given[0][:, 0])
+
+
+def test_other_arguments_need_routing():
+    X, y, w = weighted_rows()
+    with pytest.raises(ValueError, match="only supported if enable_metadata_routing=True"):
+        Classifier(Watched()).fit(X, y, my_weight=w)
+    Classifier(Watched(), random_state=0).fit(X, y, sample_weight=w)
+    np.testing.assert_array_equal(Watched.given[1], Watched.given[0][:, 0])

@@ -599,8 +599,6 @@ def test_unknown_columns():
 
 
 REFUSED = {
-    "date": dt.date(2020, 1, 1),
-    "datetime": dt.datetime(2020, 1, 1),
     "duration": dt.timedelta(1),
     "time": dt.time(1),
     "list": [1, 2],
@@ -614,14 +612,13 @@ REFUSED = {
 def test_types_that_are_refused(backend, kind):
     table = Table.of(backend({"fine": [1.0, 2.0], "c": [REFUSED[kind], None]}))
     assert table.column("fine").is_numeric
-    with pytest.raises(InvalidInput, match=r"Column 'c' of X has .*; convert it to a number or a string"):
+    with pytest.raises(InvalidInput, match=r"Column 'c' of X has .*; convert it to .* name the columns to use"):
         table.column("c")
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        np.array(["2020-01-01"], dtype="datetime64[D]"),
         np.array([1], dtype="timedelta64[D]"),
         np.array([1j]),
         np.array([b"a"]),
@@ -636,11 +633,62 @@ def test_arrays_that_are_refused(values):
         Table.of(values).column(0)
 
 
-def test_categoricals_of_dates_are_refused():
-    pd = pytest.importorskip("pandas")
-    dates = pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])).astype("category")
-    with pytest.raises(InvalidInput, match="Column 'c' of X has a value of the type Timestamp"):
-        Table.of({"c": dates}).column("c")
+# --- dates -------------------------------------------------------------------------------------------
+
+MOMENTS = [dt.datetime(2020, 1, 1, 12, 30, 0, 250000), None, dt.datetime(1950, 6, 1)]
+SECONDS = [1577881800.25, NAN, -618105600.0]
+DAYS = [dt.date(2020, 1, 1), None, dt.date(1950, 6, 1)]
+DAY_SECONDS = [1577836800.0, NAN, -618105600.0]
+
+
+def check_dates(values, expected):
+    column = Table.of({"c": values}).column("c")
+    assert column.is_numeric
+    assert column.is_date
+    np.testing.assert_array_equal(column.values, expected)
+    some = column.take(np.array([2, 0, 1]))
+    assert some.is_date
+    np.testing.assert_array_equal(some.values, np.array(expected)[[2, 0, 1]])
+
+
+@backends
+@pytest.mark.parametrize(("given", "expected"), [(MOMENTS, SECONDS), (DAYS, DAY_SECONDS)])
+def test_dates_are_seconds_since_1970(backend, given, expected):
+    column = Table.of(backend({"c": given})).column("c")
+    assert column.is_date
+    np.testing.assert_array_equal(column.values, expected)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_dates_of_any_unit_and_zone_are_the_same_moments(unit):
+    pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+    naive = np.array(MOMENTS, dtype=f"datetime64[{unit}]")
+    in_pandas, in_polars = pd.Series(naive), pl.Series(MOMENTS, dtype=pl.Datetime(unit))
+    check_dates(naive, SECONDS)
+    check_dates(in_pandas, SECONDS)
+    check_dates(in_pandas.astype("category"), SECONDS)
+    check_dates(in_polars, SECONDS)
+    check_dates(pa.chunked_array([pa.array(MOMENTS, pa.timestamp(unit))]), SECONDS)
+    for zone in ("Europe/Rome", "America/New_York"):
+        aware = in_pandas.dt.tz_localize("UTC").dt.tz_convert(zone)
+        check_dates(aware, SECONDS)
+        check_dates(aware.astype(object), SECONDS)
+        check_dates([None if value is pd.NaT else value.to_pydatetime() for value in aware], SECONDS)
+        check_dates(in_polars.dt.replace_time_zone("UTC").dt.convert_time_zone(zone), SECONDS)
+        check_dates(pa.chunked_array([pa.array(MOMENTS, pa.timestamp(unit, zone))]), SECONDS)
+
+
+def test_arrow_dates_of_64_bits_and_objects_of_numpy():
+    pa = pytest.importorskip("pyarrow")
+    check_dates(pa.chunked_array([pa.array(DAYS, pa.date64())]), DAY_SECONDS)
+    check_dates(np.array([np.datetime64("2020-01-01"), np.datetime64("NaT"), DAYS[2]], dtype=object), DAY_SECONDS)
+    check_dates(np.ma.masked_array(np.array(DAYS, dtype="M8[D]"), [0, 1, 0]), DAY_SECONDS)
+
+
+def test_a_column_of_missing_dates_is_any_missing_column():
+    column = Table.of({"c": np.full(2, "NaT", dtype="M8[D]")}).column("c")
+    assert np.isnan(column.values).all()
+    assert not column.is_date
 
 
 def test_arrays_need_no_data_frame_library():

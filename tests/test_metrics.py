@@ -8,11 +8,14 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from scipy.optimize import linprog
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import LinearSVC
@@ -390,3 +393,41 @@ def test_scorer_is_a_value() -> None:
     X, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
     with pytest.raises(lowcal.InvalidInput, match="needs predict_proba, which LinearSVC does not have"):
         metrics.scorer()(LinearSVC().fit(X, y), X, y)
+
+
+@pytest.mark.parametrize("name", [True, "my_weight"])
+def test_scorer_takes_part_in_metadata_routing(table: tuple[pd.DataFrame, np.ndarray], name: bool | str) -> None:
+    X, y = table
+    weight, folds = np.random.default_rng(1).random(len(y)), StratifiedKFold(3)
+    plain = metrics.scorer("degree-2", subpopulations=lowcal.Groups(["group"]))
+    expected = []
+    for train, test in folds.split(X, y):
+        fitted = model().fit(X.iloc[train], y[train])
+        expected.append(plain(fitted, X.iloc[test], y[test], weight[test]))
+    with sklearn.config_context(enable_metadata_routing=True):
+        score = clone(plain, safe=False)
+        assert score.set_score_request(sample_weight=name) is score
+        score = pickle.loads(pickle.dumps(score))
+        given = {"sample_weight" if name is True else name: weight}
+        unweighted = clone(plain, safe=False).set_score_request(sample_weight=False)
+        base = model().set_params(logisticregression=LogisticRegression().set_fit_request(sample_weight=False))
+        both = cross_validate(base, X, y, scoring={"a": score, "b": unweighted}, cv=folds, params=given)
+        alone = cross_validate(base, X, y, scoring=score, cv=folds, params=given)
+        search = GridSearchCV(base, {"logisticregression__C": [1.0]}, scoring=score, cv=folds)
+        search.fit(X, y, **given)
+    np.testing.assert_allclose(alone["test_score"], expected)
+    np.testing.assert_allclose(both["test_a"], expected)
+    assert np.abs(both["test_b"] - expected).min() > 1e-6
+    assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(expected))
+
+
+def test_scorer_without_a_request_is_refused_as_in_scikit_learn(table: tuple[pd.DataFrame, np.ndarray]) -> None:
+    X, y = table
+    score, given = metrics.scorer("degree-2"), {"sample_weight": np.ones(len(y))}
+    with pytest.raises(RuntimeError, match="enable_metadata_routing=True"):
+        score.set_score_request(sample_weight=True)
+    with sklearn.config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match=r"not requested for scorer\('degree-2', .*\.score"):
+            cross_validate(DummyClassifier().set_fit_request(sample_weight=False), X, y, scoring=score, params=given)
+        with pytest.raises(ValueError, match="alias"):
+            score.set_score_request(sample_weight=3)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import numpy as np
 from lowcal import provenance
 from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, constraints, draws_for, null_test
 from lowcal.engines.reference import Matrix, stack
-from lowcal.errors import AuditWarning, InvalidInput, printable, suggest
+from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
 from lowcal.fitting import choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
@@ -80,6 +80,19 @@ class Measurement:
         """Return the n subpopulations with the largest violations: (name, violation, weight that shows it)."""
         order = np.argsort(-self.violation, kind="stable")[:n]
         return [(self.names[j], float(self.violation[j]), str(self.suprema.witness(int(j)))) for j in order]
+
+    def __repr__(self) -> str:
+        return f"Measurement({self.notion}, {len(self.names)} subpopulations, largest violation {self.largest:.4g})"
+
+    def __str__(self) -> str:
+        worst = self.worst(10)
+        names = brief_names(name for name, _, _ in worst)
+        wide = max(13, *map(len, names)) + 2
+        rows = [f"  {'subpopulation':<{wide}}{'violation':>9}   weight"]
+        for shown, (_, violation, weight) in zip(names, worst, strict=True):
+            rows.append(f"  {shown:<{wide}}{violation:>9.4f}   {brief(weight)}")
+        more = len(self.names) - len(worst)
+        return "\n".join([repr(self), *rows, *([f"  and {more} more"] if more else [])])
 
 
 def measure(
@@ -299,7 +312,8 @@ def _notes(
         notes.append(f"no group of {columns} could be examined: give more rows, other values or a smaller min_mass.")
     empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
     if empty:
-        notes.append(f"no row belongs to {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}.")
+        some = ", ".join(abbreviate(name) for name in empty[:5])
+        notes.append(sentence(f"no row belongs to {some}{', ...' if len(empty) > 5 else ''}"))
     return tuple(printable(note) for note in notes)
 
 
@@ -312,7 +326,8 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))
     low, high = float(every.value[0]), float(every.upper[0])
     between = f"is {low:.4f}" if low == high else f"lies between {low:.4f} and {high:.4f}"
-    return f"{note}; over all smooth weights the violation of these rows on {panel.names[j]} {between}, much by chance."
+    whose = abbreviate(panel.names[j])
+    return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
 
 
 def _report(

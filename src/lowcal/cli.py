@@ -27,7 +27,7 @@ from lowcal.commands.usage import (
     WRONG_USAGE,
     WrongUsage,
 )
-from lowcal.errors import AuditWarning, LowcalError, suggest
+from lowcal.errors import AuditWarning, LowcalError, sentence, suggest
 from lowcal.version import __version__
 
 #: What can be reproduced; `lowcal.reproduction` is not imported for --help.
@@ -95,8 +95,7 @@ class _Parser(argparse.ArgumentParser):
     commands: Mapping[str, argparse.ArgumentParser] = {}
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        stop = "" if message.endswith((".", "?")) else "."
-        self.exit(WRONG_USAGE, f"lowcal: {message}{stop} Try '{self.prog} --help'.\n")
+        self.exit(WRONG_USAGE, f"lowcal: {sentence(message)} Try '{self.prog} --help'.\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; what is left over is an error of the command that was called."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lowcal.errors import InvalidInput, MissingExtra, suggest
+from lowcal.errors import InvalidInput, MissingExtra, abbreviate, suggest
 from lowcal.simplex import FloatArray
 
 #: Vermilion and blue of the Okabe-Ito palette.
@@ -51,9 +51,7 @@ def short(name: str, length: int = LONGEST) -> str:
     >>> short("education=Some-college", 12)
     'educat…llege'
     """
-    flat = " ".join(str(name).split())
-    tail = (length - 1) // 2
-    return flat if len(flat) <= length else f"{flat[: length - 1 - tail]}…{flat[-tail:]}"
+    return abbreviate(" ".join(str(name).split()), length)
 
 
 def _plain_text(labels: Sequence[Any]) -> None:

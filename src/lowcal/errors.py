@@ -6,8 +6,12 @@ which is what scikit-learn and its users catch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+#: Longer names are abbreviated in tables of text.
+WIDE = 60
 
 
 class LowcalError(Exception):
@@ -65,6 +69,57 @@ def printable(text: str, keep: str = "") -> str:
     g=a\\nb
     """
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def sentence(text: str) -> str:
+    """Return text with a full stop, unless it ends in one: names, paths and reasons from elsewhere may.
+
+    >>> sentence("no row belongs to city=St."), sentence("Wrote out.csv")
+    ('no row belongs to city=St.', 'Wrote out.csv.')
+    """
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
+def abbreviate(text: str, length: int = WIDE) -> str:
+    """Return at most `length` characters: lists in braces keep their first and last, then the middle is left out.
+
+    The ends of names tell groups apart. Two names may look alike then: full ones are what identifies a group.
+
+    >>> abbreviate("job in {clerk, cook, driver, nurse} & age>40", 40), abbreviate("education=Some-college", 12)
+    ('job in {clerk, …, nurse} & age>40', 'educat…llege')
+    """
+    if len(text) > length:
+        text = re.sub(r"\{([^{}]*)\}", _few, text)
+    tail = (length - 1) // 2
+    return text if len(text) <= length else f"{text[: length - 1 - tail]}…{text[-tail:]}"
+
+
+def _few(braces: re.Match[str]) -> str:
+    """Keep the first and the last of a list in braces: those of a tree follow one another in its order."""
+    listed = braces[1].split(", ")
+    return braces[0] if len(listed) <= 2 else f"{{{listed[0]}, …, {listed[-1]}}}"
+
+
+def brief(name: object) -> str:
+    """Return a name for a line of text: printable, and abbreviated."""
+    return abbreviate(printable(str(name)))
+
+
+def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
+    """Return different names for a column of text: printable, abbreviated, and numbered where two would look alike.
+
+    >>> brief_names(["a in {1, 2, 3, 4}", "a in {1, 3, 2, 4}", "b"], 14)
+    ['a in {1, …, 4}', 'a in {1, …, 4} (2)', 'b']
+    """
+    known: dict[str, list[str]] = {}
+    shown = []
+    for name in names:
+        text = abbreviate(printable(name), length)
+        alike = known.setdefault(text, [])
+        alike += [name] if name not in alike else []
+        place = alike.index(name) + 1
+        shown.append(text if place == 1 else f"{text} ({place})")
+    return shown
 
 
 def suggest(given: str, valid: Iterable[str]) -> str:

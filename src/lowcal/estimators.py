@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, _safe_indexing, get_tags
-from sklearn.utils.metadata_routing import get_routing_for_object
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
+    _check_method_params,
     _check_sample_weight,
     check_is_fitted,
     has_fit_parameter,
@@ -115,29 +121,45 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             tags.input_tags.sparse, tags.input_tags.allow_nan = base.sparse, base.allow_nan
         return tags
 
-    def _fit_parts(self, X: Any, y: NDArray[Any], sample_weight: FloatArray | None, seed: int, strata: Any) -> _Part:
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return what this estimator requests itself, and what its fit passes on to the base model's fit."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if self.estimator is not None:
+            router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+        return router
+
+    def _route(self, sample_weight: FloatArray | None, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the base model's fit: those it requested, or the weights if nothing is routed."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=sample_weight, **params)
+            return {} if self.estimator is None else dict(routed["estimator"]["fit"])
+        _raise_for_params(params, self, "fit")
+        if sample_weight is None or not self._is_fitted_here():
+            return {}
+        if has_fit_parameter(self.estimator, "sample_weight"):
+            return {"sample_weight": sample_weight}
+        warnings.warn(
+            f"{type(self.estimator).__name__}.fit takes no sample_weight: the base model is fitted without the "
+            "weights, and recalibrated with them.",
+            UserWarning,
+            stacklevel=4,
+        )
+        return {}
+
+    def _is_fitted_here(self) -> bool:
+        """Whether there is a base model that is still to be fitted."""
+        return self.estimator is not None and not isinstance(self.estimator, FrozenEstimator)
+
+    def _fit_parts(self, every: _Part, params: dict[str, Any], seed: int, strata: Any) -> _Part:
         """Fit the base model where it needs fitting and return the rows to mend it on."""
-        every = _Part(X, y, sample_weight)
-        if self.estimator is None:
-            self.estimator_ = None
-            return every
-        if isinstance(self.estimator, FrozenEstimator):
+        if not self._is_fitted_here():
             self.estimator_ = self.estimator
             return every
-        train, rest = self._split(len(y), strata, seed)
-        base, mend = _rows(every, train), _rows(every, rest)
-        weights = {}
-        if base.weight is not None and _takes_weight(self.estimator):
-            weights = {"sample_weight": base.weight}
-        elif base.weight is not None:
-            name = type(self.estimator).__name__
-            warnings.warn(
-                f"{name}.fit takes no sample_weight: the base model is fitted without, and mended with the weights.",
-                UserWarning,
-                stacklevel=4,
-            )
-        self.estimator_ = clone(self.estimator).fit(base.X, base.y, **weights)
-        return mend
+        train, rest = self._split(len(every.y), strata, seed)
+        base = _rows(every, train)
+        fit_params = _check_method_params(every.X, params, indices=train)
+        self.estimator_ = clone(self.estimator).fit(base.X, base.y, **fit_params)
+        return _rows(every, rest)
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         if not is_share(self.calibration_fraction) or self.calibration_fraction == 0:
@@ -261,22 +283,23 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the base model if needed and mend it."""
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
+        """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
         with self._all_or_nothing():
-            return self._fit(X, y, sample_weight)
+            return self._fit(X, y, sample_weight, params)
 
-    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, params: dict[str, Any]) -> Self:
         X = self._check_features(X, reset=True)
         self._check_class(X)
         labels = _check_y(y, X, is_numeric=False)
         check_classification_targets(labels)
         weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
+        fit_params = self._route(weight, params)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
         seed = _seed(self.random_state)
-        part = self._fit_parts(X, labels, weight, seed, codes)
+        part = self._fit_parts(_Part(X, labels, weight), fit_params, seed, codes)
         _check_classes(part, len(labels))
         p = self._start(part.X)
         self._mend(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
@@ -384,19 +407,20 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the base model if needed and mend it."""
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
+        """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
         with self._all_or_nothing():
-            return self._fit(X, y, sample_weight)
+            return self._fit(X, y, sample_weight, params)
 
-    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> Self:
+    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, params: dict[str, Any]) -> Self:
         X = self._check_features(X, reset=True)
         self._check_class(X)
         outcome = _check_y(y, X, is_numeric=True)
         weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
+        fit_params = self._route(weight, params)
         self.bounds_ = self._read_bounds(outcome if weight is None else outcome[weight > 0])
         seed = _seed(self.random_state)
-        part = self._fit_parts(X, outcome, weight, seed, None)
+        part = self._fit_parts(_Part(X, outcome, weight), fit_params, seed, None)
         y_unit = self._to_unit(part.y)[:, None]
         self._mend(np.column_stack([1.0 - y_unit, y_unit]), self._start(part.X), part, seed)
         return self
@@ -445,12 +469,6 @@ def _bounds(given: Any) -> tuple[float, float]:
     return low, high
 
 
-def _takes_weight(model: Any) -> bool:
-    """Whether a model's fit takes weights, itself or, where scikit-learn routes them, for one of its parts."""
-    if has_fit_parameter(model, "sample_weight"):
-        return True
-    is_routed = get_config()["enable_metadata_routing"]
-    return is_routed and bool(get_routing_for_object(model).consumes("fit", ["sample_weight"]))
 
 
 def _is_frame(X: Any) -> bool:

@@ -4,11 +4,12 @@ Above this file nothing knows about data frames. A column is read when it is fir
 of two things:
 
 - numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept; whole numbers
-  that float64 rounds (beyond 2^53) keep their identity where values are looked up;
+  that float64 rounds (beyond 2^53) keep their identity where values are looked up; dates, with or without a time of
+  day, are numbers too: seconds since 1970, in UTC (a date without a time zone is taken as UTC);
 - categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
 
-Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Dates, times, lists and
-other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
+Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Times of day, durations, lists
+and other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, partial
 from numbers import Integral, Real
@@ -40,7 +41,8 @@ UNSEEN = -2
 ROWS = 1 << 16
 
 _BOOLEANS = (False, True)
-_REFUSED = (date, time, timedelta, np.datetime64, np.timedelta64, bytes, complex, np.complexfloating)
+_DATES = (date, np.datetime64)
+_REFUSED = (*_DATES, time, timedelta, np.timedelta64, bytes, complex, np.complexfloating)
 _ACCEPTED = (
     "a data frame (pandas, polars, Arrow or another that narwhals reads), a NumPy array with one or two "
     "dimensions, a SciPy sparse matrix, a dict of columns or a list of rows"
@@ -53,8 +55,9 @@ class Column:
 
     `categories` are the distinct values that occur, as Python scalars sorted by type name and then value;
     `codes` index into them, with -1 for missing. A boolean column always has (False, True). `values` are
-    the numbers of a numeric column, whose `categories` and `codes` are None. A column without a single
-    value is numeric, all NaN: it then suits a reader of numbers and a reader of categories.
+    the numbers of a numeric column, whose `categories` and `codes` are None; `is_date` says that they are
+    seconds since 1970. A column without a single value is numeric, all NaN: it then suits a reader of
+    numbers and a reader of categories.
 
     Objects other than numbers and text (intervals, enums) count as their str(). An object column is
     numeric if all its values are numbers. 1, 1.0 and True are one category, named as the first one seen.
@@ -69,6 +72,7 @@ class Column:
     categories: Categories | None
     codes: NDArray[np.signedinteger[Any]] | None
     values: FloatArray | None
+    is_date: bool = False
 
     @property
     def is_numeric(self) -> bool:
@@ -140,7 +144,7 @@ class Column:
         ('Rome',)
         """
         if self.values is not None:
-            return Column(self.name, None, None, self.values[rows])
+            return Column(self.name, None, None, self.values[rows], self.is_date)
         assert self.categories is not None
         assert self.codes is not None
         return _categorical(self.name, self.categories, self.codes[rows])
@@ -591,6 +595,8 @@ def _from_array(name: str, values: NDArray[Any]) -> Column:
         return _Unsorted(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
     if kind == "O":
         return _from_objects(name, values)
+    if kind == "M":
+        return _dates(name, values, np.arange(len(values)))
     if kind in "UT":
         return _categorise(name, *_factorise(name, values.tolist()))
     return _refuse(name, f"the type {values.dtype}")
@@ -621,14 +627,24 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
         return _from_array(name, series.to_numpy()) if is_full else _boolean(name, _floats(series))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return _categorise(name, *_factorise_series(series))
-    if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
+    if dtype == nw.Date or dtype == nw.Datetime:
         return _from_array(name, series.to_numpy())
+    if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
+        return _from_array(name, _unknown(series))
     return _refuse(name, f"the type {dtype}")
 
 
 def _tells_its_type(series: nw.Series[Any]) -> bool:
     """Whether a type that narwhals lacks shows in the array: it does in pandas, and a column of nulls has none."""
-    return bool(series.implementation.is_pandas_like() or series.is_null().all())
+    is_date = series.implementation.is_pyarrow() and str(series.to_native().type).startswith("date")
+    return bool(series.implementation.is_pandas_like() or is_date or series.is_null().all())
+
+
+def _unknown(series: nw.Series[Any]) -> NDArray[Any]:
+    """Give the values of a type that narwhals lacks; pandas' time zones with an underscore are among these."""
+    native: Any = series.to_native()
+    has_zone = getattr(getattr(native, "dtype", None), "tz", None) is not None
+    return np.asarray(native.to_numpy("datetime64[us]")) if has_zone else series.to_numpy()
 
 
 def _plain(column: Any) -> NDArray[Any] | None:
@@ -697,11 +713,37 @@ def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
 
 def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
     """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
+    if _are_dates(distinct):
+        return _dates(name, np.array([_moment(value) for value in distinct]), codes)
     scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
     present = [value for value in scalars if value is not None]
     if not present or (infer and all(type(value) in (int, float) for value in present)):
         return numeric(name, scalars, codes)
     return _Unsorted(name, scalars, codes)
+
+
+def _are_dates(distinct: Iterable[Any]) -> bool:
+    """Whether the values that are present are dates, all of them."""
+    present = (value for value in distinct if not _is_missing(value))
+    return isinstance(next(present, None), _DATES) and all(isinstance(value, _DATES) for value in present)
+
+
+def _moment(value: Any) -> np.datetime64:
+    """Give a date in UTC to the microsecond; pandas' own converts itself."""
+    if _is_missing(value):
+        return np.datetime64("NaT", "us")
+    if hasattr(value, "to_datetime64"):
+        value = value.to_datetime64()
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return np.datetime64(value, "us")
+
+
+def _dates(name: str, distinct: NDArray[Any], codes: NDArray[Any]) -> Column:
+    """Make a column of dates from distinct ones; NaT, -1 and the place after the last are missing."""
+    moments = np.append(distinct.astype("datetime64[us]"), np.datetime64("NaT", "us"))
+    seconds = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)[codes]
+    return Column(name, None, None, seconds, is_date=not bool(np.isnan(seconds).all()))
 
 
 def numeric(name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> Column:
@@ -860,7 +902,10 @@ def _dense(matrix: Any, positions: Sequence[int]) -> FloatArray:
 
 def _refuse(name: str, given: str) -> NoReturn:
     """Refuse a column that is neither numbers nor categories."""
-    raise InvalidInput(f"Column {name!r} of X has {given}; convert it to a number or a string first.")
+    raise InvalidInput(
+        f"Column {name!r} of X has {given}; convert it to a number or a string first, or leave it out: name the "
+        "columns to use, as in Groups(columns=[...])."
+    )
 
 
 def _ragged() -> InvalidInput:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.errors import InvalidInput
+from lowcal.errors import InvalidInput, sentence
 from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _check_names(p: object, layout: Layout) -> None:
     if names != known and sorted(names) == sorted(known):
         raise InvalidInput(
             f"The columns of p are named {', '.join(names)}, but p is read in the order of the classes: "
-            f"{', '.join(known)}. Reorder the columns, or pass classes=[...] in the order of the columns."
+            f"{sentence(', '.join(known))} Reorder the columns, or pass classes=[...] in the order of the columns."
         )
 
 

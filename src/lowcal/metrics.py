@@ -9,8 +9,8 @@ that sum to one) may be given instead: the expectation is the same without the n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from lowcal.weights import CellIds, occupied_cells
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from sklearn.utils.metadata_routing import MetadataRequest
 
 
 # ----------------------------------------------------------------------------------------- the notions of the hierarchy
@@ -371,6 +372,28 @@ class Scorer:
 
     notion: Notion
     subpopulations: Subpopulations | None = None
+    _weight_request: bool | str | None = field(default=None, init=False, repr=False, compare=False)
+
+    def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
+        """Say whether scikit-learn shall pass sample_weight on (None: unset), or under what other name; return self."""
+        from sklearn.utils.metadata_routing import MetadataRequest, _routing_enabled
+
+        if not _routing_enabled():
+            raise RuntimeError(
+                "set_score_request needs metadata routing, which is off. "
+                "Call sklearn.set_config(enable_metadata_routing=True) first."
+            )
+        MetadataRequest(owner=self).score.add_request(param="sample_weight", alias=sample_weight)  # checks the value
+        object.__setattr__(self, "_weight_request", sample_weight)  # in place, as scikit-learn's own scorers
+        return self
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return what the scorer requests, for `GridSearchCV` and `cross_validate`."""
+        from sklearn.utils.metadata_routing import MetadataRequest
+
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="sample_weight", alias=self._weight_request)
+        return request
 
     def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the largest violation of the estimator's probabilities on these rows."""
@@ -387,6 +410,10 @@ class Scorer:
             classes=classes,
         )
         return -found.largest
+
+    def _routing_repr(self) -> str:
+        """Return the name by which scikit-learn's routing errors call the scorer."""
+        return repr(self)
 
     def __repr__(self) -> str:
         return f"scorer({str(self.notion)!r}, subpopulations={self.subpopulations!r})"

@@ -15,7 +15,7 @@ import numpy as np
 
 from lowcal.certificates import Constraints, Method
 from lowcal.drawing import SHOWN, Violations
-from lowcal.errors import InvalidInput, MissingExtra, printable
+from lowcal.errors import InvalidInput, MissingExtra, brief, brief_names, printable
 from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
@@ -118,8 +118,8 @@ class Finding:
         one = self.largest_gap
         what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
         return (
-            f"{printable(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
-            f"with weight {printable(str(self.weight))}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
+            f"{brief(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
+            f"with weight {brief(self.weight)}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
         )
 
 
@@ -303,9 +303,8 @@ class AuditReport:
         if self.verdict is Verdict.SATISFIED:
             return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
         if self.verdict is Verdict.VIOLATED:
-            return (
-                f"{sure} the violation of {printable(self.proof.subpopulation)} is at least {self.certified_lower:.3g}."
-            )
+            whose = brief(self.proof.subpopulation)
+            return f"{sure} the violation of {whose} is at least {self.certified_lower:.3g}."
         between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
         return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
 
@@ -322,7 +321,7 @@ class AuditReport:
 
     def _table(self, n: int = 10) -> list[str]:
         shown = self.shown(n)
-        names = [printable(one.subpopulation) for one in shown]
+        names = brief_names(one.subpopulation for one in shown)
         wide = max(13, *map(len, names)) + 2
         label = "" if self.layout.d == 1 else f" {'class':<12}"
         head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'per person':>12}{label}   weight"
@@ -331,7 +330,7 @@ class AuditReport:
             interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
             figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.largest_gap.gap:>+12.4f}"
             label = "" if len(one.gaps) == 1 else f" {printable(str(one.label)):<12}"
-            rows.append(f"  {name:<{wide}}{figures}{label}   {printable(str(one.weight))}")
+            rows.append(f"  {name:<{wide}}{figures}{label}   {brief(one.weight)}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
 

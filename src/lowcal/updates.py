@@ -17,7 +17,7 @@ import numpy as np
 
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
-from lowcal.errors import printable
+from lowcal.errors import brief
 from lowcal.frames import Table as Frame
 from lowcal.inputs import SUM_TOLERANCE, Layout, read_probabilities
 from lowcal.moments import MomentSums, displacement, displacer
@@ -129,7 +129,7 @@ class Update:
 
     def __str__(self) -> str:
         named = [
-            f"{theta:+.4g} * [{printable(name)}] * {u}{'' if term.theta.shape[2] == 1 else f' on label {a}'}"
+            f"{theta:+.4g} * [{brief(name)}] * {u}{'' if term.theta.shape[2] == 1 else f' on label {a}'}"
             for term in self.terms
             for name, by_weight in zip(term.family.names, term.theta, strict=True)
             for u, by_label in zip(term.weights, by_weight, strict=True)

@@ -1,5 +1,6 @@
 """Levels: distinct values with their weights, counted or sorted, are those of a loop; masses of levels are sums."""
 
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lowcal
 from lowcal.frames import Table
+from lowcal.persistence.plain import Plain
+from lowcal.persistence.reading import read_encoder
 from lowcal.subpopulations import levels
 from lowcal.subpopulations.groups import Groups
 from lowcal.subpopulations.levels import (
@@ -249,3 +253,82 @@ def test_a_sample_without_weight_says_nothing(monkeypatch):
     weight[levels.sample_rows(300, 0, 3)] = 0.0
     assert levels._edges(values, weight, 5) == ()
     assert levels._cuts_of_many(values, weight, 5) == quantile_cuts(*levels._sorted_values(values, weight), 5)
+
+
+# --- dates -------------------------------------------------------------------------------------------
+
+
+def with_days(n: int = 600) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
+    """Return a model that drifts with the days, some of which are missing."""
+    rng = np.random.default_rng(0)
+    days = pd.Series(pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D"))
+    days[rng.random(n) < 0.1] = pd.NaT
+    p = np.full(n, 0.5)
+    y = (rng.random(n) < np.where(days < pd.Timestamp("2020-06-01"), 0.2, 0.8)).astype(int)
+    return y, p, pd.DataFrame({"day": days, "quarter": days.dt.to_period("Q").dt.start_time})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        None,
+        Groups(),
+        Groups() + lowcal.Trees(max_depth=2),
+        lowcal.Trees(max_depth=2),
+        lowcal.Trees(n_trees=5),
+        lowcal.Linear(),
+        lowcal.Thresholds(),
+    ],
+    ids=str,
+)
+def test_dates_are_cut_like_numbers(made, tmp_path):
+    y, p, X = with_days()
+    fit = lowcal.multicalibrate(y, p, X, subpopulations=made, alpha=0.01)
+    q = fit.predictor(p, X)
+    assert np.abs(y - q).mean() < np.abs(y - p).mean() - 0.1
+    path = tmp_path / "model.json"
+    lowcal.save(fit, path)
+    again = lowcal.load(path).predictor
+    forms = (X, pl.from_pandas(X), pa.Table.from_pandas(X), {k: X[k].to_numpy() for k in X})
+    for form in (*forms, X.apply(lambda c: c.dt.tz_localize("UTC").dt.tz_convert("America/New_York"))):
+        np.testing.assert_array_equal(again(p, form), q)
+    for k in range(20):
+        row = {c: X[c][k] for c in X}
+        plain = {c: None if v is pd.NaT else v.to_pydatetime() for c, v in row.items()}
+        for one in (row, plain, X.iloc[k], {c: X[c].to_numpy()[k] for c in X}):
+            assert again.one(0.5, one) == pytest.approx(q[k], abs=1e-12)
+    assert lowcal.measure(y, q, X, subpopulations=made).largest < 0.1
+    assert lowcal.audit(y, p, X, subpopulations=made, random_state=0).findings
+
+
+def test_groups_of_dates_have_dates_in_their_names():
+    y, p, X = with_days()
+    names = lowcal.measure(y, p, X, subpopulations=Groups(["day", "quarter"])).names
+    assert "quarter=2020-01-01" in names
+    assert "day is missing" in names
+    assert any(re.fullmatch(r"2020-\d\d-\d\d<day<=2020-\d\d-\d\d", name) for name in names)
+    thresholds = lowcal.measure(y, p, X, subpopulations=lowcal.Thresholds("quarter")).names
+    assert "quarter<=2020-04-01" in thresholds
+
+
+def test_dates_are_written_as_exactly_as_they_are():
+    assert levels.show_dates([0.0, -86400.0]) == ("1970-01-01", "1969-12-31")
+    assert levels.show_dates([0.0, 3600.0]) == ("1970-01-01T00:00:00", "1970-01-01T01:00:00")
+    assert levels.show_dates([1577881800.250001]) == ("2020-01-01T12:30:00.250001",)
+
+
+def test_missing_dates_and_dates_where_nothing_was_fitted_are_accepted():
+    y, p, X = with_days()
+    predictor = lowcal.multicalibrate(y, p, X, subpopulations=Groups("day"), alpha=0.01).predictor
+    expected = predictor.one(0.5, {"day": pd.NaT})
+    np.testing.assert_allclose(predictor(p[:2], {"day": [None, None]}), expected)
+    empty = Groups("day").bind(Table.of({"day": [None] * 60}), np.ones(60))
+    assert empty.encoder(Table.of({"day": X["day"][:3]}))[0].shape == (3,)
+
+
+@pytest.mark.parametrize("wrong", [{"is_date": False}, {"is_date": 1}, {"cuts": [1e300]}, {"categories": ["a"]}])
+def test_saved_levels_of_dates_are_checked(wrong):
+    data = Levels("day", None, (0.0, 86400.0), is_date=True).to_dict()
+    assert read_encoder(Plain({"kind": "bins", "levels": [data]}, "encoder")).levels[0].to_dict() == data
+    with pytest.raises(lowcal.LowcalError):
+        read_encoder(Plain({"kind": "bins", "levels": [{**data, **wrong}]}, "encoder"))

@@ -8,6 +8,7 @@ import lowcal
 from lowcal.commands.models import load
 from lowcal.commands.output import check_outputs
 from lowcal.commands.usage import DONE, WrongUsage
+from lowcal.errors import sentence
 from lowcal.files.opening import STREAM
 
 
@@ -19,5 +20,5 @@ def run(options: argparse.Namespace) -> int:
     predictor, _ = load(options.model)
     lowcal.to_onnx(predictor, options.out)
     if not options.quiet:
-        print(f"Wrote {options.out}.")
+        print(sentence(f"Wrote {options.out}"))
     return DONE

@@ -14,6 +14,7 @@ from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import Rows, read_rows, subpopulations_of
 from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE
+from lowcal.errors import sentence
 from lowcal.files.opening import STREAM
 from lowcal.fitting import multicalibrate
 from lowcal.persistence import save as write
@@ -49,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
     if not options.quiet:
         text = describe(fit, before[0] if before else fit.violation, rows)
-        where = "" if options.out == STREAM else f"\nWrote {options.out}. Mend new rows with:\n{_next(options)}"
+        wrote = sentence(f"Wrote {options.out}")
+        where = "" if options.out == STREAM else f"\n{wrote} Mend new rows with:\n{_next(options)}"
         (say if options.out == STREAM else print)(text + where)
     return DONE
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowcal.commands.lean import occurring
 from lowcal.commands.usage import WrongUsage
-from lowcal.errors import InvalidInput, suggest
+from lowcal.errors import InvalidInput, sentence, suggest
 from lowcal.files.columns import Narrow
 from lowcal.files.fields import Kind
 
@@ -67,7 +67,7 @@ def _unclear(name: str, found: Mapping[str, Any]) -> InvalidInput:
         )
     return InvalidInput(
         f"Column {name!r} holds {some}; say which of them the probability speaks of, such as --positive "
-        f"{_quoted(list(found)[-1])}."
+        f"{sentence(_quoted(list(found)[-1]))}"
     )
 
 

@@ -16,7 +16,7 @@ from lowcal.commands.output import check_outputs
 from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
 from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE, WrongUsage
-from lowcal.errors import InvalidInput, printable
+from lowcal.errors import InvalidInput, printable, sentence
 from lowcal.files.columns import read_numbers
 from lowcal.files.delimited import Batch
 from lowcal.files.fields import Computed, Field
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         mender.tell_strange()
     if not options.quiet and options.out != STREAM:
-        print(printable(f"Wrote {mender.n_rows:,} rows to {options.out}, with {', '.join(names)}."))
+        print(printable(sentence(f"Wrote {mender.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
     return DONE
 
 
@@ -123,7 +123,7 @@ class Mender:
             if value is not None:
                 say(
                     f"lowcal: the model knows no value of column {name!r}: the file holds {value!r}, the fit had "
-                    f"{some}. It mends by the other columns."
+                    f"{sentence(some)} It mends by the other columns."
                 )
 
     def _mend(self, fields: Mapping[str, Field], n: int) -> list[Field]:

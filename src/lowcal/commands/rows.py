@@ -16,7 +16,7 @@ from lowcal.commands.labels import places_of, read_labels, values_of
 from lowcal.commands.lean import table_of
 from lowcal.commands.talk import say
 from lowcal.commands.usage import MOST_NUMBERS, MOST_ROWS, WrongUsage
-from lowcal.errors import InvalidInput
+from lowcal.errors import InvalidInput, sentence
 from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.delimited import count
 from lowcal.files.fields import Kind
@@ -144,7 +144,9 @@ def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: S
             raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
         if not groups:
             rest = ",".join(name for name in source.names if name and name not in taken)
-            raise WrongUsage(f"Say which columns make the groups: --groups with some of {rest or 'the columns'}.")
+            raise WrongUsage(
+                sentence(f"Say which columns make the groups: --groups with some of {rest or 'the columns'}")
+            )
         return groups
     if groups:
         raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.datasets.base import Dataset
-from lowcal.errors import InvalidInput, suggest
+from lowcal.errors import InvalidInput, sentence, suggest
 
 SHA256 = "29c4fe1a63361e4b5284df21b9797bf39fd3dfb2c593a19609d5bd4315348e50"
 SUBSETS = ("all", "train", "test")
@@ -54,7 +54,8 @@ def _read(path: Traversable) -> dict[str, NDArray[Any]]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"the Adult data can't be read from {path}: {error}. Reinstall lowcal.") from error
+        why = sentence(f"the Adult data can't be read from {path}: {error}")
+        raise InvalidInput(f"{why} Reinstall lowcal.") from error
     if sha256(content).hexdigest() != SHA256:
         raise InvalidInput(
             f"the Adult data in {path} are damaged or truncated: its {len(content)} bytes do not have the "

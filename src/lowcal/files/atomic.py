@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from lowcal.errors import CannotWrite, InvalidInput
+from lowcal.errors import CannotWrite, InvalidInput, sentence
 
 #: What the system says when there is no room; only writing is told so.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -75,7 +75,7 @@ def check_writable(path: str) -> None:
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; give the name of a file.")
     if not target.parent.is_dir():
-        raise InvalidInput(f"{path} can't be written: there is no folder {target.parent}.")
+        raise InvalidInput(sentence(f"{path} can't be written: there is no folder {target.parent}"))
     if not os.access(target.parent, os.W_OK):
         raise InvalidInput(f"{path} can't be written: the folder {target.parent} is protected.")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lowcal.errors import DamagedFile, InvalidInput
+from lowcal.errors import DamagedFile, InvalidInput, sentence
 from lowcal.files.atomic import atomic_write, check_path
 from lowcal.persistence import document
 from lowcal.persistence.models import read_model, write_model
@@ -83,9 +83,9 @@ def read(path: str | os.PathLike[str], *, estimator: object = None) -> Saved:
     try:
         return from_bytes(data, estimator)
     except DamagedFile as error:
-        raise DamagedFile(f"{path} can't be loaded: {error}.") from error
+        raise DamagedFile(sentence(f"{path} can't be loaded: {error}")) from error
     except InvalidInput as error:
-        raise InvalidInput(f"{path} can't be loaded: {error}.") from error
+        raise InvalidInput(sentence(f"{path} can't be loaded: {error}")) from error
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         metadata: dict[str, Any] = document.read(data)["metadata"]
     except InvalidInput as error:
-        raise type(error)(f"{path} can't be loaded: {error}.") from error
+        raise type(error)(sentence(f"{path} can't be loaded: {error}")) from error
     return metadata
 
 
@@ -112,7 +112,7 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
         text = error.object[max(error.start - 20, 0) : error.end + 20]
         raise InvalidInput(f"A name holds text that is not valid Unicode: {text!r}. Clean it first.") from error
     except DamagedFile as error:
-        raise InvalidInput(f"The model can't be saved, as it could not be loaded again: {error}.") from error
+        raise InvalidInput(sentence(f"The model can't be saved, as it could not be loaded again: {error}")) from error
     return data
 
 

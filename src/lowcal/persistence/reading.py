@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from scipy import sparse
@@ -46,6 +46,8 @@ LOW, HIGH = -1e-6, 1.0 + 1e-6
 MOST_CLASSES, MOST_FACTORS, MOST_DEPTH = 1_000_000, 1_000, 24
 #: Intervals of a grid of cells: beyond these, numbers lose their meaning.
 MOST_INTERVALS = 1 << 50
+#: Dates lie within this many seconds of 1970: microseconds fit into 64 bits.
+MOST_SECONDS = 9e12
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +167,21 @@ def read_encoder(at: Plain) -> Encoder:
 
 
 def _read_levels(at: Plain) -> Levels:
-    column, categories, cuts = at.fields("column", "categories", "cuts")
+    is_date = type(at.value) is dict and "is_date" in at.value  # written for dates alone, as true
+    column, categories, cuts, *dates = at.fields("column", "categories", "cuts", *(["is_date"] if is_date else []))
     inner = cuts.increasing()
-    if categories.is_null:
-        return Levels(column.text(), None, tuple(inner.tolist()))
-    if len(inner):
+    levels = Levels(column.text(), None if categories.is_null else categories.labels(), tuple(inner.tolist()), is_date)
+    if len(inner) and levels.categories is not None:
         cuts.refuse("empty beside categories")
-    return Levels(column.text(), categories.labels())
+    seconds = levels.cuts if levels.categories is None else levels.categories
+    if is_date and not (dates[0].value is True and all(_is_moment(value) for value in seconds)):
+        at.refuse("levels of dates: seconds since 1970")
+    return levels
+
+
+def _is_moment(value: Any) -> bool:
+    """Whether this is a number of seconds that a date can hold."""
+    return type(value) in (int, float) and abs(value) <= MOST_SECONDS
 
 
 def _read_columns(at: Plain) -> tuple[Levels, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowcal.errors import abbreviate, brief_names
 from lowcal.report import words
 from lowcal.report.source import Audit, Found
 from lowcal.report.text import digits, marked, number, share, shorten
@@ -13,7 +14,7 @@ LONG = 1000
 def as_markdown(audit: Audit, n: int = 10) -> str:
     """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
     lines = [f"# Calibration audit: {words.title(audit)}", ""]
-    lines += [words.verdict(audit, marked(audit.proof.subpopulation)), ""]
+    lines += [words.verdict(audit, marked(abbreviate(audit.proof.subpopulation))), ""]
     lines += [f"- {marked(title)}: **{marked(value)}** ({marked(hint)})" for title, value, hint in words.figures(audit)]
     lines += ["", *_table(audit, audit.shown(n)), ""]
     for note in audit.notes:
@@ -27,13 +28,14 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
     heads = ["group", *label, "share", "error", "lower", "upper", "per person", "predictions are"]
     text = 1 + len(label)
     rules = ["---"] * text + ["---:"] * (len(heads) - text - 1) + ["---"]
-    rows = [heads, rules, *(_row(audit, one) for one in shown)]
+    names = brief_names(" ".join(one.subpopulation.split()) for one in shown)
+    rows = [heads, rules, *(_row(audit, one, name) for one, name in zip(shown, names, strict=True))]
     more = len(audit.findings) - len(shown)
     return ["| " + " | ".join(row) + " |" for row in rows] + (["", f"and {more:,} more groups."] if more else [])
 
 
-def _row(audit: Audit, one: Found) -> list[str]:
+def _row(audit: Audit, one: Found, group: str) -> list[str]:
     sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
     label = [marked(one.label, 40)] if audit.layout.d > 1 else []
     person = number(one.largest_gap.gap, 3, signed=True)
-    return [marked(one.subpopulation), *label, share(one.mass), *sizes, person, words.judged(one)]
+    return [marked(group), *label, share(one.mass), *sizes, person, words.judged(one)]

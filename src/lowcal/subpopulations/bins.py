@@ -89,7 +89,7 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
         return learn_levels(column, max_bins, sample_weight)
     distinct, mass = weighted_values(column.numbers, sample_weight, BIN_ROWS)
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
-    return Levels(column.name, None, tuple(cuts))
+    return Levels(column.name, None, tuple(cuts), column.is_date)
 
 
 def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, residual: FloatArray) -> Levels:

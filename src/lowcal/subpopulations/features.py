@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lowcal.frames import Column
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.levels import (
@@ -91,7 +92,7 @@ def learn_features(
     for name in resolve(columns, X):
         column = X.column(name)
         if column.is_numeric:
-            features += _numeric(name, X.numeric([name])[:, 0], sample_weight)
+            features += _numeric(column, sample_weight)
         else:
             levels = learn_levels(column, 2, sample_weight)
             seen = np.unique(levels.codes(X)[sample_weight > 0])
@@ -99,13 +100,15 @@ def learn_features(
     return FeatureEncoder(tuple(features))
 
 
-def _numeric(name: str, values: FloatArray, sample_weight: FloatArray) -> list[Scale | Indicators]:
+def _numeric(column: Column, sample_weight: FloatArray) -> list[Scale | Indicators]:
+    values = column.values
+    assert values is not None
     finite = np.isfinite(values) & (sample_weight > 0)
     if not finite.any():
         return []
     mean = float(np.average(values[finite], weights=sample_weight[finite]))
     deviation = float(np.sqrt(np.average(np.square(values[finite] - mean), weights=sample_weight[finite])))
-    found: list[Scale | Indicators] = [Scale(name, mean, deviation or 1.0)]
+    found: list[Scale | Indicators] = [Scale(column.name, mean, deviation or 1.0)]
     if np.isnan(values).any():
-        found.append(Indicators(Levels(name, None), (MISSING,)))
+        found.append(Indicators(Levels(column.name, None), (MISSING,)))
     return found

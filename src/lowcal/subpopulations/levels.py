@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,12 @@ SOME_ROWS, SAMPLE = 1000, 1 << 14
 
 @dataclass(frozen=True)
 class Levels:
-    """One column's levels: its categories, or the cut points of its bins."""
+    """One column's levels: its categories, or the cut points of its bins; of dates both are seconds since 1970."""
 
     column: str
     categories: tuple[Hashable, ...] | None
     cuts: tuple[float, ...] = ()
+    is_date: bool = False
 
     @property
     def count(self) -> int:
@@ -52,14 +53,30 @@ class Levels:
         """Return the level of every row, in the smallest type that holds them all."""
         kind = np.min_scalar_type(self.count - 1)
         column = X.column(self.column)
+        self._check_dates(column)
         if self.categories is not None and column.is_numeric and not column.is_rounded:
             return _levels_of_numbers(column.numbers, self.categories, kind)
         if self.categories is not None:
             return column.look_up(self.numbers, MISSING, UNSEEN, kind)
         return _bins(column.numbers if column.is_numeric else X.numeric([self.column])[:, 0], self.cuts, kind)
 
+    def _check_dates(self, column: Column) -> None:
+        """Refuse dates where others were fitted, and others where dates were: no two values would ever be equal."""
+        if column.is_date == self.is_date or not (self.categories or self.cuts):
+            return
+        if column.is_date:
+            raise InvalidInput(
+                f"Column {self.column!r} of X holds dates, but was fitted on other values. Convert it to the type it "
+                "had in the fit."
+            )
+        if column.values is None or not np.isnan(column.values).all():
+            raise InvalidInput(
+                f"Column {self.column!r} of X holds no dates, but was fitted on dates. Convert it to dates, e.g. "
+                "with pandas.to_datetime."
+            )
+
     def name(self, level: int) -> str:
-        """Return the group's name: 'sex=F', '28<age<=37', 'age is missing'."""
+        """Return the group's name: 'sex=F', '28<age<=37', '2020-01-31<day<=2020-02-29', 'age is missing'."""
         if level == MISSING:
             return f"{self.column} is missing"
         if self.categories is not None:
@@ -79,6 +96,8 @@ class Levels:
     @cached_property
     def shown(self) -> tuple[str, ...]:
         """The categories or the cut points as text, no two alike: a name stands for one group."""
+        if self.is_date:
+            return show_dates(self.cuts if self.categories is None else self.categories)  # type: ignore[arg-type]
         if self.categories is None:
             return show_numbers(self.cuts)
         times = Counter(str(c) for c in self.categories)
@@ -87,7 +106,8 @@ class Levels:
     def to_dict(self) -> dict[str, Any]:
         """Return the levels as plain data."""
         categories = None if self.categories is None else list(self.categories)
-        return {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
+        data = {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
+        return {**data, "is_date": True} if self.is_date else data
 
 
 def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
@@ -170,6 +190,11 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
+    return replace(_learn_numbers(column, n_bins, seen), is_date=column.is_date)
+
+
+def _learn_numbers(column: Column, n_bins: int, seen: FloatArray) -> Levels:
+    """Return the levels of numbers: each of few, or bins cut at quantiles."""
     if column.is_rounded:
         return _learn_exact(column, n_bins, seen)
     values = column.numbers
@@ -407,6 +432,23 @@ def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
         if len(set(shown)) == len(shown):
             return shown
     return tuple(repr(t) for t in numbers)
+
+
+def show_dates(seconds: Sequence[float]) -> tuple[str, ...]:
+    """Write seconds since 1970 as dates in UTC, with the time of day unless all are at midnight.
+
+    >>> show_dates([0.0, 86400.0]), show_dates([0.0, 1.5])
+    (('1970-01-01', '1970-01-02'), ('1970-01-01T00:00:00.000000', '1970-01-01T00:00:01.500000'))
+    """
+    moments: Any = np.round(np.array(seconds, dtype=np.float64) * 1e6).astype(np.int64).astype("datetime64[us]")
+    units: tuple[Literal["D", "s", "us"], ...] = ("D", "s", "us")
+    unit = next(u for u in units if (moments.astype(f"datetime64[{u}]") == moments).all())
+    return tuple(np.datetime_as_string(moments, unit=unit).tolist())
+
+
+def show_cuts(cuts: Sequence[float], column: Column) -> tuple[str, ...]:
+    """Write the cut points of a column as dates or as numbers."""
+    return show_dates(cuts) if column.is_date else show_numbers(cuts)
 
 
 def _plain(value: float) -> int | float:

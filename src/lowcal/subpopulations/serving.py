@@ -180,18 +180,18 @@ def _group_codes(encoder: GroupEncoder) -> Callable[[Row], Encoded]:
 
 def _level_reader(levels: Levels) -> Callable[[Row], int]:
     """Return the function from a row to the level of one column."""
-    name = levels.column
-    if levels.categories is None:
-        return lambda row: _bin(number(row(name), name), levels.cuts, MISSING, FIRST)
-    code = levels.numbers
+    name, code = levels.column, levels.numbers
+    kinds = () if levels.is_date else (int, float) if levels.categories is None else (str, bool, int, float)
 
     def read(row: Row) -> int:
         value = _plain(row(name))
-        if type(value) in (str, bool, int, float):
-            return code.get(value, UNSEEN) if value == value else MISSING
         if value is None:
             return MISSING
-        return int(Frame.of({name: [value]}).column(name).look_up(code, MISSING, UNSEEN, np.intp)[0])
+        if type(value) not in kinds:
+            return int(levels.codes(Frame.of({name: [value]}))[0])
+        if levels.categories is None:
+            return _bin(float(value), levels.cuts, MISSING, FIRST)
+        return code.get(value, UNSEEN) if value == value else MISSING
 
     return read
 

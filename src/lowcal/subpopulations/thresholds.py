@@ -27,7 +27,7 @@ from lowcal.subpopulations.base import (
     is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import resolve, show_numbers, weighted_values
+from lowcal.subpopulations.levels import resolve, show_cuts, weighted_values
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Thresholds(Subpopulations):
             raise InvalidInput("Thresholds needs at least one numeric column.")
         cuts = tuple(_cuts(X.numeric([c])[:, 0], sample_weight, self.min_mass) for c in columns)
         encoder = ThresholdEncoder(columns, cuts)
-        family = _list_thresholds(encoder, self.everyone)
+        family = _list_thresholds(encoder, X, self.everyone)
         require_members(family.names, "The class of thresholds", self.min_mass)
         return WeakLearner(encoder, encoder(X), sample_weight, [family])
 
@@ -96,7 +96,7 @@ def _cuts(values: FloatArray, sample_weight: FloatArray, min_mass: float) -> Flo
     return np.asarray(distinct[:-1][is_enough(np.minimum(below, above), min_mass)[:-1]])
 
 
-def _list_thresholds(encoder: ThresholdEncoder, everyone: bool) -> CodeFamily:
+def _list_thresholds(encoder: ThresholdEncoder, X: Frame, everyone: bool) -> CodeFamily:
     """Return every threshold of every column that has one, the whole population first."""
     names: list[str] = []
     tables: list[tuple[int, Decode]] = []
@@ -106,6 +106,6 @@ def _list_thresholds(encoder: ThresholdEncoder, everyone: bool) -> CodeFamily:
     for k, (column, cuts) in enumerate(zip(encoder.columns, encoder.cuts, strict=True)):
         if len(cuts):
             tables.append((k, Cumulative.every(len(cuts) + 2)))
-            shown = show_numbers(cuts.tolist())
+            shown = show_cuts(cuts.tolist(), X.column(column))
             names += [f"{column}<={t}" for t in shown] + [f"{column}>{t}" for t in shown]
     return CodeFamily(tuple(names), tuple(k for k, _ in tables), tuple(t for _, t in tables))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowcal.engines.reference import Design
-from lowcal.errors import InvalidInput
+from lowcal.errors import InvalidInput, sentence
 from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -164,8 +164,8 @@ def it_prepares_a_learner(setting: Setting) -> None:
     try:
         learner = setting.prepare()
     except Exception as error:
-        columns = ", ".join(setting.table.names)
-        broken = f"prepare raised {type(error).__name__}: {error} The table has the columns {columns}."
+        columns = sentence(f"The table has the columns {', '.join(setting.table.names)}")
+        broken = f"prepare raised {type(error).__name__}: {sentence(str(error))} {columns}"
         require(False, broken, "If the class needs others, pass a table of yours as X.")
     require(isinstance(learner, WeakLearner), f"bind returned {learner!r}.", "Return a WeakLearner from bind.")
     n = learner.design().shape[0]
