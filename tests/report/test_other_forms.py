@@ -45,7 +45,7 @@ def test_markdown_is_a_table_that_nothing_breaks(n_classes):
     table = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(table) == 2 + len(report.findings)
     bars = {line.replace("\\|", "").count("|") for line in table}
-    assert bars == {8 if n_classes == 2 else 9}
+    assert bars == {10 if n_classes == 2 else 11}
     assert "<" not in text
     assert "&lt;img src=x onerror=alert\\(1\\)&gt;" in text
     assert "\\`a\\` \\*b\\*" in text
