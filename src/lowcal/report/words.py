@@ -30,34 +30,37 @@ def verdict(audit: Audit, proof: str) -> str:
     """
     sure = f"with {audit.confidence * 100:.4g}% confidence"
     low, high = size(audit, audit.largest.lower), size(audit, audit.largest.upper)
-    alpha, groups = f"{audit.tolerance.largest:g}{unit(audit)}", several(len(audit.findings), "group")
-    large = f" in groups of at least {percent(audit.tolerance.min_share)} of people" if unit(audit) else ""
-    if unit(audit) and isnan(audit.largest.upper):
-        return f"There is no group of at least {percent(audit.tolerance.min_share)} of people to be judged."
+    per, groups = unit(audit), several(len(audit.findings), "group")
+    tolerated = f"{audit.tolerance.largest:g}{per}"
+    large = f"groups of at least {percent(audit.tolerance.min_share)} of people"
+    if isnan(audit.largest.upper):
+        return f"There are no {large}, and nobody else is judged."
+    where, who = (f"all {large}", f" ({percent(audit.proof.mass)} of people)") if per else (_every(audit), "")
     if audit.verdict == "satisfied":
         return (
-            f"The model's probabilities can be relied on in every one of the {groups} examined: {sure} no group's "
-            f"error exceeds {high}{large}, and up to {alpha} is tolerated."
+            f"The model's probabilities can be relied on in {where}: {sure} no group's error exceeds {high}{per}, and "
+            f"up to {tolerated} is tolerated."
         )
     if audit.verdict == "violated":
         return (
-            f"The model's probabilities are wrong for some groups: {sure} the error of {proof}{_who(audit)}, where "
-            f"predictions are {side(audit.proof)}, is at least {low}{unit(audit)}, and up to {alpha} is tolerated; "
-            f"{groups} were examined."
+            f"The model's probabilities are wrong for some groups: {sure} the error of {proof}{who}, where predictions "
+            f"are {side(audit.proof)}, is at least {low}{per}, and up to {tolerated} is tolerated; {groups} were "
+            "examined."
         )
+    whose = f"in {large}" if per else "of a group"
     return (
         f"These {audit.n_rows:,} rows cannot tell whether the model's probabilities are good enough: {sure} the "
-        f"largest error of a group lies between {low} and {high}{large}, and {alpha} is tolerated."
+        f"largest error{per} {whose} lies between {low} and {high}, and {tolerated} is tolerated."
     )
+
+
+def _every(audit: Audit) -> str:
+    return f"every one of the {several(len(audit.findings), 'group')} examined"
 
 
 def unit(audit: Audit) -> str:
     """Return what an error is measured by, where that is not the whole population."""
     return "" if audit.by == "violation" else " per person"
-
-
-def _who(audit: Audit) -> str:
-    return f" ({percent(audit.proof.mass)} of people)" if unit(audit) else ""
 
 
 def side(found: Found) -> str:
