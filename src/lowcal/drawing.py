@@ -69,7 +69,7 @@ def _tidy(axes: Any) -> None:
 def _rest(shown: int, total: int) -> str:
     """Say how many groups are left out."""
     left = total - shown
-    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, with smaller violations, are not shown"
+    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, ranked below these, are not shown"
 
 
 # --- violations of groups -----------------------------------------------------------------------------------

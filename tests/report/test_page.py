@@ -82,7 +82,7 @@ def test_the_table_of_groups_holds_the_findings(made):
         assert shown(cells["Per person"]) == pytest.approx(one.conditional, abs=5e-5)
         assert shown(cells["Per person, lower"]) == pytest.approx(one.conditional_lower, abs=5e-5)
         assert shown(cells["Per person, upper"]) == pytest.approx(one.conditional_upper, abs=5e-5)
-        assert shown(cells["At least"]) == pytest.approx(one.least_per_person, abs=5e-5)
+        assert shown(cells["Per person, at least"]) == pytest.approx(one.least_per_person, abs=5e-5)
         assert shown(cells["Mean gap"]) == pytest.approx(one.largest_gap.gap, abs=5e-4)
         assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
         assert cells["Beyond zero"] == ("yes" if one.lower > 0 or one.upper < 0 else "no")

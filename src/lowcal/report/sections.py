@@ -190,7 +190,7 @@ def findings(view: View) -> str:
         *([Column("Per person before")] if view.before else []),
         Column("Per person, lower"),
         Column("Per person, upper"),
-        Column("At least", hint="the certified lower limit of the error per person, without its sign"),
+        Column("Per person, at least", hint="the certified lower limit of the error per person, without its sign"),
         Column("Mean gap", hint="mean outcome less mean prediction"),
         Column("Chance", hint="what a perfect model shows by chance"),
     ]
