@@ -27,9 +27,9 @@ CLASSES = ["v", "w", "x", "y", "<z>"]
 
 
 @cache
-def audited(n_classes, model="poor", notion="degree-2", alpha=0.01):
+def audited(n_classes, model="poor", notion="degree-2", alpha=0.01, per_person=None):
     """Return the report of a model."""
     y, poor, better, X = rows(n_classes)
-    options = {"classes": CLASSES} if n_classes == 5 else {}
+    options = {"alpha": alpha, "per_person": per_person} | ({"classes": CLASSES} if n_classes == 5 else {})
     p = {"poor": poor, "better": better}[model]
-    return audit(y, p, X, notion=notion, alpha=alpha, random_state=7, null_draws=19, **options)
+    return audit(y, p, X, notion=notion, random_state=7, null_draws=19, **options)

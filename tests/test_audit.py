@@ -34,6 +34,7 @@ from lowcal.inputs import read_outcomes
 from lowcal.notions import LowDegree
 from lowcal.reports import Verdict
 from lowcal.subpopulations.base import LeftOut
+from lowcal.tolerances import Tolerance
 
 NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "full-0.2", "smooth"]
 
@@ -465,7 +466,7 @@ def test_a_fit_that_changes_nothing_leaves_no_trace(data):
 
 def test_reports_compare_by_identity(data):
     report = audit(data.y, data.p, random_state=0)
-    assert report != replace(report, alpha=0.5)
+    assert report != replace(report, tolerance=Tolerance(0.5))
 
 
 def test_intersections_of_a_real_table():

@@ -253,7 +253,7 @@ def test_bernstein_by_hand():
 def test_hoeffding_holds_for_every_constraint_alike():
     panel = sample(200, 1, 3, 2)
     found = band(panel, LowDegree(2), 0.9, "hoeffding", np.random.default_rng(0)).constraints
-    most = mean_limit(panel.mass, panel, 0.05)[:, None, None]  # half of 0.1 is left for the masses
+    most = mean_limit(panel.mass, panel, 0.025)[:, None, None]  # a quarter of 0.1 is left for either side of masses
     half = sqrt(2 * log(2 * 6 / 0.05) * (panel.weight**2).sum())
     np.testing.assert_allclose(found.lower, np.maximum(found.v - half, -most))
     np.testing.assert_allclose(found.upper, np.minimum(found.v + half, most))
@@ -267,7 +267,7 @@ def test_bernstein_never_exceeds_what_the_mass_allows():
     base = sample(n, 1, 1, 3, even=True)
     panel = replace(base, design=Matrix(np.column_stack([np.ones(n), tiny])), names=("all", "one"))
     found = band(panel, Multiaccuracy(), 0.95, "bernstein", np.random.default_rng(0)).constraints
-    step = log(2 / 0.025) / n
+    step = log(2 / 0.0125) / n
     limit = 1 / n + step + sqrt(step * (step + 2 / n))
     assert (found.lower[1, 0, 0], found.upper[1, 0, 0]) == pytest.approx((-limit, limit))
     assert found.half[1, 0, 0] < found.half[0, 0, 0]
@@ -672,7 +672,7 @@ def test_cells_that_are_not_listed_are_bounded_all_at_once(notion, d, method):
     found = band(panel, notion, 0.95, method, np.random.default_rng(0))
     assert found.constraints is None
     room = symmetrisation(panel, statistic(notion, panel.p, panel.design), 0.025, np.random.default_rng(0))
-    most = mean_limit(panel.reach, panel, 0.025)
+    most = mean_limit(panel.reach, panel, 0.0125)
     assert found.upper == pytest.approx(np.minimum(found.found.value + room, most))
 
 

@@ -174,6 +174,12 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         (["audit", *FIT[1:-2], "--json", ""], "argument --json: the name is empty"),
         (["audit", *FIT[1:-2], "--confidence", "0"], "argument --confidence: '0' is not a number between 0 and 1"),
         (["audit", *FIT[1:-2], "--confidence", "1"], "argument --confidence: '1' is not a number between 0 and 1"),
+        (
+            ["audit", *FIT[1:-2], "--alpha", "0.1", "--per-person", "0.1"],
+            "argument --per-person: not allowed with argument --alpha",
+        ),
+        (["audit", *FIT[1:-2], "--per-person", "0"], "argument --per-person: '0' is not a positive number"),
+        (["audit", *FIT[1:-2], "--min-share", "2"], "argument --min-share: '2' is not a number from 0 to below 1"),
         (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
         (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
         (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),

@@ -430,6 +430,24 @@ def test_the_exit_code_of_an_audit_is_its_verdict(here, data, capsys, alpha, cod
     assert capsys.readouterr().out == f"{report}\n"
 
 
+@pytest.mark.parametrize(
+    ("limit", "code", "verdict"), [(0.9, 0, "satisfied"), (0.001, 1, "violated"), (None, 2, "undecided")]
+)
+def test_an_audit_per_person(here, data, capsys, limit, code, verdict):
+    found = audited(data).largest_per_person
+    limit = limit or (found.lower + found.upper) / 2
+    arguments = ["audit", as_csv(data), *OPTIONS, "--per-person", repr(limit), "--seed", "0", "--json", "a.json"]
+    assert main(arguments) == code
+    report = audited(data, per_person=limit)
+    assert report.verdict == verdict
+    assert capsys.readouterr().out == f"{report}\n"
+    assert json.loads((here / "a.json").read_text()) == report.to_dict()
+    main([*arguments, "--min-share", "0.3", "--quiet"])
+    plain = json.loads((here / "a.json").read_text())
+    assert (plain["alpha"], plain["per_person"], plain["min_share"]) == (None, limit, 0.3)
+    assert plain["certified_per_person"] == audited(data, per_person=limit, min_share=0.3).certified_per_person
+
+
 def test_an_audit_in_all_formats(here, data, capsys, monkeypatch):
     made = {}
 

@@ -70,6 +70,18 @@ def test_intervals_are_those_of_the_findings(n_classes, ax):
     drawn(ax.figure)
 
 
+def test_an_audit_per_person_is_drawn_per_person(ax):
+    before, report = (audited(2, model, alpha=None, per_person=0.02) for model in ("poor", "better"))
+    display = report.plot(before=before, ax=ax)
+    assert line(ax, "after").get_xdata() == pytest.approx([one.conditional for one in report.findings])
+    wanted = [before.finding(one.subpopulation).conditional for one in report.findings]
+    assert line(ax, "before").get_xdata() == pytest.approx(wanted)
+    assert "error per person" in ax.get_xlabel()
+    assert display.alpha == 0.02
+    gaps = [float(m.fy[0] - m.f[1]) for one in report.findings for m, _ in report.moments[one.subpopulation]]
+    assert display.by_degree[:, 0] == pytest.approx(gaps)
+
+
 def test_an_earlier_model_stands_beside(ax):
     before, after = audited(2), audited(2, "better")
     display = after.plot(before=before, ax=ax, n=None)
@@ -101,7 +113,7 @@ def test_a_hundred_groups_grow_and_forty_are_shown():
     display = ViolationDisplay.from_predictions(data.y, data.p, X, random_state=0, null_draws=19)
     assert len(display.names) > 100
     assert len(display.ax_.get_yticks()) == 40
-    assert "groups, with smaller violations, are not shown" in display.ax_.get_xlabel()
+    assert "groups, ranked below these, are not shown" in display.ax_.get_xlabel()
     small, tall = display.figure_.get_figheight(), display.plot(n=None).figure_.get_figheight()
     assert tall > 2 * small
     boxes = [t.get_window_extent() for t in drawn(display.figure_).axes[0].get_yticklabels()]

@@ -37,7 +37,7 @@ def test_the_contract_of_the_interface_is_there():
     assert set(promised.split()) <= set(lowcal.__all__)
     order = ["y", "p", "X", "subpopulations", "notion", "alpha", "solver", "geometry", "step", "sample_weight"]
     assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
-    asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "sample_weight", "confidence", "random_state"]
+    asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "per_person", "min_share", "sample_weight"]
     assert list(inspect.signature(lowcal.audit).parameters)[: len(asked)] == asked
     report = (
         "verdict violation certified_alpha p_value null_floor findings worst to_frame to_dict guarantees to_html plot"

@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from lowcal import provenance
-from lowcal.certificates import METHODS, Band, Constraints, Method, Null, Panel, band, constraints, draws_for, null_test
+from lowcal.certificates import (
+    METHODS,
+    Band,
+    Constraints,
+    Masses,
+    Method,
+    Null,
+    Panel,
+    band,
+    constraints,
+    draws_for,
+    masses,
+    null_test,
+)
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
 from lowcal.fitting import choose_subpopulations, read_random_state
@@ -24,12 +37,14 @@ from lowcal.guarantees import GroupMoments, moments_of
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_outcomes
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
 from lowcal.report.binning import KEPT, joined, reliability
-from lowcal.reports import AuditReport, Finding, Gap, Verdict, label_of, sort_findings
+from lowcal.report.source import By
+from lowcal.report.text import percent
+from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
-from lowcal.tolerances import Tolerance
+from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
 from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
@@ -68,7 +83,7 @@ class Measurement:
 
     @property
     def conditional(self) -> FloatArray:
-        """The violation divided by the mass of the subpopulation: how wrong it is for each member."""
+        """The violation divided by the mass of the subpopulation: the error per person."""
         return self.violation / np.maximum(self.mass, np.finfo(float).tiny)
 
     @property
@@ -76,10 +91,16 @@ class Measurement:
         """The largest violation of all."""
         return float(self.violation.max())
 
-    def worst(self, n: int = 5) -> list[tuple[str, float, str]]:
-        """Return the n subpopulations with the largest violations: (name, violation, weight that shows it)."""
-        order = np.argsort(-self.violation, kind="stable")[:n]
-        return [(self.names[j], float(self.violation[j]), str(self.suprema.witness(int(j)))) for j in order]
+    def worst(self, n: int = 5, by: By = "violation") -> list[tuple[str, float, str]]:
+        """Return the n worst subpopulations: (name, violation or error per person, weight that shows it).
+
+        With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and there chance
+        alone shows large errors per person.
+        """
+        size = self.conditional if check_by(by) == "per_person" else self.violation
+        is_last = (self.mass < MIN_SHARE) & (by == "per_person")
+        order = np.lexsort((-size, is_last))[:n]
+        return [(self.names[j], float(size[j]), str(self.suprema.witness(int(j)))) for j in order]
 
     def __repr__(self) -> str:
         return f"Measurement({self.notion}, {len(self.names)} subpopulations, largest violation {self.largest:.4g})"
@@ -153,7 +174,9 @@ def audit(
     *,
     subpopulations: Subpopulations | None = None,
     notion: str | Notion = "degree-2",
-    alpha: float = 0.01,
+    alpha: float | None = None,
+    per_person: float | None = None,
+    min_share: float = MIN_SHARE,
     sample_weight: ArrayLike | None = None,
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = None,
@@ -161,17 +184,24 @@ def audit(
     null_draws: int = 99,
     classes: Sequence[Any] | None = None,
 ) -> AuditReport:
-    """Say whether the notion holds at alpha in the population these rows were drawn from, and for whom it does not.
+    """Report whether the notion holds in the population these rows were drawn from, and for whom it does not.
 
-    For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, an interval that
-    holds for all of them at once, and what chance alone would show. Nothing of the rows may have been used to fit the
-    model. Subpopulations that are learned (trees, linear functions) are found on one half of the rows and judged on the
-    other, and the other way round.
+    For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, the same per
+    person (divided by the mass E[c]), intervals with a simultaneous confidence level, and what chance alone would show.
+    alpha bounds violations, which are means over all rows, so that a group of 1% may be off by 100 alpha per person;
+    `per_person` bounds the violation of every group by per_person times its mass instead.
+
+    Nothing of the rows may have been used to fit the model. Subpopulations that are learned (trees, linear functions)
+    are found on one half of the rows and judged on the other, and the other way round.
 
     Parameters
     ----------
     y, p, X, subpopulations, notion, sample_weight, classes : as in `multicalibrate`; weights are taken as fixed.
-    alpha : the largest violation that is tolerated.
+    alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
+    per_person : the largest error per person that is tolerated in every group that holds at least `min_share` of the
+        rows, in place of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person
+        hold given which rows belong to each group (`lowcal.certificates.masses`).
+    min_share : the least share of the rows that a group must hold to be judged per person; smaller ones are listed.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
     method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
@@ -188,7 +218,8 @@ def audit(
     >>> finding.lower <= finding.violation <= finding.upper
     True
     """
-    _check_options(alpha, confidence, method, null_draws)
+    tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
+    _check_options(confidence, method, null_draws)
     parsed = parse_notion(notion)
     outcomes = read_outcomes(y, p, sample_weight, classes)
     table = read_features(X, len(outcomes.p))
@@ -208,9 +239,10 @@ def audit(
         _groups(panel, parsed, one, level, method, outcomes.layout, describing)
         for panel, one in zip(panels, bands, strict=True)
     ]
+    parts = [_Part(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
     binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
-    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out)
-    report = _report(parsed, alpha, confidence, method, outcomes, panels, bands, nulls, groups, is_exact, notes)
+    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out, tolerance)
+    report = _report(parsed, tolerance, confidence, method, outcomes, parts, is_exact, notes)
     if left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
         report = replace(report, verdict=Verdict.UNDECIDED)
     kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
@@ -218,8 +250,7 @@ def audit(
     return replace(report, reliability=kept, seed=seed)
 
 
-def _check_options(alpha: object, confidence: object, method: str, null_draws: object) -> None:
-    Tolerance(alpha)
+def _check_options(confidence: object, method: str, null_draws: object) -> None:
     check_share("confidence", confidence)
     if confidence == 0:
         raise InvalidInput("confidence must be above 0, for instance 0.95.")
@@ -285,6 +316,7 @@ def _notes(
     nulls: Sequence[Null],
     is_exact: bool,
     left_out: LeftOut,
+    tolerance: Tolerance,
 ) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
     notes = []
@@ -312,9 +344,28 @@ def _notes(
         notes.append(f"no group of {columns} could be examined: give more rows, other values or a smaller min_mass.")
     empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
     if empty:
-        some = ", ".join(abbreviate(name) for name in empty[:5])
-        notes.append(sentence(f"no row belongs to {some}{', ...' if len(empty) > 5 else ''}"))
+        notes.append(sentence(f"no row belongs to {_listed(empty)}"))
+    if tolerance.per_person is not None:
+        notes += _unjudged(panels, tolerance)
     return tuple(printable(note) for note in notes)
+
+
+def _unjudged(panels: Sequence[Panel], tolerance: Tolerance) -> list[str]:
+    """Say which groups have an interval but no part in a verdict per person."""
+    small = [
+        n for one in panels for n, c in zip(one.names, one.is_share & ~tolerance.judges(one.mass), strict=True) if c
+    ]
+    signed = [name for one in panels for name, c in zip(one.names, ~one.is_share, strict=True) if c]
+    whys = (
+        (small, f"they hold less than {percent(tolerance.min_share)} of the rows (min_share)"),
+        (signed, "memberships with signs have no error per person"),
+    )
+    return [f"not judged, as {why}: {_listed(names)}." for names, why in whys if names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and that there are more."""
+    return f"{', '.join(abbreviate(name) for name in names[:5])}{', ...' if len(names) > 5 else ''}"
 
 
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
@@ -330,54 +381,97 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A panel with all that is known of its subpopulations, at the confidence level of the panel."""
+
+    panel: Panel
+    band: Band
+    null: Null
+    groups: Groups
+    level: float
+
+
 def _report(
     notion: Notion,
-    alpha: float,
+    tolerance: Tolerance,
     confidence: float,
     method: Method,
     outcomes: Outcomes,
-    panels: Sequence[Panel],
-    bands: Sequence[Band],
-    nulls: Sequence[Null],
-    groups: Sequence[Groups],
+    parts: Sequence[_Part],
     is_exact: bool,
     notes: tuple[str, ...],
 ) -> AuditReport:
-    lower = max(float(one.lower.max()) for one in bands)
-    upper = min(1.0, max(float(one.upper.max()) for one in bands))
-    if isinstance(notion, Smooth) and outcomes.layout.d > 1:
-        upper = 1.0  # only class-wise weights are judged: nothing bounds the others
-    verdict = Verdict.VIOLATED if lower > alpha else Verdict.SATISFIED if upper <= alpha else Verdict.UNDECIDED
-    findings = [
-        one
-        for panel, limits, null, group in zip(panels, bands, nulls, groups, strict=True)
-        for one in _findings(panel, limits, null, group, method, outcomes)
-    ]
+    findings = [one for part in parts for one in _findings(part, method, outcomes)]
+    is_bounded = not (isinstance(notion, Smooth) and outcomes.layout.d > 1)  # else only class-wise weights are judged
+    largest = _largest(findings, parts, is_bounded)
+    per_person = _largest_per_person(findings, parts, tolerance, is_bounded)
+    asked = largest if tolerance.per_person is None else per_person
     return AuditReport(
         notion=notion,
-        alpha=float(alpha),
+        tolerance=tolerance,
         confidence=float(confidence),
         method=method,
         layout=outcomes.layout,
         n_rows=len(outcomes.p),
-        n_effective=1.0 / panels[0].energy,
-        verdict=verdict,
-        violation=max(float(one.found.value.max()) for one in bands),
-        basis_error=max(float(one.found.basis.max()) for one in bands),
-        certified_lower=lower,
-        certified_alpha=upper,
-        p_value=float(np.minimum(1.0, len(nulls) * np.min([null.p_value for null in nulls]))),
-        null_floor=max(null.largest for null in nulls),
-        detectable=max(one.detectable for one in findings),
+        n_effective=1.0 / parts[0].panel.energy,
+        verdict=_verdict(asked, tolerance.largest),
+        violation=largest.error,
+        basis_error=max(float(part.band.found.basis.max()) for part in parts),
+        certified_lower=largest.lower,
+        certified_alpha=largest.upper,
+        p_value=float(np.minimum(1.0, len(parts) * np.min([part.null.p_value for part in parts]))),
+        null_floor=largest.null_floor,
+        detectable=largest.detectable,
+        largest_per_person=per_person,
         is_exact=is_exact,
-        findings=sort_findings(findings),
+        findings=sort_findings(findings, "violation" if tolerance.per_person is None else "per_person"),
         constraints=tuple(
-            (panel.names, one.constraints)
-            for panel, one in zip(panels, bands, strict=True)
-            if one.constraints is not None
+            (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
         ),
-        moments={name: described for group in groups for name, described in group.described.items()},
+        moments={name: described for part in parts for name, described in part.groups.described.items()},
         notes=notes,
+    )
+
+
+def _verdict(found: Largest, tolerated: float) -> Verdict:
+    """Compare limits with what is tolerated; limits that are not known decide nothing."""
+    if found.lower > tolerated:
+        return Verdict.VIOLATED
+    return Verdict.SATISFIED if found.upper <= tolerated else Verdict.UNDECIDED
+
+
+def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bool) -> Largest:
+    """Return the largest violation of all subpopulations."""
+    return Largest(
+        error=max(float(part.band.found.value.max()) for part in parts),
+        lower=max(float(part.band.lower.max()) for part in parts),
+        upper=min(1.0, max(float(part.band.upper.max()) for part in parts)) if is_bounded else 1.0,
+        null_floor=max(part.null.largest for part in parts),
+        detectable=max(one.detectable for one in findings),
+    )
+
+
+def _largest_per_person(
+    findings: Sequence[Finding], parts: Sequence[_Part], tolerance: Tolerance, is_bounded: bool
+) -> Largest:
+    """Return the largest error per person among groups that hold min_share of the rows; nan if there is none."""
+    judged = [one for one in findings if one.is_judged(tolerance)]
+    if not judged:
+        return Largest(*[np.nan] * 5)
+    drawn = []
+    for part in parts:
+        mass = part.panel.mass
+        is_judged = tolerance.judges(mass) & part.panel.is_share & (mass > 0.0)
+        if is_judged.any():
+            largest = (part.null.drawn.suprema[:, is_judged] / mass[is_judged]).max(axis=1)
+            drawn.append(float(np.quantile(largest, part.level, method="higher")))
+    return Largest(
+        error=max(abs(one.conditional) for one in judged),
+        lower=max(one.least_per_person for one in judged),
+        upper=max(one.greatest_per_person for one in judged) if is_bounded else 1.0,
+        null_floor=max(drawn),
+        detectable=max(min(1.0, one.detectable / one.mass) for one in judged),
     )
 
 
@@ -391,6 +485,7 @@ class Groups:
 
     described: Mapping[str, Described]
     gaps: Sequence[tuple[Gap, ...]]
+    masses: Masses
 
 
 def _groups(
@@ -409,7 +504,11 @@ def _groups(
         name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
         for name, labels, own in zip(panel.names, moments, margins, strict=True)
     }
-    return Groups(described, [_gaps(limits, labels, j, layout) for j, labels in enumerate(moments)])
+    shares = masses(panel, notion, method, level)
+    per_person = shares.per_person(limits.lower, limits.upper)
+    s = list(limits.weights).index(Monomial())
+    gaps = [_gaps([one[j, s].tolist() for one in per_person], labels, layout) for j, labels in enumerate(moments)]
+    return Groups(described, gaps, shares)
 
 
 def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
@@ -420,36 +519,32 @@ def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
     return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
 
 
-def _gaps(known: Constraints, labels: Sequence[GroupMoments], j: int, layout: Layout) -> tuple[Gap, ...]:
-    """Return, for every label, mean prediction and outcome of subpopulation j, and limits on their difference."""
-    s = list(known.weights).index(Monomial())
+def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout: Layout) -> tuple[Gap, ...]:
+    """Return, for every label, mean prediction and outcome of a subpopulation, and limits on their difference."""
     return tuple(
-        Gap(
-            label_of(layout, a),
-            float(one.f[1]),
-            float(one.fy[0]),
-            *(float(np.clip(of[j, s, a] / one.mass, -1.0, 1.0)) if one.mass > 0 else np.nan for of in limits),
-        )
-        for limits in [(known.lower, known.upper)]
-        for a, one in enumerate(labels)
+        Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower, upper)
+        for a, (one, lower, upper) in enumerate(zip(labels, *limits, strict=True))
     )
 
 
-def _findings(
-    panel: Panel, limits: Band, null: Null, groups: Groups, method: Method, outcomes: Outcomes
-) -> list[Finding]:
+def _findings(part: _Part, method: Method, outcomes: Outcomes) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
+    panel, intervals = part.panel, part.band.intervals
     named = tuple(str(label_of(outcomes.layout, a)) for a in range(panel.p.shape[1]))
+    limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
+    per_person = part.groups.masses.per_person(*limits)
     return [
         Finding(
             subpopulation=name,
             weight=replace(one.weight, labels=named),
             label=gaps[max(range(len(gaps)), key=lambda a: abs(gaps[a].gap))].label,
             violation=one.violation,
-            conditional=one.violation / mass if mass > 0 else np.nan,
+            conditional=np.nan if np.isnan(conditional_lower) else one.violation / mass,
             standard_error=one.standard_error,
             lower=one.lower,
             upper=one.upper,
+            conditional_lower=conditional_lower,
+            conditional_upper=conditional_upper,
             mass=mass,
             n_effective=worth,
             basis=basis,
@@ -458,14 +553,15 @@ def _findings(
             method=method,
             gaps=gaps,
         )
-        for name, one, gaps, mass, worth, basis, floor in zip(
+        for name, one, gaps, conditional_lower, conditional_upper, mass, worth, basis, floor in zip(
             panel.names,
-            limits.intervals,
-            groups.gaps,
+            intervals,
+            part.groups.gaps,
+            *(limit.tolist() for limit in per_person),
             panel.mass.tolist(),
             panel.n_effective.tolist(),
-            limits.found.basis.tolist(),
-            null.floor.tolist(),
+            part.band.found.basis.tolist(),
+            part.null.floor.tolist(),
             strict=True,
         )
     ]

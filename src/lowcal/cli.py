@@ -54,6 +54,10 @@ _DEMO = """example:
 """
 _AUDIT = """example:
   lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
+  lowcal audit test.csv --label y --probability p --groups sex,race --per-person 0.02
+
+--alpha bounds errors averaged over all rows: a group of 1% may be off by 100 times alpha. --per-person bounds the
+error of every group averaged over its own people.
 
 The exit code is the verdict: 0 satisfied, 1 violated, 2 undecided. Audit rows that neither the model nor a fit has
 seen. Rows in messages are counted from 1, without the header.
@@ -182,9 +186,9 @@ def _audit(add: _Add) -> None:
     )
     _add_data(audit)
     _add_subpopulations(audit)
-    target = _add_target(audit)
+    target = _add_target(audit, is_audit=True)
     target.add_argument(
-        "--confidence", type=_level, default=0.95, metavar="C", help="all intervals hold together so surely (0.95)"
+        "--confidence", type=_level, default=0.95, metavar="C", help="simultaneous confidence level (0.95)"
     )
     target.add_argument(
         "--method",
@@ -386,7 +390,7 @@ def _add_subpopulations(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_target(command: argparse.ArgumentParser) -> Any:
+def _add_target(command: argparse.ArgumentParser, is_audit: bool = False) -> Any:
     target = command.add_argument_group("what is asked")
     target.add_argument(
         "--notion",
@@ -394,9 +398,29 @@ def _add_target(command: argparse.ArgumentParser) -> Any:
         default="degree-2",
         help="multiaccuracy, degree-2 (default), degree-3, smooth, full-0.1",
     )
-    target.add_argument("--alpha", type=_positive, default=0.01, help="the largest violation tolerated (0.01)")
+    if is_audit:
+        _add_tolerance(target)
+    else:
+        target.add_argument("--alpha", type=_positive, default=0.01, help="the largest violation tolerated (0.01)")
     target.add_argument("--seed", type=_whole(0), metavar="N", help="makes every random choice repeatable")
     return target
+
+
+def _add_tolerance(target: Any) -> None:
+    """Add alpha and the limit per person, of which one is given."""
+    one = target.add_mutually_exclusive_group()
+    one.add_argument(
+        "--alpha", type=_positive, metavar="A", help="the largest violation tolerated, over all rows (0.01)"
+    )
+    one.add_argument(
+        "--per-person", type=_positive, metavar="E", help="the largest error per person tolerated in any group"
+    )
+    target.add_argument(
+        "--min-share",
+        type=_share,
+        metavar="SHARE",
+        help="--per-person judges groups that hold at least this share of the rows (0.01)",
+    )
 
 
 def _add_talk(output: Any) -> None:

@@ -67,7 +67,7 @@ def _tidy(axes: Any) -> None:
 def _rest(shown: int, total: int) -> str:
     """Say how many groups are left out."""
     left = total - shown
-    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, with smaller violations, are not shown"
+    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, ranked below these, are not shown"
 
 
 # --- violations of groups -----------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Violations:
     """Violations of groups, the largest first, to be drawn as intervals or by degree.
 
     `by_degree[j, k]` = E[c_j f^k (y - f)], of the label where it is largest; `before` are the violations of an earlier
-    model, nan where it has no such group.
+    model, nan where it has no such group. `unit` names what is drawn: violations, or errors per person.
     """
 
     names: tuple[str, ...]
@@ -89,6 +89,7 @@ class Violations:
     alpha: float
     confidence: float
     before: FloatArray | None = None
+    unit: str = "violation"
     ax_: Any = field(init=False, repr=False, default=None)
     figure_: Any = field(init=False, repr=False, default=None)
 
@@ -121,10 +122,10 @@ class Violations:
         if self.before is not None:
             axes.plot(self.before[:shown], at, "s", color=BEFORE, markersize=5, label="before", zorder=2)
         axes.hlines(at, lower, upper, color=AFTER, linewidth=2, zorder=3)
-        name = "violation" if self.before is None else "after"
+        name = self.unit if self.before is None else "after"
         axes.plot(value, at, "o", color=AFTER, markersize=6, label=f"{name}, {self.confidence:.0%} interval", zorder=4)
         self._rows(axes, shown)
-        side = "predictions too high  ←  violation  →  too low"
+        side = f"predictions too high  ←  {self.unit}  →  too low"
         axes.set_xlabel(side + _rest(shown, len(self.names)))
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
@@ -141,7 +142,7 @@ class Violations:
         self._rows(axes, shown)
         axes.set_xticks(np.arange(table.shape[1]), [f"degree {k + 1}" for k in range(table.shape[1])])
         axes.set_xlabel(f"bold: beyond the tolerated ±{self.alpha:g}{_rest(shown, len(self.names))}")
-        axes.figure.colorbar(image, ax=axes, label="violation (+: predictions too low)", aspect=40)
+        axes.figure.colorbar(image, ax=axes, label=f"{self.unit} (+: predictions too low)", aspect=40)
 
 
 def _readable(color: Sequence[float]) -> str:

@@ -203,7 +203,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return "euclidean" if self.geometry is None and isinstance(self.subpopulations, Private) else self.geometry
 
     def _subpopulations(self, n: int, geometry: Any) -> Any:
-        """Return the class given, or trees whose smallest node suits a small sample; boosted if cross-fitting guards."""
+        """Return the class given, or trees with nodes that suit a small sample, boosted if guarded."""
         if self.subpopulations is not None:
             return self.subpopulations
         if self._are_few(n):
@@ -467,8 +467,6 @@ def _bounds(given: Any) -> tuple[float, float]:
     if not -np.inf < low < high < np.inf:
         raise InvalidInput(f"bounds must be (low, high), two numbers with low < high, but {given!r} was given.")
     return low, high
-
-
 
 
 def _is_frame(X: Any) -> bool:

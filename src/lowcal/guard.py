@@ -43,7 +43,7 @@ def is_harmless(problem: Problem, p: FloatArray) -> bool:
         return False
     weights = len(problem.notion.features(p)) or INFINITE
     features = len(problem.learner.names) * weights * p.shape[1]
-    return features / (2.0 * problem.n) < HARMLESS
+    return bool(features / (2.0 * problem.n) < HARMLESS)
 
 
 class Fold:

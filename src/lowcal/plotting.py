@@ -29,7 +29,7 @@ from lowcal.guarantees.reading import read_label, read_sample
 from lowcal.inputs import check_share
 from lowcal.notions import Notion
 from lowcal.report import Binned, reliability
-from lowcal.reports import AuditReport, violations_of
+from lowcal.reports import AuditReport, degrees_of, violations_of
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Subpopulations
@@ -261,10 +261,10 @@ class HierarchyDisplay:
     def from_report(cls, report: AuditReport, *, before: AuditReport | None = None, ax: Any = None) -> Self:
         """Draw, by degree, the largest moment E[c f^j (y - f)] over all groups and labels of an audit."""
         _check_report(report)
-        degrees = np.abs(violations_of(report, None)["by_degree"]).max(axis=0)
+        degrees = np.abs(degrees_of(report)).max(axis=0)
         old = None
         if before is not None:
-            old = np.abs(violations_of(report.comparable(before), None)["by_degree"]).max(axis=0)
+            old = np.abs(degrees_of(report.comparable(before))).max(axis=0)
         return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old).plot(ax)
 
 

@@ -9,22 +9,32 @@ from enum import StrEnum
 from math import isfinite, isnan
 from os import PathLike
 from textwrap import fill
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from lowcal.certificates import Constraints, Method
 from lowcal.drawing import SHOWN, Violations
-from lowcal.errors import InvalidInput, MissingExtra, brief, brief_names, printable
+from lowcal.errors import InvalidInput, MissingExtra, brief, brief_names, printable, suggest
 from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
 from lowcal.report import Binned, as_markdown, by_degree, fragment, page
+from lowcal.report.source import By
+from lowcal.report.text import percent
+from lowcal.simplex import FloatArray
+from lowcal.tolerances import Tolerance
+
+#: Fields of a report that plain data has in another form, or not at all.
+_NOT_PLAIN = frozenset(
+    {"notion", "tolerance", "verdict", "largest_per_person", "layout", "findings", "constraints", "moments", "notes"}
+    | {"reliability"}
+)
 
 
 class Verdict(StrEnum):
-    """Whether the notion holds at alpha in the population, with the stated confidence."""
+    """Whether the notion holds in the population, at alpha or per person, with the stated confidence."""
 
     SATISFIED = "satisfied"
     VIOLATED = "violated"
@@ -54,6 +64,21 @@ class Gap:
         return {**{k: _finite(v) for k, v in vars(self).items()}, "label": _plain(self.label), "gap": _finite(self.gap)}
 
 
+@dataclass(frozen=True)
+class Largest:
+    """The largest error of any subpopulation, as violations or per person.
+
+    `error` is that of the sample; with the report's confidence the population's lies between `lower` and `upper`.
+    `null_floor` is what a perfect model would show by chance, `detectable` is detected with 80% power in any of them.
+    """
+
+    error: float
+    lower: float
+    upper: float
+    null_floor: float
+    detectable: float
+
+
 @dataclass(frozen=True, eq=False)
 class Finding:
     """One subpopulation c and the weight w of the class that shows its largest violation.
@@ -61,6 +86,9 @@ class Finding:
     `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same per
     person, divided by the mass of c. `lower` and `upper` hold the violation of (c, w) in the population, for all
     findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
+    `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
+    memberships of 0 or 1 given which rows belong to c, otherwise with the uncertainty of its mass
+    (`lowcal.certificates.masses`); nan for memberships with signs, which have no share of the people.
     `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
     `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
     with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
@@ -74,6 +102,8 @@ class Finding:
     standard_error: float
     lower: float
     upper: float
+    conditional_lower: float
+    conditional_upper: float
     mass: float
     n_effective: float
     basis: float
@@ -91,6 +121,26 @@ class Finding:
     def greatest(self) -> float:
         """The greatest size of any violation of the class on this subpopulation."""
         return max(-self.lower, self.upper)
+
+    @property
+    def least_per_person(self) -> float:
+        """The least size of the error per person: above 0 where its interval excludes 0."""
+        return max(self.conditional_lower, -self.conditional_upper, 0.0)
+
+    @property
+    def greatest_per_person(self) -> float:
+        """The greatest size of any error per person of the class on this subpopulation."""
+        return max(-self.conditional_lower, self.conditional_upper)
+
+    def interval(self, by: By = "violation") -> tuple[float, float, float]:
+        """Return the violation, or the error per person, with its limits."""
+        if by == "per_person":
+            return self.conditional, self.conditional_lower, self.conditional_upper
+        return self.violation, self.lower, self.upper
+
+    def is_judged(self, tolerance: Tolerance) -> bool:
+        """Return whether the group is large enough to be judged per person."""
+        return bool(tolerance.judges(self.mass)) and not isnan(self.conditional_lower)
 
     @property
     def largest_gap(self) -> Gap:
@@ -132,10 +182,13 @@ class AuditReport:
     `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is what a perfect model
     would show by chance, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation
     of this size is detected with 80% power in any subpopulation.
+
+    `largest_per_person` has the same figures per person, among the subpopulations that hold at least `min_share` of the
+    rows; an audit with `per_person` compares these with it. `findings` are ranked by what was asked (`worst`).
     """
 
     notion: Notion
-    alpha: float
+    tolerance: Tolerance
     confidence: float
     method: Method
     layout: Layout
@@ -149,6 +202,7 @@ class AuditReport:
     p_value: float
     null_floor: float
     detectable: float
+    largest_per_person: Largest
     is_exact: bool
     findings: tuple[Finding, ...] = field(repr=False)
     constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
@@ -158,14 +212,53 @@ class AuditReport:
     seed: int | None = None
 
     @property
-    def proof(self) -> Finding:
-        """The finding that proves the most: the violation with the largest lower limit."""
-        return max(self.findings, key=lambda one: one.least)
+    def alpha(self) -> float | None:
+        """The largest violation that is tolerated; None if the audit was asked with per_person."""
+        return self.tolerance.alpha
 
-    def worst(self, n: int = 5) -> tuple[Finding, ...]:
-        """Return the n findings with the largest violations."""
+    @property
+    def per_person(self) -> float | None:
+        """The largest error per person that is tolerated; None if the audit was asked with alpha."""
+        return self.tolerance.per_person
+
+    @property
+    def min_share(self) -> float:
+        """The least share of the rows that a group holds to be judged per person."""
+        return self.tolerance.min_share
+
+    @property
+    def certified_per_person(self) -> float:
+        """The upper limit on the largest error per person among groups of at least `min_share`; nan without any."""
+        return self.largest_per_person.upper
+
+    @property
+    def by(self) -> By:
+        """What was asked about: violations, or errors per person."""
+        return "violation" if self.per_person is None else "per_person"
+
+    @property
+    def largest(self) -> Largest:
+        """The largest error, as violation or per person: the one that the verdict is about."""
+        if self.by == "per_person":
+            return self.largest_per_person
+        return Largest(self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable)
+
+    @property
+    def proof(self) -> Finding:
+        """The finding that proves the most: with the largest lower limit of what was asked about."""
+        if self.by == "violation":
+            return max(self.findings, key=lambda one: one.least)
+        judged = [one for one in self.findings if one.is_judged(self.tolerance)] or self.findings
+        return max(judged, key=lambda one: one.least_per_person)
+
+    def worst(self, n: int = 5, by: By | None = None) -> tuple[Finding, ...]:
+        """Return the n worst findings by "violation" or "per_person" (default: by what was asked about).
+
+        By violation, the largest come first. Per person, those with the largest certified lower limit come first, then
+        those with the largest estimate: in a group of few rows, chance alone shows a large error per person.
+        """
         check_whole("n", n, 1)
-        return self.findings[:n]
+        return (self.findings if by is None or check_by(by) == self.by else sort_findings(self.findings, by))[:n]
 
     def shown(self, n: int) -> tuple[Finding, ...]:
         """Return the n worst findings, and the one that the verdict rests on if it is not among them."""
@@ -200,11 +293,15 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
-        skipped = ("notion", "layout", "findings", "constraints", "moments", "verdict", "notes", "reliability")
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _NOT_PLAIN}
         return {
             "notion": str(self.notion),
             "verdict": self.verdict.value,
+            "alpha": self.alpha,
+            "per_person": self.per_person,
+            "min_share": self.min_share,
+            "certified_per_person": _finite(self.certified_per_person),
+            "largest_per_person": {name: _finite(value) for name, value in vars(self.largest_per_person).items()},
             **{name: _finite(value) for name, value in plain.items()},
             "layout": self.layout.to_dict(),
             "notes": list(self.notes),
@@ -241,6 +338,10 @@ class AuditReport:
             raise InvalidInput(
                 f"before is an audit of {before.notion} with {before.layout}, this one of {self.notion} with "
                 f"{self.layout}, or their classes differ. Audit both models in the same way."
+            )
+        if before.by != self.by:
+            raise InvalidInput(
+                f"before is an audit at {before.tolerance}, this one at {self.tolerance}. Give both one."
             )
         return before
 
@@ -296,9 +397,11 @@ class AuditReport:
         return "\n".join(lines)
 
     def _headline(self) -> str:
-        return fill(f"{self.notion} at alpha={self.alpha:g}: {self.verdict.value}. {self._reason()}", 110)
+        return fill(f"{self.notion} at {self.tolerance}: {self.verdict.value}. {self._reason()}", 110)
 
     def _reason(self) -> str:
+        if self.by == "per_person":
+            return self._reason_per_person()
         sure = f"With {self.confidence:.0%} confidence"
         if self.verdict is Verdict.SATISFIED:
             return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
@@ -308,14 +411,34 @@ class AuditReport:
         between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
         return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
 
+    def _reason_per_person(self) -> str:
+        sure, found = f"With {self.confidence:.0%} confidence", self.largest_per_person
+        groups = f"groups of at least {percent(self.min_share)} of people"
+        if isnan(found.upper):
+            return f"There are no {groups}, and nobody else is judged."
+        if self.verdict is Verdict.SATISFIED:
+            return f"{sure} predictions are off by at most {found.upper:.3g} per person in all {groups}."
+        if self.verdict is Verdict.VIOLATED:
+            who = f"{printable(self.proof.subpopulation)} ({percent(self.proof.mass)} of people)"
+            return f"{sure} predictions for {who} are off by at least {found.lower:.3g} per person."
+        between = f"between {found.lower:.3g} and {found.upper:.3g}"
+        return (
+            f"{sure} the largest error per person in {groups} lies {between}: these rows can't tell it from the limit."
+        )
+
     def _figures(self) -> list[str]:
         whose = "" if self.is_exact else " (found by a learner on one half of the rows, judged on the other)"
         test = "" if isnan(self.p_value) else f", p-value of perfect calibration {self.p_value:.3g}"
         basis = f" (single basis elements: {self.basis_error:.4f})" if self.basis_error < self.violation else ""
+        found, person = self.largest, self.largest_per_person
+        limits = f" [{person.lower:.4f}, {person.upper:.4f}]"
+        large = f"{limits}, groups of at least {percent(self.min_share)} of people"
+        unit, who = ("", "any subpopulation") if self.by == "violation" else (" per person", "any group judged")
         return [
             f"  largest violation      {self.violation:.4f}{basis}",
-            f"  by chance alone up to  {self.null_floor:.4f}{test}",
-            f"  smallest detectable    {self.detectable:.4f} in any subpopulation, with 80% power",
+            f"  largest per person     {person.error:.4f}{large}",
+            f"  by chance alone up to  {found.null_floor:.4f}{unit}{test}",
+            f"  smallest detectable    {found.detectable:.4f}{unit} in {who}, with 80% power",
             f"  {self.n_rows:,} rows, {len(self.findings)} subpopulations{whose}, intervals by {self.method}",
         ]
 
@@ -324,15 +447,29 @@ class AuditReport:
         names = brief_names(one.subpopulation for one in shown)
         wide = max(13, *map(len, names)) + 2
         label = "" if self.layout.d == 1 else f" {'class':<12}"
-        head = f"{'share':>7}{'violation':>11}{f'{self.confidence:.0%} interval':>21}{'per person':>12}{label}   weight"
+        interval = f"{f'{self.confidence:.0%} interval':>20}"
+        head = f"{'share':>7}{'violation':>11}{interval}{'per person':>12}{interval}{label}   weight"
         rows = [f"  {'subpopulation':<{wide}}{head}"]
         for name, one in zip(names, shown, strict=True):
-            interval = f"[{one.lower:+.4f}, {one.upper:+.4f}]"
-            figures = f"{one.mass:>7.1%}{one.violation:>+11.4f}{interval:>21}{one.largest_gap.gap:>+12.4f}"
+            figures = _figure(*one.interval("violation"), wide=11) + _figure(*one.interval("per_person"), wide=12)
             label = "" if len(one.gaps) == 1 else f" {printable(str(one.label)):<12}"
-            rows.append(f"  {name:<{wide}}{figures}{label}   {brief(one.weight)}")
+            rows.append(f"  {name:<{wide}}{one.mass:>7.1%}{figures}{label}   {brief(one.weight)}")
         more = len(self.findings) - len(shown)
         return rows + ([f"  and {more} more"] if more else [])
+
+
+def _figure(value: float, lower: float, upper: float, wide: int) -> str:
+    """Return an error and its interval as columns of a table; a dash where there is none."""
+    if isnan(lower):
+        return f"{'-':>{wide}}{'-':>20}"
+    return f"{value:>+{wide}.4f}{f'[{lower:+.4f}, {upper:+.4f}]':>20}"
+
+
+def check_by(by: By) -> By:
+    """Return what findings are ranked by, if it is known."""
+    if by not in get_args(By):
+        raise InvalidInput(f"Unknown by={by!r}; valid: {', '.join(get_args(By))}.{suggest(str(by), get_args(By))}")
+    return by
 
 
 def label_of(layout: Layout, a: int) -> Any:
@@ -353,25 +490,40 @@ def _finite(value: Any) -> Any:
 
 def violations_of(report: AuditReport, before: AuditReport | None = None) -> dict[str, Any]:
     """Return the values that a picture of violations shows, by the names of `lowcal.drawing.Violations`."""
-    shown = report.findings
+    shown, by = report.findings, report.by
     names = tuple(one.subpopulation for one in shown)
-    earlier = {} if before is None else {one.subpopulation: one.violation for one in report.comparable(before).findings}
+    earlier = {} if before is None else {one.subpopulation: one for one in report.comparable(before).findings}
+    value, lower, upper = np.array([one.interval(by) for one in shown]).T
     return {
         "names": names,
-        "violation": np.array([one.violation for one in shown]),
-        "lower": np.array([one.lower for one in shown]),
-        "upper": np.array([one.upper for one in shown]),
-        "by_degree": np.array([by_degree([group for group, _ in report.moments[name]])[0] for name in names]),
-        "alpha": report.alpha,
+        "violation": value,
+        "lower": lower,
+        "upper": upper,
+        "by_degree": degrees_of(report, by),
+        "alpha": report.tolerance.largest,
         "confidence": report.confidence,
-        "before": None if before is None else np.array([earlier.get(name, np.nan) for name in names]),
+        "before": None
+        if before is None
+        else np.array([earlier[name].interval(by)[0] if name in earlier else np.nan for name in names]),
+        "unit": "violation" if by == "violation" else "error per person",
     }
 
 
-def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings with the largest violation first; equal ones keep their order."""
-    order = np.argsort(-np.abs(np.array([one.violation for one in findings])), kind="stable")
-    return tuple(findings[j] for j in order)
+def degrees_of(report: AuditReport, by: By = "violation") -> FloatArray:
+    """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
+    moments = (report.moments[one.subpopulation] for one in report.findings)
+    return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])
+
+
+def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
+    """Return the worst findings first; equal ones keep their order.
+
+    By violation, that is the largest. Per person, it is the one with the largest certified lower limit, then the one
+    with the largest estimate; groups without an error per person come last.
+    """
+    size = np.abs([one.interval(by)[0] for one in findings])
+    least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
+    return tuple(findings[j] for j in np.lexsort((-size, -least)))
 
 
 def _write(text: str, path: str | PathLike[str]) -> None:

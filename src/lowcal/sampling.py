@@ -394,31 +394,40 @@ def certify_reuse(
     >>> from lowcal import multicalibrate
     >>> from lowcal.datasets import make_miscalibrated
     >>> data = make_miscalibrated(20_000, random_state=0)
-    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.03, solver="first", step=0.03)
+    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.03, solver="first", step=0.03, guard=False)
     >>> statement = certify_reuse(fit, 20_000, 21, step=0.03)
     >>> statement.holds, statement.bound < 0.1
     (False, True)
     """
     check_whole("n_rows", n_rows, 1)
-    layout = fit.predictor.layout
-    sizes = _step_sizes(fit, n_rows, step)
+    layout, alpha = fit.predictor.layout, _fixed_alpha(fit)
+    sizes = _step_sizes(fit, alpha, n_rows, step)
     _check_reusable(fit, sizes)
     pairs = n_pairs(finite_basis(fit.notion), n_subpopulations, layout.n_classes)
     deviation = reuse_deviation(n_rows, pairs, fit.n_updates, beta, len(sizes))
-    factor = fit.alpha / basis_tolerance(fit.notion, fit.alpha, layout.n_classes)
+    factor = alpha / basis_tolerance(fit.notion, alpha, layout.n_classes)
     bound = min(1.0, fit.upper + factor * deviation)
-    needed = int(np.ceil(n_rows * (2 * factor * deviation / fit.alpha) ** 2))
+    needed = int(np.ceil(n_rows * (2 * factor * deviation / alpha) ** 2))
     reason = f"{fit.n_updates} choices on {n_rows:,} rows deviate by at most {deviation:.3g}"
-    if bound > fit.alpha:
+    if bound > alpha:
         reason += f"; for a deviation of alpha/2 the same run would need {needed:,} rows"
-    return PopulationStatement(fit.alpha, bound, beta, deviation, n_rows, needed, reason)
+    return PopulationStatement(alpha, bound, beta, deviation, n_rows, needed, reason)
 
 
-def _step_sizes(fit: Fit, n_rows: int, step: float | None) -> list[float]:
+def _fixed_alpha(fit: Fit) -> float:
+    """Return the alpha that was asked for before the rows were seen; refuse fits whose end the rows chose."""
+    if fit.alpha is None:
+        raise InvalidInput("alpha=None lets the rows set the target; fit with an alpha, or certify on held-out rows.")
+    if len(fit.predictor) < fit.n_updates:
+        raise InvalidInput("The guard cut this fit short; fit with guard=False, or certify on held-out rows.")
+    return fit.alpha
+
+
+def _step_sizes(fit: Fit, alpha: float, n_rows: int, step: float | None) -> list[float]:
     """Return the step sizes that the solver "first" chooses from: alpha / (2d), or the given one, then halves."""
     d = fit.predictor.layout.d
-    least = fit.notion.tolerance(np.broadcast_to(0.0, (n_rows, d)), fit.alpha)
-    levels = [fit.alpha]
+    least = fit.notion.tolerance(np.broadcast_to(0.0, (n_rows, d)), alpha)
+    levels = [alpha]
     while levels[-1] > least:
         levels.append(max(levels[-1] / 2, least))
     return sorted({level / (2 * d) if step is None else min(float(step), level) for level in levels})
@@ -430,8 +439,6 @@ def _check_reusable(fit: Fit, sizes: Sequence[float]) -> None:
         raise InvalidInput("This fit carries its own statement: see fit.statement, or fit.guarantee for a private one.")
     if not fit.is_exact:
         raise InvalidInput("The subpopulations of this fit were learned from the rows; certify it on held-out rows.")
-    if fit.noise_floor is not None:
-        raise InvalidInput("stop_at_noise sets the step by the rows; fit without it, or certify on held-out rows.")
     for update in fit.predictor.updates:
         theta = [t for term in update.terms for t in np.abs(term.theta[term.theta != 0.0])]
         if update.geometry != "euclidean" or len(theta) != 1 or not np.isclose(theta[0], sizes, rtol=1e-9).any():

@@ -177,7 +177,8 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrun
         g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
         precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
-    theta, weights = np.vstack([shifts, slope * np.eye(d)])[None], (Monomial(), *(LogOdds(a) for a in range(d)))
+    theta = np.vstack([shifts, slope * np.eye(d)])[None]
+    weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
     moved = mirror(few.p, shifts + slope * log_odds(few.p))
     fall = 2.0 * n * (log_loss(few.p, few.y, few.weight) - log_loss(moved, few.y, few.weight))
     free = 2.0 if d == 1 else 1.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
 from lowcal.simplex import FloatArray
@@ -45,14 +46,20 @@ class Tolerance:
     def of(self, mass: FloatArray) -> FloatArray:
         """Return the largest violation allowed in each group of this mass; infinite in groups below `min_share`."""
         if self.per_person is None:
-            return np.full(mass.shape, ALPHA if self.alpha is None else self.alpha)
-        is_judged = mass >= self.min_share * (1.0 - 1e-9)
-        return np.where(is_judged, self.per_person * mass, np.inf)
+            return np.full(mass.shape, self.largest)
+        return np.where(self.judges(mass), self.per_person * mass, np.inf)
+
+    def judges(self, mass: FloatArray | float) -> NDArray[np.bool_]:
+        """Return whether groups of this mass are large enough for limits per person."""
+        return np.asarray(mass) >= self.min_share * (1.0 - 1e-9)
+
+    @property
+    def largest(self) -> float:
+        """The number asked for: the largest error per person, or the largest violation."""
+        return self.per_person if self.per_person is not None else ALPHA if self.alpha is None else self.alpha
 
     def __str__(self) -> str:
-        if self.per_person is not None:
-            return f"per_person={self.per_person:g}"
-        return f"alpha={ALPHA if self.alpha is None else self.alpha:g}"
+        return f"{'alpha' if self.per_person is None else 'per_person'}={self.largest:g}"
 
 
 def _check_positive(name: str, value: object) -> None:

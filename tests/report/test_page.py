@@ -79,6 +79,11 @@ def test_the_table_of_groups_holds_the_findings(made):
         assert shown(cells["Error"]) == pytest.approx(one.violation, abs=5e-5)
         assert shown(cells["Lower"]) == pytest.approx(one.lower, abs=5e-5)
         assert shown(cells["Upper"]) == pytest.approx(one.upper, abs=5e-5)
+        assert shown(cells["Per person"]) == pytest.approx(one.conditional, abs=5e-5)
+        assert shown(cells["Per person, lower"]) == pytest.approx(one.conditional_lower, abs=5e-5)
+        assert shown(cells["Per person, upper"]) == pytest.approx(one.conditional_upper, abs=5e-5)
+        assert shown(cells["Per person, at least"]) == pytest.approx(one.least_per_person, abs=5e-5)
+        assert shown(cells["Mean gap"]) == pytest.approx(one.largest_gap.gap, abs=5e-4)
         assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
         assert cells["Beyond zero"] == ("yes" if one.lower > 0 or one.upper < 0 else "no")
         assert cells["Weight"] == str(one.weight)
@@ -96,6 +101,51 @@ def test_errors_before_stand_beside_those_after():
     assert [shown(v) for v in compared["Largest error seen"]] == pytest.approx(
         [before.violation, after.violation], abs=5e-5
     )
+
+
+def test_a_page_per_person_is_ranked_drawn_and_coloured_per_person():
+    before, report = audited(2, alpha=None, per_person=0.02), audited(2, "better", alpha=None, per_person=0.02)
+    parser = read(report.to_html(before=before))
+    heads, *rows = parser.tables["groups-table"]
+    assert [row[heads.index("Group")] for row in rows] == [one.subpopulation for one in report.findings]
+    for one, row in zip(report.findings, rows, strict=True):
+        old = before.finding(one.subpopulation).conditional
+        assert shown(row[heads.index("Per person before")]) == pytest.approx(old, abs=5e-5)
+    _, *hot = parser.tables["heat"]
+    for one, row in zip(report.findings, hot, strict=True):
+        [(moments, _)] = report.moments[one.subpopulation]
+        assert shown(row[1]) == pytest.approx(float(moments.fy[0] - moments.f[1]), abs=5e-5)
+    html = sections.worst(View(report, None, Limits()))
+    reach = (
+        max([0.025, *(max(abs(one.conditional_lower), abs(one.conditional_upper)) for one in report.shown(10))]) * 1.02
+    )
+    lines = re.findall(r'class="line1" d="M([\d.]+) 10H([\d.]+)"', html)
+    for one, (low, high) in zip(report.shown(10), lines, strict=True):
+        assert (float(low) - 100) / 100 * reach == pytest.approx(one.conditional_lower, abs=reach / 1000)
+        assert (float(high) - 100) / 100 * reach == pytest.approx(one.conditional_upper, abs=reach / 1000)
+    whole = "".join(parser.text)
+    assert "what is tolerated, ±0.02" in whole
+    assert "Tolerated per person0.02" in whole
+    assert "Least share judged1%" in whole
+
+
+def test_the_verdict_per_person_is_one_sentence_with_its_figures():
+    report = audited(2, alpha=None, per_person=0.02)
+    found = report.largest_per_person
+    assert report.verdict == "violated"
+    violated = words.verdict(report, "WORST")
+    assert f"the error of WORST ({text.percent(report.proof.mass)} of people), where" in violated
+    assert f"is at least {found.lower:.4f} per person" in violated
+    satisfied = words.verdict(replace(report, verdict=Verdict.SATISFIED), "WORST")
+    assert "can be relied on in all groups of at least 1% of people: with 95% confidence" in satisfied
+    assert f"no group's error exceeds {found.upper:.4f} per person" in satisfied
+    undecided = words.verdict(replace(report, verdict=Verdict.UNDECIDED), "WORST")
+    between = f"{found.lower:.4f} and {found.upper:.4f}"
+    assert f"the largest error per person in groups of at least 1% of people lies between {between}" in undecided
+    for sentence in (violated, satisfied, undecided):
+        assert "0.02 per person is tolerated" in sentence
+    with pytest.raises(InvalidInput, match=r"before is an audit at alpha=0\.01, this one at per_person=0\.02"):
+        report.to_html(before=audited(2))
 
 
 def test_the_heat_map_holds_the_moments_by_degree(made):

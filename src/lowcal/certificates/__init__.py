@@ -11,6 +11,7 @@ violation of the sample. Four methods make the limits:
 * "hoeffding": from the range alone; holds for every number of rows (10.i.a).
 
 For weight classes that are not finitely many moments (smooth) the last three use the symmetrisation bound of 10.i.e.
+Limits per person (`masses`) divide these by the mass of the subpopulation.
 The exact test redraws the labels from the predictions (10.i.d).
 """
 
@@ -19,12 +20,14 @@ from lowcal.certificates.draws import draws_for
 from lowcal.certificates.finite_sample import bernstein, betting, hoeffding, symmetrisation
 from lowcal.certificates.null import Null, null_test
 from lowcal.certificates.panel import Panel
+from lowcal.certificates.per_person import Masses, masses
 
 __all__ = [
     "METHODS",
     "Band",
     "Constraints",
     "Interval",
+    "Masses",
     "Method",
     "Null",
     "Panel",
@@ -34,6 +37,7 @@ __all__ = [
     "constraints",
     "draws_for",
     "hoeffding",
+    "masses",
     "null_test",
     "symmetrisation",
 ]

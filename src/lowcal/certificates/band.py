@@ -22,6 +22,8 @@ from lowcal.weights import Cell, Evaluated, Weight, evaluate
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
+#: Of the error that finite-sample methods allow, this share goes to either side of the masses, the rest to deviations.
+MASS_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +97,13 @@ def band(
     """Return the suprema of a panel with limits that hold together with the given confidence.
 
     `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already. Of the error
-    that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations.
+    that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations, a
+    quarter for upper and a quarter for lower limits (`per_person`).
     """
     beta = 1.0 - confidence
     if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
         drawn = draw(panel, notion, panel.believed, draws_for(beta), rng)
-    if not isinstance(notion, Finite) or not (method == "bootstrap" or _is_listed(notion, panel.p.shape[1])):
+    if not isinstance(notion, Finite) or not (method == "bootstrap" or is_listed(notion, panel.p.shape[1])):
         search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
         found = search(panel.p, panel.rho, panel.design)
         if method == "bootstrap":
@@ -119,7 +122,7 @@ def band(
     return Band(found, _intervals_around(panel, found, deviation, beta, known), known)
 
 
-def _is_listed(notion: Finite, d: int) -> bool:
+def is_listed(notion: Finite, d: int) -> bool:
     """Whether a union bound over the constraints counts all of them, also those that no row shows."""
     return not isinstance(notion, Full) or notion.lists_every_cell(d)
 
@@ -147,7 +150,7 @@ def constraints(
         most = _most(panel, q)
     else:
         lower, upper = _finite_sample(panel, U, sums, beta / 2, method, rng)
-        most = mean_limit(panel.reach, panel, beta / 2)
+        most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
     return Constraints(weights, sums.v, sums.standard_error, lower, upper, sums.sums)
 
@@ -244,7 +247,7 @@ def _intervals_around(
 ) -> list[Interval]:
     """Return intervals of a given half-width around the suprema."""
     weights, sums = _along(panel, found, known)
-    most = mean_limit(panel.reach, panel, beta / 2)
+    most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
     return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
 
 

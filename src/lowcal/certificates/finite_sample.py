@@ -56,6 +56,16 @@ def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
     return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * mean)))
 
 
+def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
+    """Return lower confidence limits on the same means: (sqrt(mu_n + L / 6) - sqrt(L / 2))^2, or 0.
+
+    The upper tail of terms in [0, s] is mu_n - mu <= sqrt(2 mu s ln(1 / beta)) + s ln(1 / beta) / 3 (Bernstein).
+    """
+    level = log(len(mean) / beta) * float(panel.weight.max())
+    root = np.sqrt(np.maximum(mean + level / 6.0, 0.0)) - sqrt(level / 2.0)
+    return np.square(np.maximum(root, 0.0))
+
+
 def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
     """Return 2 R + 2 sqrt(2 L e / B) + 3 sqrt(2 L e), L = ln(3 / beta), e = sum p_i^2 (spec 10.i.e).
 

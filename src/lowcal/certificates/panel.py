@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.engines.products import dot
 from lowcal.engines.reference import Design
@@ -48,8 +49,17 @@ class Panel:
     @cached_property
     def reach(self) -> FloatArray:
         """What no violation of a subpopulation exceeds on these rows: its mass, or 1 for memberships with signs."""
-        square = self.design.power(2).moments(self.weight[:, None])[:, 0]
-        return np.where(square <= self.mass * (1.0 + 1e-9), self.mass, 1.0)
+        return np.where(self.is_share, self.mass, 1.0)
+
+    @cached_property
+    def is_share(self) -> NDArray[np.bool_]:
+        """Whether memberships have no signs, so that the mass is a share of the rows."""
+        return self._mean_square <= self.mass * (1.0 + 1e-9)
+
+    @cached_property
+    def is_set(self) -> NDArray[np.bool_]:
+        """Whether memberships are 0 or 1."""
+        return np.abs(self._mean_square - self.mass) <= np.abs(self.mass) * 1e-9
 
     @cached_property
     def n_effective(self) -> FloatArray:
@@ -60,6 +70,10 @@ class Panel:
     def mass_error(self) -> FloatArray:
         """The standard error of every mass."""
         return np.sqrt(np.maximum(self._square - np.square(self.mass) * self.energy, 0.0))
+
+    @cached_property
+    def _mean_square(self) -> FloatArray:
+        return self.design.power(2).moments(self.weight[:, None])[:, 0]
 
     @cached_property
     def _square(self) -> FloatArray:

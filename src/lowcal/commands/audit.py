@@ -1,4 +1,4 @@
-"""`lowcal audit`: does the notion hold at alpha in the population these rows come from, and for whom not?"""
+"""`lowcal audit`: does the notion hold in the population these rows come from, and for whom not?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lowcal.errors import printable
 from lowcal.files.opening import STREAM
 from lowcal.reports import AuditReport, Verdict
 from lowcal.simplex import FloatArray
+from lowcal.tolerances import MIN_SHARE
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
 
@@ -43,6 +44,8 @@ def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditRepor
         subpopulations=subpopulations_of(options, rows.columns),
         notion=options.notion,
         alpha=options.alpha,
+        per_person=options.per_person,
+        min_share=MIN_SHARE if options.min_share is None else options.min_share,
         sample_weight=rows.weight,
         confidence=options.confidence,
         method=options.method,

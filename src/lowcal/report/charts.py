@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowcal.report.binning import Binned
-from lowcal.report.source import Found
+from lowcal.report.source import By, Found
 from lowcal.report.text import html, number, several
 from lowcal.simplex import FloatArray
 
@@ -18,12 +18,13 @@ SIDE, ROOM = 200, 44
 ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def scale(found: Sequence[Found], alpha: float) -> float:
+def scale(found: Sequence[Found], alpha: float, by: By = "violation") -> float:
     """Return the largest number that the intervals of some findings reach."""
-    return max([alpha * 1.25, *(abs(limit) for one in found for limit in (one.lower, one.upper))]) * 1.02
+    limits = (abs(limit) for one in found for limit in one.interval(by)[1:])
+    return max([alpha * 1.25, *(limit for limit in limits if limit == limit)]) * 1.02
 
 
-def interval(found: Found, before: Found | None, reach: float, alpha: float) -> str:
+def interval(found: Found, before: Found | None, reach: float, alpha: float, by: By = "violation") -> str:
     """Return a finding's interval on the axis from -reach to reach, with the tolerance as a band around zero.
 
     The numbers stand in the same row of the table, so readers of the screen need not hear it.
@@ -32,15 +33,19 @@ def interval(found: Found, before: Found | None, reach: float, alpha: float) -> 
     def at(value: float) -> str:
         return f"{100 + 100 * float(np.clip(value / reach, -1, 1)):.1f}"
 
+    def line(one: Found, kind: int, y: int) -> list[str]:
+        value, lower, upper = one.interval(by)
+        if lower != lower:  # no share of the people, no error per person
+            return []
+        line = f'<path class="line{kind}" d="M{at(lower)} {y}H{at(upper)}"/>'
+        return [line, f'<path class="dot{kind}" d="M{at(value)} {y}h0"/>']
+
     inner = 100 * alpha / reach
     parts = [f'<rect class="ok" x="{100 - inner:.1f}" y="0" width="{2 * inner:.1f}" height="20"/>']
     parts.append('<path class="zero" d="M100 0V20"/>')
     if before is not None:
-        parts.append(f'<path class="line2" d="M{at(before.lower)} 5H{at(before.upper)}"/>')
-        parts.append(f'<path class="dot2" d="M{at(before.violation)} 5h0"/>')
-    y = 10 if before is None else 14
-    parts.append(f'<path class="line1" d="M{at(found.lower)} {y}H{at(found.upper)}"/>')
-    parts.append(f'<path class="dot1" d="M{at(found.violation)} {y}h0"/>')
+        parts += line(before, 2, 5)
+    parts += line(found, 1, 10 if before is None else 14)
     return f'<svg class="interval" viewBox="0 0 200 20" aria-hidden="true" focusable="false">{"".join(parts)}</svg>'
 
 

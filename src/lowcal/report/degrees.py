@@ -10,10 +10,10 @@ from lowcal.guarantees import GroupMoments
 from lowcal.simplex import FloatArray, IntArray
 
 
-def by_degree(groups: Sequence[GroupMoments]) -> tuple[FloatArray, IntArray]:
+def by_degree(groups: Sequence[GroupMoments], per_person: bool = False) -> tuple[FloatArray, IntArray]:
     """Return for every degree the moment with the largest size over the labels, and which label that is.
 
-    A group without rows has the moments 0.
+    A group without rows has the moments 0. With `per_person` they are divided by the mass of the group.
 
     >>> from lowcal.guarantees import group_moments
     >>> weight = np.array([0.25, 0.25])
@@ -22,6 +22,8 @@ def by_degree(groups: Sequence[GroupMoments]) -> tuple[FloatArray, IntArray]:
     >>> by_degree([a, b])
     (array([-0.35 , -0.315]), array([1, 1]))
     """
-    table = np.nan_to_num([[float(one.gap(j) * one.mass) for j in range(one.degree)] for one in groups])
+    table = np.nan_to_num(
+        [[float(one.gap(j) * (1.0 if per_person else one.mass)) for j in range(one.degree)] for one in groups]
+    )
     label = np.abs(table).argmax(axis=0)
     return table[label, np.arange(table.shape[1])], label

@@ -25,7 +25,7 @@ def as_markdown(audit: Audit, n: int = 10) -> str:
 
 def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
     label = ["label"] if audit.layout.d > 1 else []
-    heads = ["group", *label, "share", "error", "lower", "upper", "per person", "predictions are"]
+    heads = ["group", *label, "share", "error", "lower", "upper", "per person", "lower", "upper", "predictions are"]
     text = 1 + len(label)
     rules = ["---"] * text + ["---:"] * (len(heads) - text - 1) + ["---"]
     names = brief_names(" ".join(one.subpopulation.split()) for one in shown)
@@ -35,7 +35,7 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
 
 
 def _row(audit: Audit, one: Found, group: str) -> list[str]:
-    sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
+    errors = (*one.interval("violation"), *one.interval("per_person"))
+    sizes = [number(v, digits(audit.tolerance.largest), signed=True) for v in errors]
     label = [marked(one.label, 40)] if audit.layout.d > 1 else []
-    person = number(one.largest_gap.gap, 3, signed=True)
-    return [marked(group), *label, share(one.mass), *sizes, person, words.judged(one)]
+    return [marked(group), *label, share(one.mass), *sizes, words.judged(one)]

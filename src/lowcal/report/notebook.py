@@ -23,7 +23,7 @@ def fragment(audit: Audit, n: int = 10) -> str:
     """Return the verdict, the n worst groups and the notes as an element with its own style."""
     said = words.verdict(audit, name(audit.proof.subpopulation))
     notes = "".join(f"<p><b>Note:</b> {html(shorten(note, 1000))}</p>" for note in audit.notes)
-    title = f"{audit.notion} at alpha {audit.alpha:g}: {words.title(audit).lower()}"
+    title = f"{audit.notion} at {audit.tolerance}: {words.title(audit).lower()}"
     return (
         f'<div class="lowcal-audit"><style>{_STYLE}</style><div class="lowcal-verdict"><p><b>{html(title)}</b></p>'
         f"<p>{said}</p>{notes}</div>{_table(audit, audit.shown(n))}</div>"
@@ -32,7 +32,7 @@ def fragment(audit: Audit, n: int = 10) -> str:
 
 def _table(audit: Audit, shown: tuple[Found, ...]) -> str:
     label = ["Label"] if audit.layout.d > 1 else []
-    heads = ["Group", *label, "Share", "Error", "Lower", "Upper", "Per person"]
+    heads = ["Group", *label, "Share", "Error", "Lower", "Upper", "Per person", "Lower", "Upper"]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     rows = "".join(f"<tr>{_row(audit, one)}</tr>" for one in shown)
     more = len(audit.findings) - len(shown)
@@ -42,7 +42,8 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> str:
 
 
 def _row(audit: Audit, one: Found) -> str:
-    sizes = [number(v, digits(audit.alpha), signed=True) for v in (one.violation, one.lower, one.upper)]
+    errors = (*one.interval("violation"), *one.interval("per_person"))
+    sizes = [number(v, digits(audit.tolerance.largest), signed=True) for v in errors]
     label = f'<td class="lowcal-text">{html(shorten(one.label, 40))}</td>' if audit.layout.d > 1 else ""
-    cells = [share(one.mass), *sizes, number(one.largest_gap.gap, 3, signed=True)]
+    cells = [share(one.mass), *sizes]
     return f'<th scope="row">{name(one.subpopulation)}</th>{label}{"".join(f"<td>{text}</td>" for text in cells)}'

@@ -12,9 +12,12 @@ import numpy as np
 from lowcal.guarantees import describe
 from lowcal.report import charts, words
 from lowcal.report.degrees import by_degree
-from lowcal.report.source import Audit, Found, labels
+from lowcal.report.source import Audit, By, Found, labels
 from lowcal.report.tables import Cell, Column, pairs, table
 from lowcal.report.text import count, digits, html, name, number, several, share, shorten
+
+#: Errors are shown both ways.
+ORDERS: tuple[By, ...] = ("violation", "per_person")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class View:
     @property
     def decimals(self) -> int:
         """Decimals of a violation."""
-        return digits(self.audit.alpha)
+        return digits(self.audit.tolerance.largest)
 
     def earlier(self, group: str) -> Found | None:
         """Return the finding of the earlier audit on a group, if it has one."""
@@ -69,6 +72,11 @@ class View:
     def size(self, value: float, signed: bool = True) -> str:
         """Return a violation as text."""
         return number(value, self.decimals, signed)
+
+    def error(self, one: Found, by: By) -> list[str]:
+        """Return an error and its interval as two cells."""
+        value, lower, upper = one.interval(by)
+        return [self.size(value), f"{self.size(lower)} to {self.size(upper)}"]
 
     def label_column(self) -> list[Column]:
         """Return the column of labels, where there are several."""
@@ -122,7 +130,8 @@ def comparison(view: View) -> str:
     audits = (view.before, view.audit)
     found = [(view.earlier(one.subpopulation), one) for one in view.audit.findings]
     both = [(old, one) for old, one in found if old is not None]
-    less = sum(abs(one.violation) < abs(old.violation) for old, one in both)
+    by = view.audit.by
+    less = sum(abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in both)
     rows = [["Verdict", *(words.title(one) for one in audits)], ["Rows", *(count(one.n_rows) for one in audits)]]
     rows += [
         [html(title), *(html(words.figures(one)[k][1]) for one in audits)]
@@ -139,27 +148,28 @@ def comparison(view: View) -> str:
 def worst(view: View, n: int = 10) -> str:
     """Return the worst groups with their intervals as pictures and as numbers."""
     audit = view.audit
-    shown = audit.shown(n)
+    shown, tolerated, by = audit.shown(n), audit.tolerance.largest, audit.by
     earlier = [view.earlier(one.subpopulation) for one in shown]
-    reach = charts.scale([*shown, *(one for one in earlier if one is not None)], audit.alpha)
+    reach = charts.scale([*shown, *(one for one in earlier if one is not None)], tolerated, by)
     rows = [
         [
             name(one.subpopulation),
             *view.label_cell(one.label),
-            charts.interval(one, old, reach, audit.alpha),
-            view.size(one.violation),
-            f"{view.size(one.lower)} to {view.size(one.upper)}",
-            number(one.largest_gap.gap, 3, signed=True),
+            share(one.mass),
+            charts.interval(one, old, reach, tolerated, by),
+            *view.error(one, "violation"),
+            *view.error(one, "per_person"),
             words.judged(one),
         ]
         for one, old in zip(shown, earlier, strict=True)
     ]
-    columns = [Column("Group", "text"), *view.label_column(), Column(charts.axis(reach, view.decimals), "picture")]
-    columns += [Column("Error"), Column("Interval"), Column("Per person"), Column("Predictions are", "text")]
+    columns = [Column("Group", "text"), *view.label_column(), Column("Share")]
+    columns += [Column(charts.axis(reach, view.decimals), "picture"), Column("Error"), Column("Interval")]
+    columns += [Column("Per person"), Column("Interval"), Column("Predictions are", "text")]
     models = ' <span class="key two">before</span> <span class="key one">after</span>' if view.before else ""
     caption = (
-        f"Errors with {audit.confidence * 100:.4g}% intervals that hold for all groups at once; the shaded band is "
-        f"what is tolerated, ±{audit.alpha:g}.{models}"
+        f"Errors{words.unit(audit)} with {audit.confidence * 100:.4g}% intervals that hold for all groups at once; the "
+        f"shaded band is what is tolerated, ±{tolerated:g}.{models}"
     )
     return _section("worst", "The worst groups", table("worst-table", caption, columns, rows))
 
@@ -176,7 +186,12 @@ def findings(view: View) -> str:
     ]
     columns += [Column("Error"), *([Column("Error before")] if view.before else []), Column("Lower"), Column("Upper")]
     columns += [
-        Column("Per person", hint="mean outcome less mean prediction"),
+        Column("Per person", hint="the error divided by the share of the group"),
+        *([Column("Per person before")] if view.before else []),
+        Column("Per person, lower"),
+        Column("Per person, upper"),
+        Column("Per person, at least", hint="the certified lower limit of the error per person, without its sign"),
+        Column("Mean gap", hint="mean outcome less mean prediction"),
         Column("Chance", hint="what a perfect model shows by chance"),
     ]
     columns += [Column("Beyond zero", "text", "whether the interval excludes 0"), Column("Weight", "text")]
@@ -188,7 +203,7 @@ def findings(view: View) -> str:
 
 def _finding(view: View, k: int, one: Found) -> list[str]:
     old = view.earlier(one.subpopulation)
-    before = [] if view.before is None else [view.size(np.nan if old is None else old.violation)]
+    errors = [cell for by in ORDERS for cell in _error(view, one, old, by)]
     linked = f'<a href="#g{k + 1}">{name(one.subpopulation)}</a>' if k < view.limits.groups else name(one.subpopulation)
     return [
         str(k + 1),
@@ -196,15 +211,20 @@ def _finding(view: View, k: int, one: Found) -> list[str]:
         *view.label_cell(one.label),
         share(one.mass),
         count(one.n_effective),
-        view.size(one.violation),
-        *before,
-        view.size(one.lower),
-        view.size(one.upper),
+        *errors,
+        view.size(one.least_per_person, signed=False),
         number(one.largest_gap.gap, 3, signed=True),
         view.size(one.null_floor, signed=False),
         "yes" if one.is_significant else "no",
         html(shorten(one.weight, 60)),
     ]
+
+
+def _error(view: View, one: Found, old: Found | None, by: By) -> list[str]:
+    """Return an error, that of the earlier audit if there is one, and the limits."""
+    value, *limits = one.interval(by)
+    before = [] if view.before is None else [np.nan if old is None else old.interval(by)[0]]
+    return [view.size(number) for number in (value, *before, *limits)]
 
 
 def heat_map(view: View) -> str:
@@ -216,6 +236,7 @@ def heat_map(view: View) -> str:
     columns += [Column(f"Degree {j + 1}", hint=f"the weight {_power(j)}") for j in range(degree)]
     rows = [[name(one.subpopulation), *_hot(view, one.subpopulation)] for one in shown]
     label = ", for the label where it is largest (in brackets)" if view.is_multiclass else ""
+    times = ", times its share" if audit.by == "violation" else ", per person"
     keys = "".join(
         f'<li><span class="{kind}" aria-hidden="true"></span>{text}</li>'
         for kind, text in (
@@ -229,7 +250,7 @@ def heat_map(view: View) -> str:
         )
     )
     said = (
-        "<p>The mean of prediction<sup>j</sup> &times; (outcome &minus; prediction) over a group, times its share"
+        f"<p>The mean of prediction<sup>j</sup> &times; (outcome &minus; prediction) over a group{times}"
         f"{label}. Degree j + 1 has the power j: degree 1 compares means; degree 2 sees overconfidence, which "
         "means cannot.</p>"
         f'<ul class="legend">{keys}</ul>'
@@ -244,11 +265,12 @@ def _power(j: int) -> str:
 
 def _hot(view: View, group: str) -> list[str | Cell]:
     """Return the cells of one group, a degree each."""
-    values, which = by_degree([moments for moments, _ in view.audit.moments[group]])
+    audit = view.audit
+    values, which = by_degree([moments for moments, _ in audit.moments[group]], audit.by == "per_person")
     return [
         Cell(
             view.size(value) + (f" ({html(shorten(view.labels[a], 20))})" if view.is_multiclass else ""),
-            heat(value, view.audit.alpha),
+            heat(value, audit.tolerance.largest),
         )
         for value, a in zip(values, which, strict=True)
     ]
@@ -311,7 +333,8 @@ def _group(view: View, k: int, one: Found, which: Sequence[int]) -> str:
     inner = "".join(_panel(view, k, one, a) for a in which)
     return (
         f'<details class="group" id="g{k}"{is_open}><summary><h3>{k}. {name(one.subpopulation)}</h3> '
-        f"<span>error {view.size(one.violation)}, {share(one.mass)} of all</span></summary>{inner}</details>"
+        f"<span>error {view.size(one.violation)}, {view.size(one.interval('per_person')[0])} per person, "
+        f"{share(one.mass)} of all</span></summary>{inner}</details>"
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from lowcal.guarantees import GroupMoments
 from lowcal.inputs import Layout
 from lowcal.report.binning import Binned
+from lowcal.tolerances import Tolerance
+
+#: What findings are ranked by: the violation over all rows, or the error per person.
+By = Literal["violation", "per_person"]
 
 
 class Difference(Protocol):
@@ -58,6 +62,15 @@ class Found(Protocol):
         ...
 
     @property
+    def least_per_person(self) -> float:
+        """The certified lower limit of the size of the error per person."""
+        ...
+
+    def interval(self, by: By) -> tuple[float, float, float]:
+        """Return the violation, or the error per person, with its limits."""
+        ...
+
+    @property
     def mass(self) -> float:
         """The share of the population."""
         ...
@@ -88,6 +101,35 @@ class Found(Protocol):
         ...
 
 
+class Extent(Protocol):
+    """The largest error of any subpopulation."""
+
+    @property
+    def error(self) -> float:
+        """That of the sample."""
+        ...
+
+    @property
+    def lower(self) -> float:
+        """The lower limit of the population's."""
+        ...
+
+    @property
+    def upper(self) -> float:
+        """The upper limit of the population's."""
+        ...
+
+    @property
+    def null_floor(self) -> float:
+        """What a perfect model would show by chance."""
+        ...
+
+    @property
+    def detectable(self) -> float:
+        """The smallest one that is detected with 80% power."""
+        ...
+
+
 class Audit(Protocol):
     """An audit: `lowcal.AuditReport`."""
 
@@ -97,8 +139,13 @@ class Audit(Protocol):
         ...
 
     @property
-    def alpha(self) -> float:
-        """The violation that is tolerated."""
+    def tolerance(self) -> Tolerance:
+        """The error that is tolerated."""
+        ...
+
+    @property
+    def by(self) -> By:
+        """What was asked about: violations, or errors per person."""
         ...
 
     @property
@@ -132,33 +179,18 @@ class Audit(Protocol):
         ...
 
     @property
-    def violation(self) -> float:
-        """The largest violation of the sample."""
+    def largest(self) -> Extent:
+        """The largest error, as violation or per person: the one that the verdict is about."""
         ...
 
     @property
-    def certified_lower(self) -> float:
-        """The lower limit of the largest violation."""
-        ...
-
-    @property
-    def certified_alpha(self) -> float:
-        """The upper limit of the largest violation."""
+    def largest_per_person(self) -> Extent:
+        """The largest error per person among groups that are large enough to be judged."""
         ...
 
     @property
     def p_value(self) -> float:
         """The exact test of perfect calibration; nan without one."""
-        ...
-
-    @property
-    def null_floor(self) -> float:
-        """What a perfect model would show by chance."""
-        ...
-
-    @property
-    def detectable(self) -> float:
-        """The smallest violation that is detected with 80% power."""
         ...
 
     @property

@@ -89,6 +89,15 @@ def share(value: float) -> str:
     return f"{value:.1%}"
 
 
+def percent(value: float) -> str:
+    """Return a share as a percentage of two digits, for sentences.
+
+    >>> percent(0.01), percent(0.3249), percent(1.0)
+    ('1%', '32%', '100%')
+    """
+    return f"{100 * value:.2g}%" if value < 0.995 else "100%"
+
+
 def count(value: float) -> str:
     """Return a whole number with commas.
 

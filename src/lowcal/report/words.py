@@ -6,7 +6,7 @@ import re
 from math import isnan
 
 from lowcal.report.source import Audit, Found
-from lowcal.report.text import digits, number, several
+from lowcal.report.text import digits, number, percent, several
 from lowcal.version import __version__
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
@@ -29,22 +29,38 @@ def verdict(audit: Audit, proof: str) -> str:
     in the sentence is from data.
     """
     sure = f"with {audit.confidence * 100:.4g}% confidence"
-    low, high = size(audit, audit.certified_lower), size(audit, audit.certified_alpha)
-    alpha, groups = f"{audit.alpha:g}", several(len(audit.findings), "group")
+    low, high = size(audit, audit.largest.lower), size(audit, audit.largest.upper)
+    per, groups = unit(audit), several(len(audit.findings), "group")
+    tolerated = f"{audit.tolerance.largest:g}{per}"
+    large = f"groups of at least {percent(audit.tolerance.min_share)} of people"
+    if isnan(audit.largest.upper):
+        return f"There are no {large}, and nobody else is judged."
+    where, who = (f"all {large}", f" ({percent(audit.proof.mass)} of people)") if per else (_every(audit), "")
     if audit.verdict == "satisfied":
         return (
-            f"The model's probabilities can be relied on in every one of the {groups} examined: {sure} no group's "
-            f"error exceeds {high}, and up to {alpha} is tolerated."
+            f"The model's probabilities can be relied on in {where}: {sure} no group's error exceeds {high}{per}, and "
+            f"up to {tolerated} is tolerated."
         )
     if audit.verdict == "violated":
         return (
-            f"The model's probabilities are wrong for some groups: {sure} the error of {proof}, where predictions are "
-            f"{side(audit.proof)}, is at least {low}, and up to {alpha} is tolerated; {groups} were examined."
+            f"The model's probabilities are wrong for some groups: {sure} the error of {proof}{who}, where predictions "
+            f"are {side(audit.proof)}, is at least {low}{per}, and up to {tolerated} is tolerated; {groups} were "
+            "examined."
         )
+    whose = f"in {large}" if per else "of a group"
     return (
         f"These {audit.n_rows:,} rows cannot tell whether the model's probabilities are good enough: {sure} the "
-        f"largest error of a group lies between {low} and {high}, and {alpha} is tolerated."
+        f"largest error{per} {whose} lies between {low} and {high}, and {tolerated} is tolerated."
     )
+
+
+def _every(audit: Audit) -> str:
+    return f"every one of the {several(len(audit.findings), 'group')} examined"
+
+
+def unit(audit: Audit) -> str:
+    """Return what an error is measured by, where that is not the whole population."""
+    return "" if audit.by == "violation" else " per person"
 
 
 def side(found: Found) -> str:
@@ -64,33 +80,31 @@ def judged(found: Found) -> str:
 
 
 def size(audit: Audit, value: float) -> str:
-    """Return a violation with as many decimals as the tolerance asks for."""
-    return number(value, digits(audit.alpha))
+    """Return an error with as many decimals as the tolerance asks for."""
+    return number(value, digits(audit.tolerance.largest))
 
 
 def figures(audit: Audit) -> list[tuple[str, str, str]]:
     """Return the key figures: name, value, and what it is."""
-    sure = f"{audit.confidence * 100:.4g}%"
-    between = f"{size(audit, audit.certified_lower)} to {size(audit, audit.certified_alpha)}"
+    sure, one, per = f"{audit.confidence * 100:.4g}%", audit.largest, unit(audit)
+    whose = f"group of at least {percent(audit.tolerance.min_share)} of people"
+    group = whose if per else "group"
+    name = "per_person" if per else "alpha"
+    person = audit.largest_per_person
     found = [
+        (f"Largest error{per} seen", size(audit, one.error), f"of any {group} in these rows, for its worst weight"),
         (
-            "Largest error seen",
-            size(audit, audit.violation),
-            "of any group in these rows, for the weight that shows most",
+            f"Largest error{per} in the population",
+            f"{size(audit, one.lower)} to {size(audit, one.upper)}",
+            f"with {sure} confidence, for all groups at once",
         ),
-        ("Largest error in the population", between, f"with {sure} confidence, for all groups at once"),
-        ("Tolerated", f"{audit.alpha:g}", f"the alpha of {audit.notion}"),
-        (
-            "By chance alone",
-            f"up to {size(audit, audit.null_floor)}",
-            "what a perfect model would show in as many rows",
-        ),
-        (
-            "Smallest detectable error",
-            size(audit, audit.detectable),
-            "in any group, with 80% power",
-        ),
+        ("Tolerated", f"{audit.tolerance.largest:g}{per}", f"the {name} of {audit.notion}"),
+        ("By chance alone", f"up to {size(audit, one.null_floor)}{per}", "what a perfect model would show here"),
+        ("Smallest detectable error", f"{size(audit, one.detectable)}{per}", f"in any {group}, with 80% power"),
     ]
+    if not per:
+        limits = f"{size(audit, person.lower)} to {size(audit, person.upper)}"
+        found.append(("Largest error per person", limits, f"with {sure} confidence, of any {whose}"))
     if not isnan(audit.p_value):
         found.append(("p-value", f"{audit.p_value:.3g}", "of the statement that the model is perfectly calibrated"))
     return found
@@ -111,10 +125,13 @@ def meaning(audit: Audit) -> list[str]:
     said = [
         "A group's error (violation) is the mean, over everyone, of membership × weight × (outcome − prediction). "  # noqa: RUF001
         "Positive: outcomes exceed predictions, which are too low. It counts small groups little; 'per person' is the "
-        f"mean outcome less the mean prediction in the group{where}.",
+        "same divided by the share of the group, the mean over its own people. The mean gap is the mean outcome less "
+        f"the mean prediction in the group{where}.",
         f"The weight says where predictions err: 1 counts all members alike, p{'0' if audit.layout.d == 1 else 'a'} "
         "those with high predictions most. The report shows, for every group, "
         f"{weight} of the whole class of {audit.notion} with the largest error.",
+        "Ranked per person, groups with the largest certified lower limit come first, then those with the largest "
+        "estimate: in small groups, chance alone shows large errors per person.",
         f"Intervals hold for all groups at once with {audit.confidence * 100:.4g}% confidence ({audit.method}), if "
         "these rows were drawn from the population and were not used to fit the model.",
     ]
@@ -123,13 +140,20 @@ def meaning(audit: Audit) -> list[str]:
     return said
 
 
+def _tolerated(audit: Audit) -> list[tuple[str, str]]:
+    tolerance = audit.tolerance
+    if tolerance.per_person is None:
+        return [("Alpha", f"{tolerance.largest:g}")]
+    return [("Tolerated per person", f"{tolerance.largest:g}"), ("Least share judged", percent(tolerance.min_share))]
+
+
 def provenance(audit: Audit) -> list[tuple[str, str]]:
     """Return where the figures come from."""
     classes = "numbers in [0, 1]" if audit.layout.classes is None else ", ".join(str(c) for c in audit.layout.classes)
     worth = f" (worth {audit.n_effective:,.0f} by their weights)" if audit.n_effective < 0.999 * audit.n_rows else ""
     return [
         ("Notion", str(audit.notion)),
-        ("Alpha", f"{audit.alpha:g}"),
+        *_tolerated(audit),
         ("Confidence", f"{audit.confidence * 100:.4g}%"),
         ("Rows", f"{audit.n_rows:,}{worth}"),
         ("Groups", f"{len(audit.findings):,}" + ("" if audit.is_exact else ", some found by a learner")),

@@ -98,9 +98,9 @@ class CodeFamily:
             if len(inside):
                 kept.append((column, self.decode[k].take(inside - starts[k])))
                 taken += inside.tolist()
-        names, depths = (tuple(of[j] for j in taken) for of in (self.names, self.depths or self.names))
         columns, decode = tuple(c for c, _ in kept), tuple(t for _, t in kept)
-        return CodeFamily(names, columns, decode, depths if self.depths else ())
+        depths = tuple(self.depths[j] for j in taken) if self.depths else ()
+        return CodeFamily(tuple(self.names[j] for j in taken), columns, decode, depths)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tables as plain data, each with its code column."""

@@ -154,7 +154,8 @@ class _Tables:
             levels = np.concatenate([e[0] for e in self.entries[k]])
             groups = np.concatenate([e[1] for e in self.entries[k]])
             tables.append(Table(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
-        names, depths = (tuple(one for k in used for one in of[k]) for of in (self.names, self.depths))
+        names = tuple(name for k in used for name in self.names[k])
+        depths = tuple(depth for k in used for depth in self.depths[k])
         return CodeFamily(names, tuple(used), tuple(tables), depths)
 
 
