@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import saved
-from lowcal import InvalidInput, MulticalibratedClassifier, MulticalibratedRegressor, multicalibrate, persistence
+from lowcal import InvalidInput, MulticalibratedClassifier, MulticalibratedRegressor, persistence
+from study import multicalibrate
 
 #: What loading and predicting one document may take beyond what the process holds.
 MOST_MEMORY = 200 << 20

@@ -13,6 +13,7 @@ from lowcal.datasets import make_miscalibrated
 from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
 from lowcal.moments import displacement, moments
 from lowcal.weights import CellIds, Knots, Monomial
+from study import multicalibrate
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def losses(fit, geometry):
 def test_a_gram_matrix_of_few_rows_still_reaches_alpha_and_lowers_the_loss(data, monkeypatch, notion, geometry):
     monkeypatch.setattr(blocks, "GRAM_ROWS", 60)
     options = {"notion": notion, "geometry": geometry, "guard": False}
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, random_state=0, **options)
+    fit = multicalibrate(data.y, data.p, data.X, alpha=0.01, random_state=0, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= fit.bound
     assert np.all(np.diff(losses(fit, geometry)) <= 1e-12)
@@ -37,10 +38,10 @@ def test_a_gram_matrix_of_few_rows_still_reaches_alpha_and_lowers_the_loss(data,
 
 def test_a_subsample_is_drawn_and_its_seed_decides(data, monkeypatch):
     options = {"notion": "multiaccuracy", "alpha": 0.005}
-    every = lowcal.multicalibrate(data.y, data.p, data.X, random_state=0, **options).predictor(data.p, data.X)
+    every = multicalibrate(data.y, data.p, data.X, random_state=0, **options).predictor(data.p, data.X)
     monkeypatch.setattr(blocks, "GRAM_ROWS", 300)
     some, again, other = (
-        lowcal.multicalibrate(data.y, data.p, data.X, random_state=seed, **options).predictor(data.p, data.X)
+        multicalibrate(data.y, data.p, data.X, random_state=seed, **options).predictor(data.p, data.X)
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(some, again)
@@ -52,7 +53,7 @@ def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_FEATURES", 12)
     X = {"p": data.p}
     options = {"subpopulations": lowcal.Thresholds(), "alpha": 0.01, "guard": False}
-    fit = lowcal.multicalibrate(data.y, data.p, X, **options)
+    fit = multicalibrate(data.y, data.p, X, **options)
     assert fit.status == "reached"
     sizes = [len(term.family.names) for update in fit.predictor.updates for term in update.terms]
     assert max(sizes) == 6
@@ -84,7 +85,7 @@ def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch)
     assert 0 < len(chosen) < len(value)
     assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
     assert int(value.argmax()) in blocks._active(learner, value, 2, 100.0)[1]
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.02, geometry="euclidean")
+    fit = multicalibrate(data.y, data.p, data.X, alpha=0.02, geometry="euclidean")
     assert fit.status == "reached"
     assert sum(len(term.family.names) for term in fit.predictor.updates[0].terms) < len(value)
     assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X).largest <= 0.02
@@ -92,7 +93,7 @@ def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch)
 
 def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01, geometry="euclidean")
+    fit = multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01, geometry="euclidean")
     assert fit.status == "reached"
     assert max(len(update.terms) for update in fit.predictor.updates) == 3
     assert lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X, notion="smooth").largest <= 0.01
@@ -126,7 +127,7 @@ def test_what_a_sample_of_rows_says_is_shrunk_by_its_ridge(n_cells):
     ids = np.arange(n) // m % n_cells
     h, g = np.full((n, 1), 1.0 / n), rng.standard_normal((m, n_cells, 1))
     U = np.ones((n, 1)) if n_cells == 1 else CellIds(ids, n_cells)
-    whole, some = (blocks._solve_all(Matrix(C), U, h, g, 0, is_sample) for is_sample in (False, True))
+    whole, some = (blocks.solve_all(Matrix(C), U, h, g, 0, is_sample) for is_sample in (False, True))
     exact = g * m * n_cells
     np.testing.assert_allclose(whole, exact / (1 + blocks.RIDGE), rtol=1e-6)
     np.testing.assert_allclose(some, exact / (1 + m / (n / n_cells)), rtol=1e-6)
@@ -136,7 +137,7 @@ def test_the_ridge_of_a_sample_counts_every_weight_of_every_group():
     n, m = 240, 3
     U = np.column_stack([np.ones(n), np.where(np.arange(n) // m % 2, 1.0, -1.0)])  # orthogonal within each group
     g = np.random.default_rng(0).standard_normal((m, 2, 1))
-    found = blocks._solve_all(Matrix(np.eye(m)[np.arange(n) % m]), U, np.full((n, 1), 1.0 / n), g, 0, True)
+    found = blocks.solve_all(Matrix(np.eye(m)[np.arange(n) % m]), U, np.full((n, 1), 1.0 / n), g, 0, True)
     np.testing.assert_allclose(found, g * m / (1 + 2 * m / n), rtol=1e-6)
 
 
@@ -147,7 +148,7 @@ def test_witnesses_of_a_sample_of_rows_are_shrunk_by_its_ridge(data, monkeypatch
     monkeypatch.setattr(blocks, "solve", lambda problem: seen.append(problem) or solve(problem))
     monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
     options = {"notion": "smooth", "max_updates": 1, "geometry": "euclidean", "guard": False}
-    lowcal.multicalibrate(data.y, data.p, alpha=1e-3, **options)
+    multicalibrate(data.y, data.p, alpha=1e-3, **options)
     assert {(len(problem.g), len(problem.U), problem.ridge) for problem in seen} == {(1, 100, 0.01)}
     assert seen[0].h.sum() == pytest.approx(1.0)
 
@@ -362,7 +363,7 @@ def test_many_intersections_are_reached_in_few_rounds(notion, geometry, monkeypa
     data = make_miscalibrated(6000, n_columns=4, n_levels=5, random_state=5)
     names = [f"g{k}" for k in range(4)]
     options = {"subpopulations": lowcal.Intersections(names), "notion": notion, "alpha": 0.01, "geometry": geometry}
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, guard=False, **options)
+    fit = multicalibrate(data.y, data.p, data.X, guard=False, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= 6
     mended = fit.predictor(data.p, data.X)
@@ -382,7 +383,7 @@ def test_a_new_subsample_is_drawn_in_every_round(data, monkeypatch):
 
     monkeypatch.setattr(blocks, "sample_rows", watch)
     monkeypatch.setattr(blocks, "GRAM_ROWS", 100)
-    lowcal.multicalibrate(data.y, data.p, data.X, notion="multiaccuracy", alpha=0.0005)
+    multicalibrate(data.y, data.p, data.X, notion="multiaccuracy", alpha=0.0005)
     assert len(drawn) >= 2
     assert all(len(rows) < 3000 for rows in drawn)
     assert not np.array_equal(drawn[0], drawn[1])

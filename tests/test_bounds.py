@@ -9,6 +9,7 @@ import pytest
 
 import definition
 import lowcal
+from study import multicalibrate
 
 RUNS = {"notion": "degree-2", "alpha": 0.003}
 
@@ -16,7 +17,7 @@ RUNS = {"notion": "degree-2", "alpha": 0.003}
 def bound(data: definition.World, notion: str, alpha: float, solver: str, **options: object) -> int:
     """Return the announced bound; one update is enough to hear it."""
     X = {"g0": data.X["g0"]}
-    fit = lowcal.multicalibrate(data.y, data.p, X, notion=notion, alpha=alpha, solver=solver, max_updates=1, **options)
+    fit = multicalibrate(data.y, data.p, X, notion=notion, alpha=alpha, solver=solver, max_updates=1, **options)
     return fit.bound
 
 
@@ -69,7 +70,7 @@ def test_own_step_of_first_keeps_a_bound() -> None:
     """The paper's progress 2 eta g - eta^2 B is at least eta beta for steps up to beta / B (spec 4.3)."""
     data = definition.world(300, 2)
     for step in (0.001, 0.005, 0.02):
-        fit = lowcal.multicalibrate(
+        fit = multicalibrate(
             data.y, data.p, {"g0": data.X["g0"], "g1": data.X["g1"]}, alpha=0.02, solver="first", step=step
         )
         assert fit.status == "reached"
@@ -86,7 +87,7 @@ def test_own_step_of_first_keeps_a_bound() -> None:
 def test_every_update_makes_the_progress_that_the_bound_counts_on(solver: str, classes: int, step: float) -> None:
     """phi falls by g^2 / B for worst and block (times nu (2 - nu)), by 3 beta^2 / (4 d) for first."""
     data = definition.world(300, classes)
-    fit = lowcal.multicalibrate(
+    fit = multicalibrate(
         data.y,
         data.p,
         {"g0": data.X["g0"], "g1": data.X["g1"]},
@@ -130,7 +131,7 @@ def large() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_rounds_on_28_groups(large: tuple[np.ndarray, ...], solver: str, most: int, geometry: str) -> None:
     y, p, C = large
     assert C.shape[1] == 27  # and everyone
-    fit = lowcal.multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, geometry=geometry, **RUNS)
+    fit = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, geometry=geometry, **RUNS)
     assert fit.status == "reached"
     assert 1 <= fit.n_updates <= most <= fit.bound
     everyone = np.column_stack([np.ones(len(y)), C])
@@ -141,7 +142,7 @@ def test_rounds_on_28_groups(large: tuple[np.ndarray, ...], solver: str, most: i
 @pytest.mark.parametrize("step", [0.5, 0.1, "newton"])
 def test_shrinkage_and_newton_keep_their_bounds(large: tuple[np.ndarray, ...], solver: str, step: object) -> None:
     y, p, C = (part[:4000] for part in large)
-    fit = lowcal.multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, step=step, **RUNS)
+    fit = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, step=step, **RUNS)
     assert fit.status == "reached"
     share = 1.0 if step == "newton" else step * (2 - step)
     assert fit.n_updates <= fit.bound == int(definition.brier(y, p) / (share * 0.003**2))
@@ -149,14 +150,14 @@ def test_shrinkage_and_newton_keep_their_bounds(large: tuple[np.ndarray, ...], s
     drop = definition.brier(y, p) - fit.history[-1].brier
     assert fit.n_updates <= drop / (share * 0.003**2)
     # a smaller share takes more rounds
-    line_search = lowcal.multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, **RUNS)
+    line_search = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, **RUNS)
     assert fit.n_updates >= line_search.n_updates - (step == "newton") * line_search.n_updates // 2
 
 
 def test_first_on_28_groups_takes_about_as_many_as_the_prototype(large: tuple[np.ndarray, ...]) -> None:
     """Spec 4.4 measured 72 updates at alpha = 0.01 with the largest violation first; the first one takes more."""
     y, p, C = large
-    fit = lowcal.multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver="first", alpha=0.01)
+    fit = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver="first", alpha=0.01)
     assert fit.status == "reached"
     assert 30 <= fit.n_updates <= 300
     assert fit.bound == 80_000

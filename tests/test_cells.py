@@ -21,6 +21,7 @@ from lowcal.engines.reference import Codes, Table
 from lowcal.errors import FitInterrupted
 from lowcal.simplex import TIE
 from lowcal.solvers import Problem, Step, cells_of
+from study import multicalibrate
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -338,7 +339,7 @@ def fit_both(monkeypatch: pytest.MonkeyPatch, data: World, **options: object) ->
     found = []
     for few in (1, 10**9):
         monkeypatch.setattr(solvers, "FEW_ROWS", few)
-        found.append(lowcal.multicalibrate(data.y, data.p, data.X, **options))
+        found.append(multicalibrate(data.y, data.p, data.X, **options))
     return found[0], found[1]
 
 
@@ -437,7 +438,7 @@ def test_a_large_fit_uses_cells_unasked(monkeypatch) -> None:
     monkeypatch.setattr(Cells, "of", classmethod(lambda cls, *a: made.append(of(cls, *a)) or made[-1]))
     data = world(1, 1 << 13, "spread")
     options = {"subpopulations": CLASSES["groups"], "solver": "first", "alpha": 0.03}
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, **options)
+    fit = multicalibrate(data.y, data.p, data.X, **options)
     assert fit.status == "reached"
     assert [len(cells.starts) for cells in made] == [6]
     assert fit.predictor.updates[0] is fit.predictor.updates[1], "equal updates are one object"

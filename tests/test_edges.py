@@ -16,6 +16,7 @@ from lowcal.subpopulations import Everyone
 from lowcal.subpopulations.groups import cover
 from lowcal.updates import Term, Update
 from lowcal.weights import Cell, Points, evaluate, n_cells, occupied_cells
+from study import multicalibrate
 
 Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
 
@@ -38,7 +39,7 @@ Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
 )
 def test_odd_options_are_refused_in_a_sentence(options, message):
     with pytest.raises(InvalidInput, match=message):
-        lowcal.multicalibrate(Y, P, **options)
+        multicalibrate(Y, P, **options)
 
 
 def test_a_width_or_degree_that_is_no_number():
@@ -49,7 +50,7 @@ def test_a_width_or_degree_that_is_no_number():
 
 
 def test_a_tolerance_beyond_all_counting_has_a_bound():
-    fit = lowcal.multicalibrate(Y, P, alpha=1e-300, max_updates=2)
+    fit = multicalibrate(Y, P, alpha=1e-300, max_updates=2)
     assert fit.bound > 10**18
 
 
@@ -59,7 +60,7 @@ def test_a_solver_that_can_not_move_ends_and_says_so(solver, monkeypatch):
     from lowcal import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: 0.0)
-    fit = lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean")
+    fit = multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean")
     assert fit.status == "stalled"
     assert fit.n_updates == 0
     assert "no step lowers the loss" in str(fit)
@@ -70,7 +71,7 @@ def test_a_step_that_would_raise_the_loss_is_not_taken(solver, monkeypatch):
     from lowcal import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: -1.0)
-    assert lowcal.multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean").n_updates == 0
+    assert multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean").n_updates == 0
 
 
 def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeypatch):
@@ -83,7 +84,7 @@ def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeyp
 
     monkeypatch.setattr(solvers, "block_terms", feeble)
     data = lowcal.datasets.make_miscalibrated(1000, random_state=0)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, solver="block", geometry="euclidean")
+    fit = multicalibrate(data.y, data.p, data.X, alpha=0.01, solver="block", geometry="euclidean")
     assert fit.status == "reached"
     assert fit.n_updates > 1
     assert all(len(update.terms[0].family.names) == 1 for update in fit.predictor.updates)
@@ -154,16 +155,16 @@ def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(mo
 
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
     options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012, "guard": False}
-    whole = lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", **options)
+    whole = multicalibrate(data.y, data.p, data.X, solver="worst", **options)
     assert whole.status == "reached"
     cut = [
-        lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
+        multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
         for n in range(1, whole.n_updates)
     ]
     assert {fit.status.value for fit in cut} == {"limit"}
     monkeypatch.setattr(runs, "explore", lambda *_: False)
     hasty = [
-        lowcal.multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
+        multicalibrate(data.y, data.p, data.X, solver="worst", max_updates=n, **options)
         for n in range(1, whole.n_updates)
     ]
     assert "reached" in {fit.status.value for fit in hasty}  # without the question the claim would be false
@@ -173,7 +174,7 @@ def test_a_row_of_a_pandas_frame_is_a_row():
     pd = pytest.importorskip("pandas")
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
     frame = pd.DataFrame(data.X)
-    predictor = lowcal.multicalibrate(data.y, data.p, frame, alpha=0.005).predictor
+    predictor = multicalibrate(data.y, data.p, frame, alpha=0.005).predictor
     assert predictor.one(data.p[3], frame.iloc[3]) == predictor.one(data.p[3], frame.iloc[3].to_dict())
     with pytest.raises(lowcal.errors.MissingColumn, match="no value for the column 'g0'"):
         predictor.one(data.p[3], frame.iloc[3].drop("g0"))
@@ -181,7 +182,7 @@ def test_a_row_of_a_pandas_frame_is_a_row():
 
 def test_an_account_beyond_floats_is_itself_when_served_and_saved(tmp_path):
     accounts, y = 2**53 + np.arange(400) % 2, np.arange(400) % 2
-    fit = lowcal.multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
+    fit = multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
     lowcal.save(fit.predictor, tmp_path / "m.json")
     for predictor in (fit.predictor, lowcal.load(tmp_path / "m.json")):
         first, second = predictor(np.full(2, 0.5), {"account": accounts[:2]})
@@ -203,7 +204,7 @@ def test_names_that_would_steer_a_terminal_are_spelled_out():
     p = np.full(602, 0.5)
     data = {"g": g, f"h{steering}": np.array([f"{k}" for k in range(602)], dtype=object)}
     report = lowcal.audit(y, p, data, subpopulations=lowcal.Groups())
-    fit = lowcal.multicalibrate(y, p, data, subpopulations=lowcal.Groups())
+    fit = multicalibrate(y, p, data, subpopulations=lowcal.Groups())
     texts = [str(report), *report.notes, report.guarantees(), *map(str, report.findings), str(fit)]
     texts += [str(update) for update in fit.predictor.updates]
     texts += [report.to_markdown(), str(report.pages(f"g={steering}")[0])]
@@ -239,7 +240,7 @@ def test_a_window_with_one_class_is_audited_where_the_classes_are_named(n_classe
     assert found.violation == pytest.approx(expected)
     assert lowcal.measure(y, p, {"g": g}, **options).largest == pytest.approx(report.violation)
     with pytest.raises(InvalidInput, match="one class only"):
-        lowcal.multicalibrate(y, p, {"g": g}, classes=names)
+        multicalibrate(y, p, {"g": g}, classes=names)
 
 
 def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):

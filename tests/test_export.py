@@ -31,6 +31,7 @@ from lowcal.inputs import Layout
 from lowcal.subpopulations.features import learn_features
 from lowcal.updates import Predictor, Term, Update
 from lowcal.weights import Cell, Knots, Monomial, Points
+from study import multicalibrate
 
 onnx = pytest.importorskip("onnx", reason="to_onnx needs the extra [onnx]")
 ort = pytest.importorskip("onnxruntime", reason="graphs are run by onnxruntime, in the extra [onnx]")
@@ -43,6 +44,7 @@ WAYS = (
     ("block", "euclidean"),
     ("block", "mirror"),
 )
+
 CLASSES = {
     "groups": lowcal.Groups(min_mass=0),
     "intersections": lowcal.Intersections(["city", "level", "member", "age"], depth=3, n_bins=3, min_mass=2),
@@ -149,7 +151,7 @@ def fresh(n_classes: int, n: int = 300) -> World:
 def fit(data: World, kind: str, notion: str, way: tuple[str, str], **options) -> lowcal.Fit:
     solver, geometry = way
     options = {"max_updates": 2, "guard": False, "alpha": 0.005, **options}
-    return lowcal.multicalibrate(
+    return multicalibrate(
         data.y, data.p, data.X, subpopulations=CLASSES[kind], notion=notion, solver=solver, geometry=geometry, **options
     )
 
@@ -214,7 +216,7 @@ def test_fits_to_predictions_of_zero_and_one(n_classes, geometry):
 def test_smooth_weights_of_several_classes():
     """The last weights are functions through points: those of single coordinates no longer show a violation."""
     data, new = world(60, 3, seed=0), fresh(3)
-    made = lowcal.multicalibrate(
+    made = multicalibrate(
         data.y,
         data.p,
         data.X,
@@ -238,7 +240,7 @@ def test_ten_thousand_unseen_rows(n_classes, notion, geometry):
         + lowcal.Groups(["age", "code"])
         + lowcal.Trees(n_trees=3, geometry=geometry)
     )
-    made = lowcal.multicalibrate(
+    made = multicalibrate(
         data.y, data.p, data.X, subpopulations=kind, notion=notion, geometry=geometry, alpha=0.002, max_updates=3
     )
     assert sum(v == "Bern" for v in new.X["city"]) > 500
@@ -282,7 +284,7 @@ def test_random_tables_with_anything_in_them(fitted, new, kind, way, random):
     y = np.array([random.random() < 0.5 for _ in fitted], dtype=int)
     y[:2] = 0, 1
     p, p_new = (np.array([row[3] for row in rows]) for rows in (fitted, new))
-    made = lowcal.multicalibrate(
+    made = multicalibrate(
         y, p, X, subpopulations=ANYTHING[kind], solver=way[0], geometry=way[1], alpha=0.01, max_updates=3
     )
     agree(made.predictor, p_new, X_new, missing="<none>")
@@ -299,7 +301,7 @@ def test_memberships_of_a_bare_array_are_one_matrix(is_packed, notion):
     if is_packed:
         C, new = C.round(), new.round()
     y, p = (rng.random(400) < 0.3).astype(int), rng.random(400)
-    predictor = lowcal.multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), notion=notion).predictor
+    predictor = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), notion=notion).predictor
     assert [port.name for port in session(to_onnx(predictor)).get_inputs()] == ["p", "X"]
     agree(predictor, p, new)
     columns = {f"x{j}": new[:, j] for j in range(11)}
@@ -310,7 +312,7 @@ def test_named_memberships_are_inputs_of_their_own_unless_a_matrix_is_wanted():
     rng = np.random.default_rng(0)
     X = {"young": rng.random(400) < 0.5, "rich": rng.random(400)}
     y, p = (rng.random(400) < 0.3).astype(int), rng.random(400)
-    predictor = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Memberships()).predictor
+    predictor = multicalibrate(y, p, X, subpopulations=lowcal.Memberships()).predictor
     agree(predictor, p, X)
     run = session(to_onnx(predictor, matrix=True))
     (served,) = run.run(None, {"p": p, "X": np.column_stack([X[name] for name in predictor.columns]).astype(float)})
@@ -320,9 +322,7 @@ def test_named_memberships_are_inputs_of_their_own_unless_a_matrix_is_wanted():
 def test_private_groups():
     data, new = world(3000, 3, seed=4), fresh(3)
     private = lowcal.Private(lowcal.Intersections(["city", "member"]), epsilon=5.0)
-    made = lowcal.multicalibrate(
-        data.y, data.p, data.X, subpopulations=private, notion="full-0.5", alpha=0.2, random_state=0
-    )
+    made = multicalibrate(data.y, data.p, data.X, subpopulations=private, notion="full-0.5", alpha=0.2, random_state=0)
     assert len(made.predictor) >= 1
     agree(made.predictor, new.p, new.X)
     assert metadata(to_onnx(made))["alpha"] == "0.2"
@@ -339,7 +339,7 @@ def test_many_thresholds_are_found_by_halving():
     rng = np.random.default_rng(0)
     X = {"t": np.append(rng.normal(size=999), np.nan)}
     y, p = (rng.random(1000) < 1 / (1 + np.exp(-X["t"]))).astype(int), np.full(1000, 0.5)
-    predictor = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Thresholds(min_mass=10), alpha=0.001).predictor
+    predictor = multicalibrate(y, p, X, subpopulations=lowcal.Thresholds(min_mass=10), alpha=0.001).predictor
     new = {"t": np.concatenate([X["t"], rng.normal(size=500), [np.inf, -np.inf, np.nan]])}
     agree(predictor, rng.random(len(new["t"])), new, atol=1e-12)
 
@@ -565,7 +565,7 @@ def test_certain_predictions(geometry, d):
 
 def test_a_population_without_columns():
     y, p = np.array([0, 1] * 50), np.full(100, 0.9)
-    predictor = lowcal.multicalibrate(y, p, alpha=0.01).predictor
+    predictor = multicalibrate(y, p, alpha=0.01).predictor
     assert len(predictor) >= 1
     np.testing.assert_allclose(serve(predictor, p, {}), predictor(p), rtol=0, atol=1e-14)
 
@@ -574,7 +574,7 @@ def test_a_column_whose_categories_are_all_rare_still_tells_who_is_missing():
     rng = np.random.default_rng(0)
     ids = np.array([None if k % 4 == 0 else f"person {k}" for k in range(400)], dtype=object)
     y = np.where(np.arange(400) % 4 == 0, rng.random(400) < 0.9, rng.random(400) < 0.2).astype(int)
-    predictor = lowcal.multicalibrate(y, np.full(400, 0.5), {"id": ids}, subpopulations=lowcal.Groups()).predictor
+    predictor = multicalibrate(y, np.full(400, 0.5), {"id": ids}, subpopulations=lowcal.Groups()).predictor
     agree(predictor, np.full(3, 0.5), {"id": np.array([None, "person 1", "stranger"], dtype=object)})
 
 
@@ -584,7 +584,7 @@ def test_one_part_of_a_union_may_know_none_of_a_columns_numbers():
     X = {"n": np.array([np.nan, np.nan, 1.0, 2.0, 3.0] * 40)}
     y = (rng.random(200) < np.where(np.isnan(X["n"]), 0.8, 0.1 * np.nan_to_num(X["n"]))).astype(int)
     either = lowcal.Groups(min_mass=60) + lowcal.Trees(min_mass=5)
-    predictor = lowcal.multicalibrate(y, np.full(200, 0.4), X, subpopulations=either, alpha=0.001).predictor
+    predictor = multicalibrate(y, np.full(200, 0.4), X, subpopulations=either, alpha=0.001).predictor
     assert any("n is missing" in t.family.names for update in predictor.updates for t in update.terms)
     agree(predictor, np.full(5, 0.4), {"n": np.array([np.nan, 1.0, 2.0, 3.0, 4.0])})
 
@@ -628,7 +628,7 @@ def test_columns_may_have_any_name():
     rng = np.random.default_rng(0)
     X = {name: rng.choice(np.array(["a", "b", None], dtype=object), 300) for name in ODD}
     y, p = (rng.random(300) < 0.5).astype(int), rng.random(300)
-    predictor = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(min_mass=0), alpha=0.001).predictor
+    predictor = multicalibrate(y, p, X, subpopulations=lowcal.Groups(min_mass=0), alpha=0.001).predictor
     model = to_onnx(predictor)
     names = [port.name for port in model.graph.input]
     assert len(set(names)) == len(names) == len(ODD) + 1
@@ -652,7 +652,7 @@ def metadata(model) -> dict[str, str]:
 def test_metadata_say_what_it_is():
     data = small(3)
     labels = np.array(["red", "green", "blue"])[data.y]
-    made = lowcal.multicalibrate(
+    made = multicalibrate(
         labels, data.p, {"p": data.X["city"]}, subpopulations=CLASSES["groups"], alpha=0.02, max_updates=2
     )
     found = metadata(to_onnx(made, missing="?"))
@@ -686,11 +686,11 @@ def test_groups_are_tables_not_nodes():
     rng = np.random.default_rng(0)
     X = {f"g{j}": np.array(list("abcdefghij"))[rng.integers(0, 10, 3000)] for j in range(10)}
     y, p = (rng.random(3000) < 0.5).astype(int), rng.random(3000)
-    block = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=1e-4, guard=False)
+    block = multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=1e-4, guard=False)
     model = to_onnx(block)
     assert len(model.graph.node) <= 60 + 40 * len(block.predictor)
     assert model.ByteSize() <= 20_000 + 60_000 * len(block.predictor)
-    first = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=0.01, solver="first", max_updates=300)
+    first = multicalibrate(y, p, X, subpopulations=lowcal.Groups(), alpha=0.01, solver="first", max_updates=300)
     model = to_onnx(first)
     assert len(first.predictor) >= 100
     assert len(model.graph.node) <= 500 + 5 * len(first.predictor)
@@ -811,14 +811,14 @@ def test_without_onnx_the_extra_is_named(monkeypatch):
 def test_foreign_regressors_are_refused_with_what_is_possible():
     X, y = numbers(2)
     regressor = lowcal.Regressor(DecisionTreeRegressor(max_depth=2))
-    made = lowcal.multicalibrate(y, np.full(400, 0.5), X, subpopulations=regressor, max_updates=1)
+    made = multicalibrate(y, np.full(400, 0.5), X, subpopulations=regressor, max_updates=1)
     with pytest.raises(InvalidInput, match=r"Regressor\(DecisionTreeRegressor.*Trees\(n_trees=25\) or Linear"):
         to_onnx(made)
 
 
 def test_categories_that_no_double_equals_are_refused():
     accounts, y = 2**53 + np.arange(400) % 2, np.arange(400) % 2
-    fit = lowcal.multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
+    fit = multicalibrate(y, np.full(400, 0.5), {"account": accounts}, subpopulations=lowcal.Groups())
     with pytest.raises(InvalidInput, match=rf"'account' has the category {2**53 + 1}.* Make the column text"):
         to_onnx(fit.predictor)
 
@@ -846,7 +846,7 @@ def test_classes_and_weights_that_are_not_lowcals_are_refused():
 def test_what_stands_for_missing_must_not_be_a_category():
     data = small(2)
     X = {"city": np.array(["", "Rome"], dtype=object)[np.arange(120) % 2]}
-    predictor = lowcal.multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
+    predictor = multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
     with pytest.raises(InvalidInput, match=r"'city' has the category ''.*missing='<missing>'"):
         to_onnx(predictor)
     agree(predictor, data.p, {"city": [None, "", "Rome", "Bern"] * 30}, missing="<missing>")
@@ -857,7 +857,7 @@ def test_what_stands_for_missing_must_not_be_a_category():
 def test_text_and_numbers_that_look_alike_are_refused():
     data = small(2)
     X = {"code": np.array(["1", 1], dtype=object)[np.arange(120) % 2]}
-    predictor = lowcal.multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
+    predictor = multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
     with pytest.raises(InvalidInput, match=r"the number 1 and the text '1'"):
         to_onnx(predictor)
 
@@ -867,7 +867,7 @@ def test_text_that_is_no_unicode_is_refused(place):
     data = small(2)
     bad = "half \ud800"
     X = {bad if place == "column" else "c": np.array([bad if place == "category" else "a", "b"] * 60, dtype=object)}
-    predictor = lowcal.multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
+    predictor = multicalibrate(data.y, data.p, X, subpopulations=CLASSES["groups"], alpha=0.001).predictor
     with pytest.raises(InvalidInput, match=r"not valid Unicode"):
         to_onnx(predictor)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import definition
 import lowcal
+from study import multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
 WAYS = (
@@ -18,6 +19,7 @@ WAYS = (
     ("block", "euclidean"),
     ("block", "mirror"),
 )
+
 KINDS = {
     "groups": lowcal.Groups(["g0", "g1"], min_mass=0),
     "bins": lowcal.Groups(n_bins=4, min_mass=0),
@@ -43,7 +45,7 @@ def fit(
 ) -> lowcal.Fit:
     """Fit on some rows; few updates, so that rounding can't grow along a long run."""
     rows = np.arange(len(data.y)) if rows is None else rows
-    return lowcal.multicalibrate(
+    return multicalibrate(
         data.y[rows],
         data.p[rows],
         take(data.X, rows),
@@ -80,7 +82,7 @@ def test_doubled_rows_are_doubled_weights(
     data: definition.World, notion: str, way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for the shrunk step in log odds, to which two rows say more than one of weight 2."""
-    monkeypatch.setattr("lowcal.blocks.MOST_BENT", 0)
+    monkeypatch.setattr("lowcal.solvers.is_shrunk", lambda problem: False)
     if notion == "smooth" and data.p.ndim == 2:
         way = ("block", "euclidean") if way[0] == "worst" else way  # the best of all weights need not be unique there
     twice = np.random.default_rng(0).random(160) < 0.4
@@ -179,8 +181,8 @@ def test_relabelling_permutes_columns_for_algorithm_1() -> None:
     """Its order of labels is the order of columns, so only what it guarantees is invariant."""
     data = definition.world(160, 3, seed=4)
     order = np.array([2, 0, 1])
-    a = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.05, solver="first", subpopulations=KINDS["groups"])
-    b = lowcal.multicalibrate(
+    a = multicalibrate(data.y, data.p, data.X, alpha=0.05, solver="first", subpopulations=KINDS["groups"])
+    b = multicalibrate(
         np.argsort(order)[data.y], data.p[:, order], data.X, alpha=0.05, solver="first", subpopulations=KINDS["groups"]
     )
     assert a.status == b.status == "reached"
@@ -224,10 +226,10 @@ def test_a_column_given_twice_changes_nothing(
 
     The step in log odds is shrunk far more, and copies are shrunk less: that step is left out.
     """
-    monkeypatch.setattr("lowcal.blocks.MOST_BENT", 0)
+    monkeypatch.setattr("lowcal.solvers.is_shrunk", lambda problem: False)
 
     def mended(C: np.ndarray) -> np.ndarray:
-        run = lowcal.multicalibrate(
+        run = multicalibrate(
             data.y,
             data.p,
             C,
@@ -251,11 +253,11 @@ def test_memberships_in_any_form_are_the_same(data: definition.World) -> None:
     X = {name: data.X[name] for name in ("g0", "g1")}
     C = definition.groups(X)[1][:, 1:]
     options = {"alpha": 0.005, "solver": "worst", "max_updates": 12}
-    by_name = lowcal.multicalibrate(data.y, data.p, X, subpopulations=lowcal.Groups(min_mass=0), **options)
+    by_name = multicalibrate(data.y, data.p, X, subpopulations=lowcal.Groups(min_mass=0), **options)
     expected = by_name.predictor(data.p, X)
     nearly = np.clip(C, 1e-15, 1)
     for form in (C, C.astype(bool), sparse.csr_matrix(C), sparse.csc_array(C), nearly):
-        run = lowcal.multicalibrate(data.y, data.p, form, subpopulations=lowcal.Memberships(min_mass=0), **options)
+        run = multicalibrate(data.y, data.p, form, subpopulations=lowcal.Memberships(min_mass=0), **options)
         assert run.n_updates == by_name.n_updates
         np.testing.assert_allclose(run.predictor(data.p, form), expected, rtol=0, atol=1e-11)
 
@@ -269,7 +271,7 @@ def test_backends_agree(kind: str) -> None:
     table = lowcal.datasets.base.Dataset(columns, source.y, source.p)
     expected = None
     for X in (columns, *(table.to(backend).X for backend in ("pandas", "polars", "pyarrow"))):
-        run = lowcal.multicalibrate(
+        run = multicalibrate(
             source.y,
             source.p,
             X,
@@ -291,7 +293,7 @@ def test_names_of_columns_do_not_matter_but_their_values_do(data: definition.Wor
     renamed = {"first": data.X["g0"], "second": np.where(data.X["g1"] == "u", "zz", data.X["g1"])}
     plain = {"first": data.X["g0"], "second": data.X["g1"]}
     a, b = (
-        lowcal.multicalibrate(data.y, data.p, X, subpopulations=lowcal.Groups(min_mass=0), alpha=0.01)
+        multicalibrate(data.y, data.p, X, subpopulations=lowcal.Groups(min_mass=0), alpha=0.01)
         for X in (plain, renamed)
     )
     np.testing.assert_allclose(a.predictor(data.p, plain), b.predictor(data.p, renamed), rtol=0, atol=1e-9)

@@ -11,6 +11,7 @@ import definition
 import lowcal
 from lowcal.frames import Table
 from lowcal.weights import LogOdds, Monomial
+from study import multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
 CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")
@@ -21,6 +22,7 @@ SOLVERS = (
     ("block", "euclidean"),
     ("block", "mirror"),
 )
+
 OUTCOMES = {"binary": (2, False), "3 classes": (3, False), "4 classes": (4, False), "bounded": (2, True)}
 
 
@@ -74,7 +76,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
     notion = f"full-{0.5 if multi else 0.25}" if notion == "full" else notion
     alpha = alpha_for(notion.split("-0")[0], outcome, solver)
     slow = solver == "first" and multi and notion == "smooth"  # its basis must run at alpha / (2 N)
-    fit = lowcal.multicalibrate(
+    fit = multicalibrate(
         data.y,
         data.p,
         X,
@@ -158,7 +160,7 @@ def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> N
     X = {name: data.X[name] for name in ("g0", "g1")}
     names, C = definition.groups(X)
     who = dict(zip(names, C.T, strict=True))
-    fit = lowcal.multicalibrate(
+    fit = multicalibrate(
         data.y,
         data.p,
         X,

@@ -13,6 +13,7 @@ import definition
 import lowcal
 from lowcal import Groups, InvalidInput, Linear, Memberships, Trees
 from lowcal.sampling import Private, certify_reuse, fresh, fresh_stream, reuse_deviation
+from study import multicalibrate
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def test_a_reused_sample_deviates_no_more_than_stated(seed: int) -> None:
     world = population(seed)
     n, alpha = 20_000, 0.03
     y, p, X = world.draw(n, np.random.default_rng(seed))
-    fit = lowcal.multicalibrate(y, p, X, subpopulations=Groups(min_mass=0), alpha=alpha, solver="first", step=alpha)
+    fit = multicalibrate(y, p, X, subpopulations=Groups(min_mass=0), alpha=alpha, solver="first", step=alpha)
     statement = certify_reuse(fit, n, 5, step=alpha)
     assert fit.n_updates >= 1
     T, N = max(fit.n_updates, 1), 2 * 5 * 2
@@ -250,8 +251,8 @@ def test_a_large_sample_certifies_alpha() -> None:
     world = population(0)
     n = 400_000
     y, p, X = world.draw(n, np.random.default_rng(0))
-    fit = lowcal.multicalibrate(y, p, X, alpha=0.05, solver="first", step=0.05)
-    fit = lowcal.multicalibrate(y, p, X, alpha=0.1, solver="first", step=0.1) if fit.n_updates > 30 else fit
+    fit = multicalibrate(y, p, X, alpha=0.05, solver="first", step=0.05)
+    fit = multicalibrate(y, p, X, alpha=0.1, solver="first", step=0.1) if fit.n_updates > 30 else fit
     statement = certify_reuse(fit, n, 5, step=fit.alpha)
     assert statement.bound < 2 * fit.alpha
     wide = certify_reuse(fit, 10**9, 5, step=fit.alpha)
@@ -264,7 +265,7 @@ def test_halved_steps_are_counted_on_the_simplex() -> None:
     world = population(3, 3)
     n, alpha = 3_000, 0.06
     y, p, X = world.draw(n, np.random.default_rng(2))
-    fit = lowcal.multicalibrate(y, p, X, subpopulations=Groups(min_mass=0), alpha=alpha, solver="first")
+    fit = multicalibrate(y, p, X, subpopulations=Groups(min_mass=0), alpha=alpha, solver="first")
     sizes = {float(np.abs(t.theta).max()) for u in fit.predictor.updates for t in u.terms}
     assert sorted(sizes) == pytest.approx([alpha / 18, alpha / 12, alpha / 6])
     statement = certify_reuse(fit, n, 5)
@@ -279,14 +280,14 @@ def refused_fits() -> list[tuple[str, lowcal.Fit, str]]:
     y, p, X = world.draw(3_000, np.random.default_rng(0))
     fits = []
     for solver, step in (("worst", None), ("worst", "newton"), ("block", None)):
-        fit = lowcal.multicalibrate(y, p, X, alpha=0.02, solver=solver, step=step)
+        fit = multicalibrate(y, p, X, alpha=0.02, solver=solver, step=step)
         fits.append((f"{solver} {step}", fit, "come from a continuum"))
-    mirror = lowcal.multicalibrate(y, p, X, alpha=0.02, solver="worst", geometry="mirror")
-    own = lowcal.multicalibrate(y, p, X, alpha=0.02, solver="first", step=0.013)
-    learned = lowcal.multicalibrate(y, p, X, alpha=0.02, solver="first", subpopulations=Trees(max_depth=1))
-    noise = lowcal.multicalibrate(y, p, X, alpha=1e-4, solver="first", step=1e-4, max_updates=2, stop_at_noise=True)
-    private = lowcal.multicalibrate(y, p, X, alpha=0.2, subpopulations=Private(Groups(), epsilon=1.0))
-    smooth = lowcal.multicalibrate(y, p, X, alpha=0.1, notion="smooth", solver="first")
+    mirror = multicalibrate(y, p, X, alpha=0.02, solver="worst", geometry="mirror")
+    own = multicalibrate(y, p, X, alpha=0.02, solver="first", step=0.013)
+    learned = multicalibrate(y, p, X, alpha=0.02, solver="first", subpopulations=Trees(max_depth=1))
+    noise = multicalibrate(y, p, X, alpha=1e-4, solver="first", step=1e-4, max_updates=2, stop_at_noise=True)
+    private = multicalibrate(y, p, X, alpha=0.2, subpopulations=Private(Groups(), epsilon=1.0))
+    smooth = multicalibrate(y, p, X, alpha=0.1, notion="smooth", solver="first")
     return [
         *fits,
         ("mirror", mirror, "come from a continuum"),
@@ -308,7 +309,7 @@ def test_fits_that_are_not_among_few_are_refused() -> None:
 
 def test_nothing_was_done_and_nothing_is_paid_but_the_pairs() -> None:
     y = np.r_[np.ones(500), np.zeros(500)].astype(int)
-    fit = lowcal.multicalibrate(y, np.full(1000, 0.5), {"a": np.zeros(1000, dtype=int)}, alpha=0.1, solver="first")
+    fit = multicalibrate(y, np.full(1000, 0.5), {"a": np.zeros(1000, dtype=int)}, alpha=0.1, solver="first")
     assert fit.n_updates == 0
     statement = certify_reuse(fit, 1000, 2)
     assert statement.deviation == pytest.approx(sqrt(2 * (2 * log(8) + log(40) + log(2)) / 1000))
@@ -362,7 +363,7 @@ def test_memberships_and_bounded_outcomes() -> None:
 def test_certify_checks_its_numbers() -> None:
     world = population(0)
     y, p, X = world.draw(500, np.random.default_rng(0))
-    fit = lowcal.multicalibrate(y, p, X, alpha=0.1, solver="first")
+    fit = multicalibrate(y, p, X, alpha=0.1, solver="first")
     for options, words in (((0, 5), "n_rows"), ((500, 0), "n_subpopulations")):
         with pytest.raises(InvalidInput, match=words):
             certify_reuse(fit, *options)

@@ -19,6 +19,7 @@ from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked,
 from lowcal.frames import Table as Frame
 from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
+from study import multicalibrate
 
 
 # ------------------------------------------------------------------------------------------------- many classes
@@ -181,7 +182,7 @@ def test_many_classes_reach_alpha(geometry: str) -> None:
     members = learner.design().dense()
     np.testing.assert_allclose(found.moments, np.einsum("nc,ns,na->csa", members, U, hot - p) / len(p), atol=1e-12)
     options = {"subpopulations": lowcal.Groups(min_mass=0), "alpha": 0.02, "classes": range(12), "geometry": geometry}
-    fit = lowcal.multicalibrate(y, p, X, guard=False, **options)
+    fit = multicalibrate(y, p, X, guard=False, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= 12
     assert definition.supremum("degree-2", C, hot, fit.predictor(p, X)) <= 0.02 + 1e-12
@@ -191,9 +192,9 @@ def test_memberships_and_groups_of_many_classes_agree() -> None:
     y, p, X = many_classes()
     one_hot = (X["g"][:, None] == np.array(list("abcd"))).astype(float)
     options = {"alpha": 0.02, "classes": range(12), "guard": False, "max_updates": 2}
-    groups = lowcal.multicalibrate(y, p, X, subpopulations=lowcal.Groups(), **options)
+    groups = multicalibrate(y, p, X, subpopulations=lowcal.Groups(), **options)
     for members in (one_hot, np.clip(one_hot, 1e-12, 1), sparse.csr_array(one_hot)):
-        same = lowcal.multicalibrate(y, p, members, subpopulations=lowcal.Memberships(), **options)
+        same = multicalibrate(y, p, members, subpopulations=lowcal.Memberships(), **options)
         np.testing.assert_allclose(same.predictor(p, members), groups.predictor(p, X), atol=1e-3)
 
 
@@ -216,7 +217,7 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(solvers, "brier", count("brier", brier))
     monkeypatch.setattr(solvers, "log_loss", count("log_loss", log_loss))
     alpha = 0.001 if solver == "block" else 0.005
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=alpha, solver=solver, geometry="euclidean")
+    fit = multicalibrate(data.y, data.p, data.X, alpha=alpha, solver=solver, geometry="euclidean")
     assert fit.status == "reached"
     assert fit.n_updates >= 2
     # every predictor is measured once, the start and the end among them; "first" looks at its start and its end only
@@ -260,9 +261,9 @@ def test_a_supremum_within_rounding_of_alpha_is_alpha() -> None:
         rounded_up += 1
         for solver in ("first", "worst", "block"):
             assert list(solvers.SOLVERS[solver](replace(problem, alpha=alpha), p)) == []
-            fit = lowcal.multicalibrate(y, p, notion="degree-1", alpha=alpha, solver=solver)
+            fit = multicalibrate(y, p, notion="degree-1", alpha=alpha, solver=solver)
             assert (fit.status, fit.n_updates) == ("reached", 0)
-        below = lowcal.multicalibrate(y, p, notion="degree-1", alpha=alpha * (1 - 1e-9), solver="worst")
+        below = multicalibrate(y, p, notion="degree-1", alpha=alpha * (1 - 1e-9), solver="worst")
         assert below.n_updates >= 1, "the slack is rounding, no more"
     assert rounded_up >= 3
 
@@ -291,17 +292,17 @@ def test_an_alpha_below_the_noise_is_not_chased_by_default() -> None:
         return definition.brier(fresh_y, fit.predictor(fresh_p, fresh_X))
 
     start = definition.brier(fresh_y, fresh_p)
-    fit = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
+    fit = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
     assert fit.status == "noise"
     assert "guard=False" in str(fit)
     assert fit.alpha == 0.001 < fit.violation <= fit.noise_floor
     assert held_out(fit) < start - 0.002
-    eager = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, guard=False)
+    eager = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, guard=False)
     assert eager.status == "reached"
     assert eager.violation <= 0.001
     assert held_out(eager) > start + 0.05, "what the guard is for"
     # low-degree notions have few constraints: they are met, and it does no harm
-    low = lowcal.multicalibrate(y, p, X, notion="degree-2", alpha=0.001)
+    low = multicalibrate(y, p, X, notion="degree-2", alpha=0.001)
     assert (low.status, low.noise_floor) == ("reached", None)
     assert held_out(low) < start - 0.002
 
@@ -357,14 +358,14 @@ def test_constraints_are_counted_against_rows(notion: str, n: int, expected: boo
 def test_few_constraints_are_met_whatever_the_rows() -> None:
     y, p, X = noisy_world(400)
     options = {"subpopulations": lowcal.Groups(["g0"], min_mass=5), "alpha": 1e-4}
-    assert lowcal.multicalibrate(y, p, X, **options).status == "reached"
+    assert multicalibrate(y, p, X, **options).status == "reached"
 
 
 def test_few_rows_for_many_groups_are_not_learned_by_heart() -> None:
     """1,000 rows and 100 groups, alpha .001: without the guard the log loss of fresh rows went up by more than 1."""
     y, p, X = noisy_world(1000, seed=3)
     fresh_y, fresh_p, fresh_X = noisy_world(20_000, seed=4)
-    fit = lowcal.multicalibrate(y, p, X, alpha=0.001)
+    fit = multicalibrate(y, p, X, alpha=0.001)
     assert fit.status == "noise"
     mended = fit.predictor(fresh_p, fresh_X)
     assert definition.brier(fresh_y, mended) < definition.brier(fresh_y, fresh_p)
@@ -372,7 +373,7 @@ def test_few_rows_for_many_groups_are_not_learned_by_heart() -> None:
 
 def test_held_out_rows_take_the_place_of_the_guard() -> None:
     y, p, X = noisy_world(5000)
-    fit = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)
+    fit = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)
     assert fit.noise_floor is None
 
 

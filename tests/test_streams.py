@@ -24,6 +24,7 @@ from lowcal.files import batches as reading
 from lowcal.inputs import read_outcomes
 from lowcal.streaming import measure_stream, multicalibrate_stream
 from lowcal.subpopulations.base import WeakLearner
+from study import multicalibrate
 
 N = 3000
 
@@ -340,7 +341,7 @@ def test_a_direction_that_leads_nowhere_gives_way_to_the_worst_constraint(
 
 def test_a_fit_needs_about_as_many_updates_as_in_memory() -> None:
     of = {"subpopulations": lowcal.Groups(list(X)), "alpha": 0.0005, "geometry": "euclidean"}
-    whole = lowcal.multicalibrate(DATA["y"], DATA["p"], X, **of)
+    whole = multicalibrate(DATA["y"], DATA["p"], X, **of)
     streamed = multicalibrate_stream(cut(DATA, 500), **of)
     assert streamed.n_updates <= whole.n_updates + 1
     assert streamed.bound == whole.bound

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import lowcal
 from lowcal import threads
+from study import multicalibrate
 
 #: BLAS splits a scalar product from 10,000 rows on.
 N = 12_000
@@ -56,7 +57,7 @@ def everything(rows, options, path) -> dict[str, bytes]:
     """Return the bytes of an audit, of what is measured, of a saved model and of its predictions."""
     report = lowcal.audit(*rows, random_state=0, null_draws=19, **options)
     measured = lowcal.measure(*rows, **options)
-    fit = lowcal.multicalibrate(*rows, random_state=0, max_updates=3, guard=False, **options)
+    fit = multicalibrate(*rows, random_state=0, max_updates=3, guard=False, **options)
     lowcal.save(fit.predictor, path)
     return {
         "audit": report.to_json().encode(),
@@ -111,7 +112,7 @@ def test_fits_that_overlap_leave_the_blas_threads_as_they_were():
     begun, overlaps, ended = Event(), Event(), Event()
 
     def fit(callback):
-        return lowcal.multicalibrate(data.y, data.p, data.X, callback=callback)
+        return multicalibrate(data.y, data.p, data.X, callback=callback)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fit, lambda _: begun.set() or not overlaps.wait(60))
@@ -135,7 +136,7 @@ def test_limits_of_another_thread_hold_while_a_fit_runs_and_after_it():
         seen["inside the fit"] = set(blas_threads())
 
     with ThreadPoolExecutor(1) as pool:
-        fit = pool.submit(lowcal.multicalibrate, data.y, data.p, data.X, callback=follow)
+        fit = pool.submit(multicalibrate, data.y, data.p, data.X, callback=follow)
         assert begun.wait(60)
         with threadpool_limits(3, user_api="blas"):
             seen["during"] = set(blas_threads())

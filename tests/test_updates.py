@@ -22,7 +22,6 @@ from lowcal import (
     Regressor,
     Thresholds,
     Trees,
-    multicalibrate,
     row_updates,
     updates,
 )
@@ -32,6 +31,7 @@ from lowcal.notions import parse_notion
 from lowcal.simplex import move, move_row
 from lowcal.updates import MANY, Compiled, Term, Update, table_size
 from lowcal.weights import Knots
+from study import multicalibrate
 
 N = 400
 

@@ -20,6 +20,7 @@ from lowcal.moments import moments
 from lowcal.notions.low_degree import best_linear
 from lowcal.simplex import project
 from lowcal.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
+from study import multicalibrate
 
 
 def everyone(n: int) -> Matrix:
@@ -61,7 +62,7 @@ def test_multiaccuracy_is_negatively_correlated_and_degree_two_is_not(labels: st
     world = parity_square(labels)
     options = {"subpopulations": lowcal.Groups(min_mass=0), "sample_weight": world.sample_weight, "solver": solver}
     start = np.full(4, 0.5)
-    accurate = lowcal.multicalibrate(world.y, start, world.X, notion="multiaccuracy", alpha=1e-9, **options)
+    accurate = multicalibrate(world.y, start, world.X, notion="multiaccuracy", alpha=1e-9, **options)
     assert accurate.status == "reached"
     f = accurate.predictor(start, world.X)
     favoured = world.X["x2"] == (0 if labels == "xnor" else 1)
@@ -77,7 +78,7 @@ def test_multiaccuracy_is_negatively_correlated_and_degree_two_is_not(labels: st
     assert measured.violation[measured.names.index("x1=1")] == pytest.approx(1 / 27, abs=1e-7)
     assert measured.mass[measured.names.index("x1=1")] == pytest.approx(1 / 3, abs=1e-12)
 
-    mended = lowcal.multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-6, **options)
+    mended = multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-6, **options)
     assert mended.status == "reached"
     g = mended.predictor(f, world.X)
     found = conditional(world, g)
@@ -325,7 +326,7 @@ def test_the_finest_grid_and_the_highest_degree_have_bounds_and_sample_sizes(cla
     y = np.array([1.0, 1.0, 0.0, 1.0])[:, None]
     assert value(lowcal.Full(0.1), ones, y) == pytest.approx(0.25, abs=1e-15)
     assert Cell(0.1, (9,))(ones).tolist() == [1.0] * 4
-    fit = lowcal.multicalibrate(y[:, 0].astype(int), ones[:, 0], notion="full-0.1", alpha=1e-6)
+    fit = multicalibrate(y[:, 0].astype(int), ones[:, 0], notion="full-0.1", alpha=1e-6)
     assert fit.predictor(ones[:, 0]) == pytest.approx(0.75, abs=1e-5)
 
 
@@ -337,7 +338,7 @@ def test_cells_carry_vector_weights() -> None:
     assert residual.sum() == pytest.approx(0, abs=1e-15)
     assert np.abs(residual).sum() / 2 > 0.2
     assert value(lowcal.Full(0.5), p, y) == pytest.approx(np.abs(residual).sum() / 2, abs=1e-15)
-    fit = lowcal.multicalibrate(y.argmax(axis=1), p, notion="full-0.5", alpha=1e-6)
+    fit = multicalibrate(y.argmax(axis=1), p, notion="full-0.5", alpha=1e-6)
     assert fit.predictor(p)[0] == pytest.approx([0.3, 0.3, 0.4], abs=1e-5)
 
 
@@ -346,7 +347,7 @@ def test_negative_violations_are_found_too() -> None:
     y, p = np.array([0, 0, 0, 1] * 10), np.full(40, 0.9)
     for solver in ("first", "worst", "block"):
         for notion in ("multiaccuracy", "degree-2", "smooth", "full-0.5"):
-            fit = lowcal.multicalibrate(y, p, notion=notion, solver=solver, alpha=0.01)
+            fit = multicalibrate(y, p, notion=notion, solver=solver, alpha=0.01)
             assert fit.status == "reached"
             assert fit.predictor(p)[0] < 0.4
 

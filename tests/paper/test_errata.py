@@ -24,6 +24,7 @@ from lowcal.hierarchy import (
 )
 from lowcal.simplex import brier, project, width
 from lowcal.weights import monomials
+from study import multicalibrate
 
 POINTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 WEIGHT = [Fraction(1, 3), Fraction(1, 3), Fraction(1, 6), Fraction(1, 6)]
@@ -173,7 +174,7 @@ def test_9j_a_one_sided_promise_can_not_be_kept() -> None:
     assert found.sign == -1.0
     assert found.violation == pytest.approx(0.5)
     assert learner.search(z, 0.6) is None  # bottom only if every |E[c z]| <= alpha
-    fit = lowcal.multicalibrate(np.array([0, 0, 0, 1] * 10), np.full(40, 0.9), notion="multiaccuracy", alpha=0.01)
+    fit = multicalibrate(np.array([0, 0, 0, 1] * 10), np.full(40, 0.9), notion="multiaccuracy", alpha=0.01)
     assert fit.status == "reached"
 
 
@@ -307,7 +308,7 @@ def test_9x_the_output_lies_on_the_simplex() -> None:
     assert not np.allclose((f + step).sum(axis=1), 1)
     for solver in ("first", "block"):
         X = {"g0": data.X["g0"]}
-        fit = lowcal.multicalibrate(data.y, data.p, X, notion="degree-2", alpha=0.05, solver=solver)
+        fit = multicalibrate(data.y, data.p, X, notion="degree-2", alpha=0.05, solver=solver)
         q = fit.predictor(data.p, X)
         assert np.allclose(q.sum(axis=1), 1)
         assert q.min() >= 0

@@ -8,6 +8,7 @@ import pytest
 import definition
 import lowcal
 from lowcal.complexity import basis_width, iterations, start_potential
+from study import multicalibrate
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -19,9 +20,7 @@ def test_the_printed_bound_and_its_progress(classes: int, seed: int) -> None:
     alpha, d = 0.05, 1 if classes == 2 else classes
     p = np.full(data.p.shape, 1.0 / classes)
     groups = lowcal.Groups(min_mass=0)
-    fit = lowcal.multicalibrate(
-        data.y, p, X, subpopulations=groups, notion="multiaccuracy", alpha=alpha, solver="first"
-    )
+    fit = multicalibrate(data.y, p, X, subpopulations=groups, notion="multiaccuracy", alpha=alpha, solver="first")
     assert fit.status == "reached"
     assert 0 < fit.n_updates <= iterations("multiaccuracy", alpha, classes, constants="paper")
     losses = [definition.brier(data.hot, p), *(record.brier for record in fit.history)]
@@ -37,7 +36,7 @@ def test_the_sharp_bound_with_the_sharp_step(start: str, seed: int) -> None:
     p = np.full(150, 0.5) if start == "uniform" else 1.0 - np.clip(data.y + 0.2 * rng.random(150), 0, 1)
     X = {"g0": data.X["g0"], "g1": data.X["g1"]}
     groups = lowcal.Groups(min_mass=0)
-    fit = lowcal.multicalibrate(data.y, p, X, subpopulations=groups, alpha=0.04, solver="first", step=0.04)
+    fit = multicalibrate(data.y, p, X, subpopulations=groups, alpha=0.04, solver="first", step=0.04)
     assert fit.status == "reached"
     assert fit.n_updates <= iterations("degree-2", 0.04, start=start)
     losses = [definition.brier(data.y, p), *(record.brier for record in fit.history)]
@@ -51,7 +50,7 @@ def test_the_bound_is_nearly_attained() -> None:
     n, alpha = 50, 0.02
     y = np.r_[np.ones(n), 0]
     weight = np.r_[np.ones(n), 1e-12]
-    fit = lowcal.multicalibrate(
+    fit = multicalibrate(
         y,
         np.full(n + 1, 0.5),
         {"c": np.zeros(n + 1, dtype=int)},

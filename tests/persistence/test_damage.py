@@ -20,11 +20,12 @@ from sklearn.linear_model import Ridge
 
 import lowcal
 import saved
-from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, multicalibrate, persistence
+from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
 from lowcal.errors import DamagedFile, LowcalError
 from lowcal.subpopulations.base import CodeFamily, Subpopulations
 from lowcal.weights import Monomial
 from mutations import as_lists, at, nest, places, signed
+from study import multicalibrate
 
 SEEDS = range(4)
 KINDS = ("groups", "thresholds", "trees", "boosted trees", "linear", "mixed union", "memberships", "smooth", "model")

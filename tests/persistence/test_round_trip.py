@@ -30,13 +30,13 @@ from lowcal import (
     Private,
     Thresholds,
     Trees,
-    multicalibrate,
     persistence,
 )
 from lowcal.engines.reference import Table
 from lowcal.subpopulations.base import CodeFamily
 from lowcal.updates import MANY, Compiled, Term, Update
 from lowcal.weights import Points
+from study import multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
 SOLVERS = (

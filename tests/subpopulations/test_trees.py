@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal import load, multicalibrate, save
+from lowcal import load, save
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
@@ -20,6 +20,7 @@ from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.trees import OWN_TREES, TreeSum, is_combination, n_labels
 from lowcal.testing import check_subpopulations
+from study import multicalibrate
 
 N = 800
 
