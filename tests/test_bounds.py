@@ -62,8 +62,8 @@ def test_worst_and_block_announce_phi_b_over_alpha_squared(notion: str, solver: 
     phi = definition.log_loss(data.hot, data.p)
     assert bound(data, notion, 0.01, solver, geometry="mirror") == pytest.approx(phi / (2 * (0.01 * gain) ** 2), abs=1)
     # shrinkage nu multiplies it by 1 / (nu (2 - nu))
-    assert bound(data, notion, 0.01, solver, step=0.5) == pytest.approx(expected / 0.75, abs=1.0)
-    assert bound(data, notion, 0.01, solver, step="newton") == pytest.approx(expected, abs=1.0)
+    assert bound(data, notion, 0.01, solver, step=0.5, geometry="euclidean") == pytest.approx(expected / 0.75, abs=1.0)
+    assert bound(data, notion, 0.01, solver, step="newton", geometry="euclidean") == pytest.approx(expected, abs=1.0)
 
 
 def test_own_step_of_first_keeps_a_bound() -> None:
@@ -95,6 +95,7 @@ def test_every_update_makes_the_progress_that_the_bound_counts_on(solver: str, c
         alpha=0.005 if solver != "first" else 0.03,
         solver=solver,
         step=step,
+        geometry="euclidean",
     )
     assert fit.status == "reached"
     losses = np.array([definition.brier(data.hot, data.p), *(record.brier for record in fit.history)])
@@ -142,7 +143,8 @@ def test_rounds_on_28_groups(large: tuple[np.ndarray, ...], solver: str, most: i
 @pytest.mark.parametrize("step", [0.5, 0.1, "newton"])
 def test_shrinkage_and_newton_keep_their_bounds(large: tuple[np.ndarray, ...], solver: str, step: object) -> None:
     y, p, C = (part[:4000] for part in large)
-    fit = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, step=step, **RUNS)
+    options = {"subpopulations": lowcal.Memberships(), "solver": solver, "geometry": "euclidean", **RUNS}
+    fit = multicalibrate(y, p, C, step=step, **options)
     assert fit.status == "reached"
     share = 1.0 if step == "newton" else step * (2 - step)
     assert fit.n_updates <= fit.bound == int(definition.brier(y, p) / (share * 0.003**2))
@@ -150,7 +152,7 @@ def test_shrinkage_and_newton_keep_their_bounds(large: tuple[np.ndarray, ...], s
     drop = definition.brier(y, p) - fit.history[-1].brier
     assert fit.n_updates <= drop / (share * 0.003**2)
     # a smaller share takes more rounds
-    line_search = multicalibrate(y, p, C, subpopulations=lowcal.Memberships(), solver=solver, **RUNS)
+    line_search = multicalibrate(y, p, C, **options)
     assert fit.n_updates >= line_search.n_updates - (step == "newton") * line_search.n_updates // 2
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +23,12 @@ from lowcal.blocks import GRAM_ROWS, LEAST_CURVATURE, columns_of, solve_all, spl
 from lowcal.engines.logistic import fit_line
 from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
-from lowcal.moments import moments
+from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror
+from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
-from lowcal.updates import Term
+from lowcal.updates import Term, sum_terms
 from lowcal.weights import CellIds, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
 
 #: A pool takes part if it exceeds what noise shows by this many standard deviations of a chi-square.
@@ -37,15 +39,10 @@ SHUT = 1e6
 MOST_WITNESSES = 100
 #: Weights of several classes that are more than this times the labels are replaced by the notion's few probes.
 MANY_PRODUCTS = 64
+#: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
+MOST_STEPS, LITTLE = 12, 0.01
 #: The line of everyone is fitted to at most this many rows.
 LINE_ROWS = 50_000
-
-
-class Shrunk(NamedTuple):
-    """Terms of a step, and theta' Lambda theta: what the prior charges for it."""
-
-    terms: tuple[Term, ...]
-    price: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +57,11 @@ class Fitted:
     def n(self) -> float:
         """The effective number of rows."""
         return 1.0 / dot(self.weight, self.weight)
+
+    @cached_property
+    def loss(self) -> float:
+        """The log loss."""
+        return log_loss(self.p, self.y, self.weight)
 
     @property
     def rho(self) -> FloatArray:
@@ -161,7 +163,7 @@ def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
 # --- steps ----------------------------------------------------------------------------------------------------
 
 
-def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrunk | None:
+def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple[Term, ...] | None:
     """Return one slope of the log odds and a shift for each label, for everyone; None if nobody is everyone.
 
     The shifts of several labels are shrunk as a pool; the whole by James and Stein's factor 1 - k / Q for its k free
@@ -185,20 +187,38 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> Shrun
     if fall <= free:
         return None
     theta = theta * (1.0 - free / fall)
-    charge = float(precision * np.square(shifts).sum()) if np.isfinite(precision) else 0.0
-    return Shrunk((Term(learner.member(learner.names.index(EVERYONE)), weights, theta),), charge)
+    return (Term(learner.member(learner.names.index(EVERYONE)), weights, theta),)
 
 
 def group_terms(
     families: Sequence[Family], learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
-) -> Shrunk | None:
-    """Return the shrunk Newton step of the log loss along c(x) u(f); None if all of it is noise."""
-    design = stack([family.design(learner.rows) for family in families])
-    solved = _newton(design, evaluate(weights, rows.p), rows, pools_of(design), seed)
-    return None if solved is None else Shrunk(split_terms(families, weights, solved.theta), solved.price)
+) -> tuple[Term, ...] | None:
+    """Return the shrunk step of the log loss along c(x) u(f), for all members and weights; None if it is all noise.
+
+    Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
+    shrunk less in the end than the many that are not.
+    """
+    design, U = stack([family.design(learner.rows) for family in families]), evaluate(weights, rows.p)
+    pools, theta, gained = pools_of(design), None, 0.0
+    for _ in range(MOST_STEPS):
+        solved = _newton(design, U, rows, pools, seed)
+        if solved is None:
+            break
+        delta = displacement(design, U, solved.theta)
+        eta = shrunk_step(rows.p, rows.y, delta, rows.weight, solved.price)
+        moved = Fitted(mirror(rows.p, eta * delta), rows.y, rows.weight)
+        gain = rows.loss - moved.loss
+        if gain < 1.0 / rows.n:
+            break
+        theta, rows, gained = eta * solved.theta + (0.0 if theta is None else theta), moved, gained + gain
+        if gain < LITTLE * gained:
+            break
+    return None if theta is None else split_terms(families, weights, theta)
 
 
-def witness_terms(learner: WeakLearner, found: Suprema, rows: Fitted, depth: int, seed: Sequence[int]) -> Shrunk | None:
+def witness_terms(
+    learner: WeakLearner, found: Suprema, rows: Fitted, depth: int, seed: Sequence[int]
+) -> tuple[Term, ...] | None:
     """Return the shrunk step of an infinite weight class: the worst subpopulations bring their witnesses."""
     order = np.argsort(-found.value, kind="stable")
     worst = order[(depths_of(learner)[order] <= depth) & (found.value[order] > 0.0)][:MOST_WITNESSES]
@@ -225,7 +245,9 @@ def witness_terms(learner: WeakLearner, found: Suprema, rows: Fitted, depth: int
         for k, (j, witness) in enumerate(zip(worst, witnesses, strict=True))
         if size[k].any()
     )
-    return Shrunk(terms, price)
+    delta = sum_terms(terms, rows.p, learner.rows)
+    eta = shrunk_step(rows.p, rows.y, delta, rows.weight, price)
+    return tuple(term.scaled(eta) for term in terms) if eta > 0.0 else None
 
 
 class Solved(NamedTuple):

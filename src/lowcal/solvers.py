@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.shrinkage import (
     Fitted,
-    Shrunk,
     depths_of,
     group_terms,
     line_terms,
@@ -35,7 +34,7 @@ from lowcal.shrinkage import (
     witness_terms,
 )
 from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
-from lowcal.steps import line_search, newton, shrunk_step
+from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, Offer, WeakLearner
 from lowcal.tolerances import Tolerance
 from lowcal.updates import Term, Update, sum_terms
@@ -300,15 +299,15 @@ def block(problem: Problem, p: FloatArray) -> Steps:
     """All constraints at once, first as far as shrunk steps in log odds go, then until alpha is reached (spec 4.4).
 
     In log odds the plan goes from coarse to fine: a line for everyone; then, for one condition, two, ..., a logit step
-    and the notion's own weights, each shrunk by the rows themselves and repeated while it gains. A step that is undone
-    ends its stage. Where a target is given and not reached, least squares on every c(x) u(f) and a line search follow.
+    and the notion's own weights, each shrunk by the rows themselves; then what a learner finds, while it gains. Where
+    a target is given and not reached, least squares on every c(x) u(f) and a line search follow.
     """
     stages = _stages(problem) if is_shrunk(problem) else []
-    for number, propose in enumerate(stages):
-        for repeat in itertools.count():
+    for number, stage in enumerate(stages):
+        for repeat in itertools.count() if stage.repeats else range(1):
             if problem.alpha > 0.0 and _largest(problem, p) is None:
                 return
-            step = propose(problem, p, (number, repeat))
+            step = stage.propose(problem, p, (number, repeat))
             if step is None or (yield step) is False:
                 break
             p = step.p
@@ -324,16 +323,23 @@ def is_shrunk(problem: Problem) -> bool:
 Propose = Callable[[Problem, FloatArray, tuple[int, ...]], Step | None]
 
 
-def _stages(problem: Problem) -> list[Propose]:
+class Stage(NamedTuple):
+    """A kind of shrunk step, and whether it is repeated while it gains: a learner finds something new each time."""
+
+    propose: Propose
+    repeats: bool = False
+
+
+def _stages(problem: Problem) -> list[Stage]:
     """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
     listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
-    plan: list[Propose] = [_line]
+    plan = [Stage(_line)]
     for depth in listed:
-        plan += [partial(_logit, depth), partial(_features, depth)]
+        plan += [Stage(partial(_logit, depth)), Stage(partial(_features, depth))]
     if problem.learner.boosts:
-        plan.append(_boosted)
+        plan.append(Stage(_boosted, repeats=True))
     elif not problem.learner.is_exact:
-        plan += [partial(_logit, sys.maxsize), partial(_features, sys.maxsize)]
+        plan += [Stage(partial(which, sys.maxsize), repeats=True) for which in (_logit, _features)]
     return plan
 
 
@@ -376,16 +382,11 @@ def _boosted(problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | 
     return _progressed(problem, p, _sum_of(offers, p, problem.geometry), _seen(problem, p), _least(problem, p), stage)
 
 
-def _shrunk(problem: Problem, p: FloatArray, shrunk: Shrunk | None, stage: tuple[int, ...]) -> Step | None:
-    """Return the step along shrunk terms, at most their whole length, if it gains as much as the bound counts on."""
-    if shrunk is None:
+def _shrunk(problem: Problem, p: FloatArray, terms: tuple[Term, ...] | None, stage: tuple[int, ...]) -> Step | None:
+    """Return the step of shrunk terms, if it gains as much as the bound counts on."""
+    if terms is None:
         return None
-    delta = sum_terms(shrunk.terms, p, problem.learner.rows)
-    eta = shrunk_step(p, problem.y, delta, problem.weight, shrunk.price)
-    if eta == 0.0:
-        return None
-    update = Update(tuple(term.scaled(eta) for term in shrunk.terms), problem.geometry)
-    return _progressed(problem, p, update, _seen(problem, p), _least(problem, p), stage)
+    return _progressed(problem, p, Update(terms, problem.geometry), _seen(problem, p), _least(problem, p), stage)
 
 
 def _progressed(

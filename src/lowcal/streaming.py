@@ -350,7 +350,7 @@ class _Run:
             shrunk = line_terms(learner, rows, seed)
         else:
             shrunk = group_terms(learner.families, learner, logit_weights(self.notion, 1), rows, seed)
-        return shrunk is not None and self._along(shrunk.terms, 1.0, found)
+        return shrunk is not None and self._along(shrunk, 1.0, found)
 
     def _directions(self, found: Suprema, attempt: int) -> tuple[Term, ...]:
         """Return the block step's direction: moments of all rows, the Gram matrix of the sample."""
