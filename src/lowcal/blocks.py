@@ -19,6 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.engines.kernels import part_of
+from lowcal.engines.logistic import LEAST_CURVATURE
 from lowcal.engines.parts import Parts
 from lowcal.engines.products import Cholesky, dot, gram, product
 from lowcal.engines.reference import (
@@ -65,8 +66,6 @@ RIDGE = 1e-6
 FAINT = 1e-7
 #: Features whose correlation is one up to this much are copies.
 COPY = 1e-12
-#: In the mirror geometry, the curvature f (1 - f) counts as at least this much.
-LEAST_CURVATURE = 1e-3
 #: Gauss-Seidel ends after so many sweeps, or when moments are left that are this small a share of the first ones.
 SWEEPS, SWEPT = 10, 0.05
 #: Code columns whose groups form runs of disjoint ones at least this long on average are solved for run by run.

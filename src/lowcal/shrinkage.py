@@ -13,14 +13,14 @@ noise, tau is 0 and its groups sit out: thousands of groups on thousands of rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.blocks import GRAM_ROWS, LEAST_CURVATURE, columns_of, solve_all, split_terms, starts_of_runs, take_columns
-from lowcal.engines.logistic import fit_line
+from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, starts_of_runs, take_columns
+from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_line, regress
 from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
 from lowcal.moments import displacement, moments
@@ -41,8 +41,12 @@ MOST_WITNESSES = 100
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
+#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in this many of many rows.
+MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
+#: The prior of a logit step is loosened this often at most.
+LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows.
-LINE_ROWS = 50_000
+LINE_ROWS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +195,7 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple
 
 
 def group_terms(
-    families: Sequence[Family], learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
+    families: Sequence[Family], weights: tuple[Weight, ...], learner: WeakLearner, rows: Fitted, seed: Sequence[int]
 ) -> tuple[Term, ...] | None:
     """Return the shrunk step of the log loss along c(x) u(f), for all members and weights; None if it is all noise.
 
@@ -214,6 +218,35 @@ def group_terms(
         if gain < LITTLE * gained:
             break
     return None if theta is None else split_terms(families, weights, theta)
+
+
+def logit_terms(
+    families: Sequence[Family], learner: WeakLearner, rows: Fitted, seed: Sequence[int]
+) -> tuple[Term, ...] | None:
+    """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
+
+    The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
+    regression leaves that is more than noise loosens its prior, and it goes on from where it is.
+    """
+    design, n = stack([family.design(learner.rows) for family in families]), rows.n
+    if design.shape[1] > MOST_DENSE:
+        return group_terms(families, (Monomial(), LogOdds()), learner, rows, seed)
+    pools = pools_of(design)
+    regression = Regression(design, log_odds(rows.p[:, 0]), rows.y[:, 0], rows.weight, np.zeros((len(pools), 2)))
+    if not rows.weight.all():  # not even the choice of the sample depends on rows without weight
+        regression = regression.rows(np.flatnonzero(rows.weight))
+    m, some = len(pools), len(regression.z)
+    sample = sample_rows(some, seed, max(GRAM_ROWS, 20 * m, some // SHARE_OF_HESSIAN))
+    theta, spread = np.zeros((m, 2)), np.zeros((m, 2))
+    for _ in range(LOOSENED):
+        g, h = (one[:, :, None] for one in regression.evidence(theta))
+        found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
+        if not found.any():
+            break
+        spread += found
+        penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h[:, :, 0], 1e-12), where=spread > 0.0)
+        theta = regress(replace(regression, penalty=penalty), sample, theta, n)
+    return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
 
 
 def witness_terms(

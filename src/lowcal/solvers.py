@@ -28,6 +28,7 @@ from lowcal.shrinkage import (
     depths_of,
     group_terms,
     line_terms,
+    logit_terms,
     logit_weights,
     members_up_to,
     notion_weights,
@@ -38,7 +39,7 @@ from lowcal.steps import line_search, newton
 from lowcal.subpopulations.base import Found, Offer, WeakLearner
 from lowcal.tolerances import Tolerance
 from lowcal.updates import Term, Update, sum_terms
-from lowcal.weights import Monomial, Weight, monomials
+from lowcal.weights import LogOdds, Monomial, Weight, monomials
 
 T = TypeVar("T")
 
@@ -352,9 +353,9 @@ def _logit(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) 
     """Propose a shift and a slope of the log odds for groups of at most this many conditions, or for learned ones."""
     if depth == sys.maxsize:
         explore(problem, p)
-    weights = logit_weights(problem.notion, p.shape[1])
-    families = members_up_to(problem.learner, depth)
-    terms = group_terms(families, problem.learner, weights, problem.fitted(p), (problem.seed, *stage))
+    weights, families = logit_weights(problem.notion, p.shape[1]), members_up_to(problem.learner, depth)
+    given = (problem.learner, problem.fitted(p), (problem.seed, *stage))
+    terms = logit_terms(families, *given) if LogOdds() in weights else group_terms(families, weights, *given)
     return _shrunk(problem, p, terms, stage)
 
 
@@ -369,7 +370,7 @@ def _features(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...
         terms = witness_terms(problem.learner, problem.suprema(p), problem.fitted(p), depth, seed)
     else:
         families = members_up_to(problem.learner, depth)
-        terms = group_terms(families, problem.learner, weights, problem.fitted(p), seed)
+        terms = group_terms(families, weights, problem.learner, problem.fitted(p), seed)
     return _shrunk(problem, p, terms, stage)
 
 

@@ -349,7 +349,7 @@ class _Run:
         if attempt == 0:
             shrunk = line_terms(learner, rows, seed)
         else:
-            shrunk = group_terms(learner.families, learner, logit_weights(self.notion, 1), rows, seed)
+            shrunk = group_terms(learner.families, logit_weights(self.notion, 1), learner, rows, seed)
         return shrunk is not None and self._along(shrunk, 1.0, found)
 
     def _directions(self, found: Suprema, attempt: int) -> tuple[Term, ...]:

@@ -1,23 +1,145 @@
-"""A line in log odds for everyone: one slope, and a shift for each label, of least log loss.
+"""Logistic regression in log odds: a line for everyone, and a shift and a slope for every subpopulation.
+
+The line: one slope, and a shift for each label, of least log loss,
 
     minimise over (s, b)   E[ log loss of z + s logit f + b ] + 1/2 precision ||b||^2,   z = logit f or log f
 
 For two classes that is Platt's scaling of the log odds; for more it is temperature scaling with a shift for each label.
 Newton's method with its exact Hessian of labels + 1 parameters, halved where the loss does not fall.
+
+The groups, for two classes:
+
+    minimise over theta   E[ log loss of z + sum_c c(x) (theta_c0 + theta_c1 z) ] + 1/2 sum penalty theta^2
+
+A few Newton steps whose Hessian comes from some of the rows: first on those rows alone, then on all rows. Pairs of
+steps and gradients correct the Hessian (L-BFGS). Cost: a few passes over the rows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from scipy.special import log_softmax
 
-from lowcal.engines.products import dot, product
-from lowcal.simplex import FLOOR, FloatArray, log_odds, sigmoid
+from lowcal.engines.products import Cholesky, dot, product
+from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
 #: Added to the Hessian: the log odds of one sure prediction may be all there is, and shifts of all labels are one.
 LEAST_BEND = 1e-9
+#: A row's curvature f (1 - f) counts as at least this much.
+LEAST_CURVATURE = 1e-3
+#: Steps of a regression end with one that lowers the loss by less than this many rows' worth for each parameter, whose
+#: noise alone is worth half a row; on some of the rows they end sooner, as these rows have noise of their own.
+ENOUGH, ENOUGH_OF_SAMPLE = 0.01, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """The regression on some rows: memberships, log odds z, outcomes, weights that sum to one, penalties (m, 2)."""
+
+    design: Design
+    z: FloatArray
+    y: FloatArray
+    weight: FloatArray
+    penalty: FloatArray
+
+    def rows(self, some: IntArray) -> Regression:
+        """Return the same regression on some rows."""
+        weight = self.weight[some] / self.weight[some].sum()
+        return Regression(self.design.rows(some), self.z[some], self.y[some], weight, self.penalty)
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
+        sums, combination = self.design.sums(2), self.design.combination(theta)
+        for part in rows_in_cache(len(self.z), 4):
+            z, R = self.z[part], combination(part)
+            r = np.subtract(self.y[part], sigmoid(_bend(z, R)))
+            r *= self.weight[part]
+            R[:, 0] = r
+            np.multiply(r, z, out=R[:, 1])
+            sums.add(part, R)
+        return sums.total() - self.penalty * theta
+
+    def evidence(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the moments of 1 and z at theta and their curvatures, each of shape (m, 2)."""
+        sums, squares = self.design.sums(2), self.design.power(2).sums(2)
+        combination = self.design.combination(theta)
+        for part in rows_in_cache(len(self.z), 6):
+            z, w = self.z[part], self.weight[part]
+            f = sigmoid(_bend(z, combination(part)))
+            r, h = w * (self.y[part] - f), w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
+            sums.add(part, np.column_stack([r, r * z]))
+            squares.add(part, np.column_stack([h, h * np.square(z)]))
+        return sums.total(), squares.total()
+
+    def hessian(self, f: FloatArray) -> FloatArray:
+        """Return the Hessian at predictions f, features ordered as theta.ravel()."""
+        h = self.weight * f * (1.0 - f)
+        one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
+        m = len(one)
+        H = np.empty((m, 2, m, 2))
+        H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
+        flat = H.reshape(2 * m, 2 * m)
+        return flat + np.diag(self.penalty.ravel() + 1e-9 * np.diag(flat))
+
+
+def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
+    """Return z + shift + slope z for the shift and the slope of every row."""
+    score = amplitude[:, 1] * z
+    score += amplitude[:, 0]
+    score += z
+    return score
+
+
+@dataclass
+class Path:
+    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
+
+    hessian: FloatArray
+    pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.factor = Cholesky.of(self.hessian)
+
+    def direction(self, g: FloatArray) -> FloatArray:
+        """Return the inverse Hessian times g, corrected by what earlier steps saw."""
+        q, shares = g.ravel().copy(), []
+        for s, change, bend in reversed(self.pairs):
+            share = dot(s, q) / bend
+            q -= share * change
+            shares.append(share)
+        q = self.factor.solve(q)
+        for (s, change, bend), share in zip(self.pairs, reversed(shares), strict=True):
+            q += (share - dot(change, q) / bend) * s
+        return np.asarray(q.reshape(g.shape))
+
+    def see(self, step: FloatArray, change: FloatArray) -> None:
+        """Remember by how much the gradient fell along a step."""
+        bend = dot(step.ravel(), change.ravel())
+        if bend > 0.0:
+            self.pairs.append((step.ravel(), change.ravel(), bend))
+
+
+def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
+    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
+    g = regression.gradient(theta)
+    for _ in range(MOST_STEPS):
+        step = path.direction(g)
+        ahead = float((g * step).sum())
+        if ahead <= 2.0 * enough:
+            return theta + step
+        there = regression.gradient(theta + step)
+        while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
+            share = max(0.1, ahead / (ahead - behind))
+            step, ahead = share * step, share * ahead
+            there = regression.gradient(theta + step)
+        path.see(step, g - there)
+        theta, g = theta + step, there
+    return theta
 
 
 def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float = 0.0) -> tuple[float, FloatArray]:
@@ -80,3 +202,16 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
     H[0, 1:] = H[1:, 0] = (w * f * (z - mean)).sum(axis=0)
     H[1:, 1:] = np.diag((w * f).sum(axis=0)) - product((w * f).T, f)
     return g, H
+
+
+def regress(regression: Regression, sample: IntArray | None, theta: FloatArray, n: float) -> FloatArray:
+    """Return coefficients of shape (m, 2) near the minimum, from a start, for rows worth n.
+
+    `sample`: the rows for the Hessian, on which the steps begin; None: all.
+    """
+    some = regression if sample is None else regression.rows(sample)
+    path = Path(some.hessian(sigmoid(_bend(some.z, some.design.combine(theta)))))
+    worth = theta.size / n
+    if sample is not None:
+        theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
+    return ascend(regression, theta, path, ENOUGH * worth)
