@@ -151,7 +151,7 @@ def multicalibrate(
         kind: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
         watch = HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), kind, rounds)
     elif guard and not is_harmless(problem, fitted.p):
-        share = SHARE if guard is True else float(guard)
+        problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
         watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds, share)
     run = Run(problem, solver, outcomes.layout, watch, watched, max_updates, callback, floor)
     fit = run(fitted.p, progress)

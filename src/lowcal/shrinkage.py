@@ -25,7 +25,7 @@ from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
 from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror
+from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror, sigmoid
 from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.updates import Term, sum_terms
@@ -45,8 +45,10 @@ MOST_STEPS, LITTLE = 12, 0.01
 MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
-#: The line of everyone is fitted to at most this many rows.
-LINE_ROWS = 20_000
+#: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
+LINE_ROWS, START_ROWS = 20_000, 2_000
+#: The prior variance of what a regression starts from: next to no prior.
+FREE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,16 +239,28 @@ def logit_terms(
         regression = regression.rows(np.flatnonzero(rows.weight))
     m, some = len(pools), len(regression.z)
     sample = sample_rows(some, seed, max(GRAM_ROWS, 20 * m, some // SHARE_OF_HESSIAN))
-    theta, spread = np.zeros((m, 2)), np.zeros((m, 2))
+    theta, spread = _start(regression, [name for family in families for name in family.names]), np.zeros((m, 2))
     for _ in range(LOOSENED):
         g, h = (one[:, :, None] for one in regression.evidence(theta))
         found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
+        found[theta.any(axis=1) & (spread == 0.0).all(axis=1)] = FREE  # the line that the start gave to everyone
         if not found.any():
             break
         spread += found
         penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h[:, :, 0], 1e-12), where=spread > 0.0)
         theta = regress(replace(regression, penalty=penalty), sample, theta, n)
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+
+
+def _start(regression: Regression, names: Sequence[str]) -> FloatArray:
+    """Return coefficients that begin with the line of everyone, from few rows."""
+    theta = np.zeros((len(names), 2))
+    if EVERYONE in names:
+        few = slice(None, None, -(-len(regression.z) // START_ROWS))
+        weight = regression.weight[few]
+        slope, shift = fit_line(sigmoid(regression.z[few, None]), regression.y[few, None], weight / weight.sum())
+        theta[names.index(EVERYONE)] = shift[0], slope
+    return theta
 
 
 def witness_terms(

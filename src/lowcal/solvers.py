@@ -70,7 +70,8 @@ class Problem:
     """What a solver is asked to solve: outcomes, weights that sum to one, W, C, alpha, and how to move.
 
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
-    for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for.
+    for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for;
+    `is_guarded`: whether steps may be undone, so that small ones come first.
     """
 
     y: FloatArray
@@ -84,6 +85,7 @@ class Problem:
     seed: int = 0
     tolerance: Tolerance | None = None
     is_measured: bool = True
+    is_guarded: bool = False
     _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -334,7 +336,7 @@ class Stage(NamedTuple):
 def _stages(problem: Problem) -> list[Stage]:
     """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
     listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
-    plan = [Stage(_line)]
+    plan = [] if listed and not problem.is_guarded else [Stage(_line)]
     for depth in listed:
         plan += [Stage(partial(_logit, depth)), Stage(partial(_features, depth))]
     if problem.learner.boosts:
