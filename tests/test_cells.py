@@ -354,7 +354,7 @@ def fit_both(monkeypatch: pytest.MonkeyPatch, data: World, **options: object) ->
         ("spread", {"alpha": 0.9}),
         ("spread", {"alpha": 0.003, "validation_fraction": 0.3, "random_state": 1, "patience": 4}),
         ("spread", {"alpha": 0.003, "validation_fraction": 0.3, "random_state": 1, "monitor": "violation"}),
-        ("spread", {"alpha": 1e-4, "stop_at_noise": True}),
+        ("spread", {"alpha": None}),
     ],
 )
 @pytest.mark.parametrize("is_even", [True, False])

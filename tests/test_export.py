@@ -224,7 +224,7 @@ def test_smooth_weights_of_several_classes():
         notion="smooth",
         alpha=0.06,
         max_updates=5,
-        guard=False,
+        geometry="euclidean",
     )
     assert any(isinstance(u, Points) for update in made.predictor.updates for t in update.terms for u in t.weights)
     agree(made.predictor, new.p, new.X)
@@ -811,7 +811,7 @@ def test_without_onnx_the_extra_is_named(monkeypatch):
 def test_foreign_regressors_are_refused_with_what_is_possible():
     X, y = numbers(2)
     regressor = lowcal.Regressor(DecisionTreeRegressor(max_depth=2))
-    made = multicalibrate(y, np.full(400, 0.5), X, subpopulations=regressor, max_updates=1)
+    made = multicalibrate(y, np.full(400, 0.5), X, subpopulations=regressor, max_updates=1, geometry="euclidean")
     with pytest.raises(InvalidInput, match=r"Regressor\(DecisionTreeRegressor.*Trees\(n_trees=25\) or Linear"):
         to_onnx(made)
 

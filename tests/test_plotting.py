@@ -206,7 +206,7 @@ def test_a_trajectory_is_the_history(fit, metric, ax):
 def test_an_estimator_and_a_fit_without_held_out_rows(ax):
     data = make_miscalibrated(600, random_state=0)
     X = np.column_stack([data.X["x0"], data.X["x1"]])
-    model = MulticalibratedClassifier(validation_fraction=0.0, random_state=0).fit(X, data.y)
+    model = MulticalibratedClassifier(alpha=0.01, validation_fraction=0.0, random_state=0).fit(X, data.y)
     display = TrajectoryDisplay.from_fit(model, ax=ax)
     assert display.training == pytest.approx([one.violation for one in model.history_])
     assert [one.get_label() for one in ax.get_lines()] == ["fitted rows", "alpha 0.01"]

@@ -285,7 +285,7 @@ def refused_fits() -> list[tuple[str, lowcal.Fit, str]]:
     mirror = multicalibrate(y, p, X, alpha=0.02, solver="worst", geometry="mirror")
     own = multicalibrate(y, p, X, alpha=0.02, solver="first", step=0.013)
     learned = multicalibrate(y, p, X, alpha=0.02, solver="first", subpopulations=Trees(max_depth=1))
-    noise = multicalibrate(y, p, X, alpha=1e-4, solver="first", step=1e-4, max_updates=2, stop_at_noise=True)
+    noise = multicalibrate(y, p, X, alpha=None, solver="first", max_updates=2)
     private = multicalibrate(y, p, X, alpha=0.2, subpopulations=Private(Groups(), epsilon=1.0))
     smooth = multicalibrate(y, p, X, alpha=0.1, notion="smooth", solver="first")
     return [
@@ -293,7 +293,7 @@ def refused_fits() -> list[tuple[str, lowcal.Fit, str]]:
         ("mirror", mirror, "come from a continuum"),
         ("another step", own, "pass the same step= here"),
         ("learned", learned, "learned from the rows"),
-        ("noise", noise, "stop_at_noise"),
+        ("noise", noise, "alpha=None lets the rows set the target"),
         ("private", private, "carries its own statement"),
         ("fresh", fresh(y, p, X, alpha=0.3), "carries its own statement"),
         ("smooth", smooth, "finite list"),

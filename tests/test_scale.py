@@ -12,7 +12,7 @@ from scipy import sparse
 
 import definition
 import lowcal
-from lowcal import solvers, stopping
+from lowcal import solvers
 from lowcal.engines import kernels, parts
 from lowcal.engines.parts import Parts, labels_of, outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
@@ -191,7 +191,8 @@ def test_many_classes_reach_alpha(geometry: str) -> None:
 def test_memberships_and_groups_of_many_classes_agree() -> None:
     y, p, X = many_classes()
     one_hot = (X["g"][:, None] == np.array(list("abcd"))).astype(float)
-    options = {"alpha": 0.02, "classes": range(12), "guard": False, "max_updates": 2}
+    # groups that partition the rows are a pool, columns of a matrix are another: shrunk steps differ
+    options = {"alpha": 0.02, "classes": range(12), "max_updates": 2, "geometry": "euclidean"}
     groups = multicalibrate(y, p, X, subpopulations=lowcal.Groups(), **options)
     for members in (one_hot, np.clip(one_hot, 1e-12, 1), sparse.csr_array(one_hot)):
         same = multicalibrate(y, p, members, subpopulations=lowcal.Memberships(), **options)
@@ -224,8 +225,7 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
     assert counts["norm"] == (2 if solver == "first" else fit.n_updates + 1)
     # all but the start are measured in the pass that moves them
     assert counts["suprema"] == (2 if solver == "first" else 1)
-    assert counts["brier"] == fit.n_updates + (solver != "first")
-    assert counts["log_loss"] == fit.n_updates
+    assert counts["brier"] == counts["log_loss"] == fit.n_updates + 1
 
 
 def test_what_is_remembered_belongs_to_these_predictions_labels_and_members() -> None:
@@ -292,19 +292,15 @@ def test_an_alpha_below_the_noise_is_not_chased_by_default() -> None:
         return definition.brier(fresh_y, fit.predictor(fresh_p, fresh_X))
 
     start = definition.brier(fresh_y, fresh_p)
-    fit = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
-    assert fit.status == "noise"
+    fit = lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
+    assert fit.status == "guarded"
     assert "guard=False" in str(fit)
-    assert fit.alpha == 0.001 < fit.violation <= fit.noise_floor
+    assert fit.alpha == 0.001 < fit.violation
     assert held_out(fit) < start - 0.002
-    eager = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, guard=False)
+    eager = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001)
     assert eager.status == "reached"
     assert eager.violation <= 0.001
     assert held_out(eager) > start + 0.05, "what the guard is for"
-    # low-degree notions have few constraints: they are met, and it does no harm
-    low = multicalibrate(y, p, X, notion="degree-2", alpha=0.001)
-    assert (low.status, low.noise_floor) == ("reached", None)
-    assert held_out(low) < start - 0.002
 
 
 def test_the_estimator_does_not_chase_noise_either() -> None:
@@ -330,29 +326,8 @@ def test_the_estimator_does_not_chase_noise_either() -> None:
         random_state=0,
     ).fit(pd.DataFrame({**X, "p": p}), y)
     mended = model.predict_proba(pd.DataFrame({**fresh_X, "p": fresh_p}))[:, 1]
-    assert model.status_ == "patience"
+    assert model.status_ == "guarded"
     assert definition.brier(fresh_y, mended) < definition.brier(fresh_y, fresh_p)
-
-
-@pytest.mark.parametrize(
-    ("notion", "n", "expected"),
-    [
-        ("degree-2", 3900, True),
-        ("degree-2", 4100, False),
-        ("full-0.1", 60_000, True),
-        ("full-0.1", 120_000, False),
-        ("degree-6", 11_000, True),
-    ],
-)
-def test_constraints_are_counted_against_rows(notion: str, n: int, expected: bool) -> None:
-    y, p, X = noisy_world(n)
-    weight = np.full(n, 1 / n)
-    learner = lowcal.Groups().prepare(Frame.of(X))
-    problem = solvers.Problem(y[:, None].astype(float), weight, lowcal.parse_notion(notion), learner, 0.001)
-    assert stopping.may_interpolate(problem, p[:, None]) == expected
-    if expected:  # rows that weigh nothing are no rows, and more rows than constraints ask for are enough
-        half = np.where(np.arange(n) % 40 == 0, 40 / n, 0.0)
-        assert stopping.may_interpolate(replace(problem, weight=half), p[:, None])
 
 
 def test_few_constraints_are_met_whatever_the_rows() -> None:
@@ -365,35 +340,16 @@ def test_few_rows_for_many_groups_are_not_learned_by_heart() -> None:
     """1,000 rows and 100 groups, alpha .001: without the guard the log loss of fresh rows went up by more than 1."""
     y, p, X = noisy_world(1000, seed=3)
     fresh_y, fresh_p, fresh_X = noisy_world(20_000, seed=4)
-    fit = multicalibrate(y, p, X, alpha=0.001)
-    assert fit.status == "noise"
+    fit = lowcal.multicalibrate(y, p, X, alpha=0.001)
+    assert fit.status == "guarded"
     mended = fit.predictor(fresh_p, fresh_X)
     assert definition.brier(fresh_y, mended) < definition.brier(fresh_y, fresh_p)
 
 
-def test_held_out_rows_take_the_place_of_the_guard() -> None:
+def test_held_out_rows_take_the_place_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     y, p, X = noisy_world(5000)
-    fit = multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)
-    assert fit.noise_floor is None
-
-
-def noise_problem(n: int, groups: int, rng: np.random.Generator, geometry: str) -> solvers.Problem:
-    y = (rng.random((n, 1)) < 0.3).astype(float)
-    learner = lowcal.Groups(min_mass=0, everyone=False).prepare(Frame.of({"g": np.arange(n) % groups}))
-    return solvers.Problem(y, np.full(n, 1 / n), LowDegree(1), learner, 0.01, geometry)
-
-
-@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
-def test_gain_of_noise_is_twice_what_noise_brings(geometry: str) -> None:
-    """30 disjoint groups of a perfect predictor: the best constants gain as much by chance, on average."""
-    rng, n, groups = np.random.default_rng(0), 3000, 30
-    gains, p = [], np.full((n, 1), 0.3)
-    for _ in range(60):
-        problem = noise_problem(n, groups, rng, geometry)
-        best = np.array([problem.y[k::groups].mean() for k in range(groups)])[np.arange(n) % groups, None]
-        gains.append(problem.loss(p) - problem.loss(best))
-    told = solvers.gain_of_noise(problem, p, groups)
-    assert told == pytest.approx(2 * np.mean(gains), rel=0.15)
+    monkeypatch.setattr("lowcal.fitting.make_guard", lambda *_: pytest.fail("the rows are dealt all the same"))
+    lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])

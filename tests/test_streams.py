@@ -325,7 +325,7 @@ def test_a_direction_that_leads_nowhere_gives_way_to_the_worst_constraint(
                      for term in real(*given))  # fmt: skip
 
     monkeypatch.setattr(streaming, "block_terms", astray)
-    monkeypatch.setattr(streaming, "can_bend", lambda *given: False)
+    monkeypatch.setattr(streaming._Run, "_shrunk", lambda *given: False)
     of = {"subpopulations": lowcal.Groups(["city", "band"]), "notion": "multiaccuracy"}
     fit = multicalibrate_stream(cut(DATA, 1000), alpha=0.003, geometry=geometry, max_updates=60, **of)
     start = DATA["p"] if geometry == "euclidean" else np.clip(DATA["p"], 1e-9, 1 - 1e-9)

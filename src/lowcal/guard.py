@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lowcal.engines.products import dot
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes
@@ -94,7 +95,7 @@ class Guard:
         self.weight = weight / weight.sum()
         self.best = self.now = self._scores()
         self.start = self.now
-        self.patience = None if rounds is None else Patience(rounds, float(self.weight @ self._watched(self.now)))
+        self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
         self.n_kept, self.n_undone = 0, 0
 
     def keeps(self, step: Step) -> bool:
@@ -116,7 +117,7 @@ class Guard:
         """Whether a solver of small steps has run out of patience; the best number of them is remembered."""
         if self.patience is None:
             return False
-        score = float(self.weight @ self._watched(self.now))
+        score = dot(self.weight, self._watched(self.now))
         if score < self.patience.best:
             change, error = self.change(self._watched(self.best), self._watched(self.now))
             if change < -CAUTION * error:
@@ -128,15 +129,15 @@ class Guard:
         """Return the cross-fitted figures of a record."""
         return {
             "held_out_violation": None,
-            "held_out_brier": float(self.weight @ scores.brier),
-            "held_out_log_loss": float(self.weight @ scores.log_loss),
+            "held_out_brier": dot(self.weight, scores.brier),
+            "held_out_log_loss": dot(self.weight, scores.log_loss),
         }
 
     def change(self, before: FloatArray, after: FloatArray) -> tuple[float, float]:
         """Return the mean change of the losses of rows, and its standard error."""
         gap = after - before
-        mean = float(self.weight @ gap)
-        return mean, float(np.sqrt(np.square(self.weight) @ np.square(gap - mean)))
+        mean = dot(self.weight, gap)
+        return mean, float(np.sqrt(dot(np.square(self.weight), np.square(gap - mean))))
 
     def _watched(self, scores: Scores) -> FloatArray:
         return scores.brier if self.geometry == "euclidean" else scores.log_loss

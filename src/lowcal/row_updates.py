@@ -35,6 +35,8 @@ def update_rows(encoder: Encoder, updates: Sequence[tuple[Geometry, Sequence[Row
         return None
     steps = []
     for geometry, terms in updates:
+        if not terms:  # it changes nothing, not even by rounding
+            continue
         sums = _sums(terms, facts)
         if sums is None:
             return None

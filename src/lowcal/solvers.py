@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
+#: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
+START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
 #: Fewer rows than this are not worth the making of cells.
@@ -424,8 +426,15 @@ def _all_at_once(problem: Problem, p: FloatArray, number: int) -> Steps:
 
     Progress is at least that of the best single constraint, so the bound of `worst` holds; where rounding, a
     subsample or the ridge would break that, the single step is taken instead. What a boosting learner offers at its
-    own shrinkage is tried first, under the same condition.
+    own shrinkage is tried first, under the same condition; where no line in log odds came before, after a few steps on
+    what the learner starts with.
     """
+    if problem.learner.boosts and number == 0:
+        start = replace(problem, learner=problem.learner.start())
+        for early in itertools.islice(_all_at_once(start, p, 0), START_STEPS):
+            if (yield replace(early, stage=(-1, *early.stage))) is False:
+                break
+            p = early.p
     for attempt in itertools.count():
         explore(problem, p)
         found = _largest(problem, p)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from scipy.optimize import minimize
+from scipy.special import log_softmax, logit, softmax
 
 from lowcal.engines.logistic import ENOUGH, Path, Regression, _bend, ascend, fit_line, regress
 from lowcal.engines.reference import Codes, Matrix, Table
@@ -53,7 +54,11 @@ def test_a_few_steps_reach_the_minimum(everyone, size, spread):
     n = 1 / float(r.weight @ r.weight)
     sample = None if size is None else np.sort(np.random.default_rng(2).choice(400, size, replace=False))
     best = minimize(lambda t: loss(r, t), np.zeros(16), tol=1e-12).fun
-    found = loss(r, regress(r, sample, everyone, n))
+    start = np.zeros((8, 2))
+    if everyone is not None:
+        slope, shift = fit_line(sigmoid(r.z)[:, None], r.y[:, None], r.weight)
+        start[everyone] = shift[0], slope
+    found = loss(r, regress(r, sample, start, n))
     worth = 16 * ENOUGH / n
     assert best - 1e-9 <= found <= best + (0.1 if spread < 2 else 1.0) * worth
     assert found < loss(r, np.zeros(16)) - 5 * worth
@@ -74,13 +79,13 @@ def test_sure_predictions_that_are_wrong_do_no_harm():
     rng = np.random.default_rng(3)
     z = np.where(rng.random(300) < 0.5, 20.7, -20.7)
     y = (rng.random(300) < np.where(z > 0, 0.8, 0.3)).astype(float)
-    shift, slope = fit_line(z, y, np.full(300, 1 / 300))
+    slope, (shift,) = fit_line(sigmoid(z)[:, None], y[:, None], np.full(300, 1 / 300))
     rates = [y[z > 0].mean(), y[z < 0].mean()]
     np.testing.assert_allclose(1 / (1 + np.exp(-(shift + (1 + slope) * np.array([20.7, -20.7])))), rates, atol=1e-3)
     r = Regression(Matrix(np.ones((300, 1))), z, y, np.full(300, 1 / 300), np.full((1, 2), 1e-4))
     best = minimize(lambda t: loss(r, t), np.array([shift, slope]), tol=1e-12).fun
-    for everyone in (0, None):
-        assert loss(r, regress(r, None, everyone, 300.0)) <= best + 2 * ENOUGH / 300
+    for start in (np.array([[shift, slope]]), np.zeros((1, 2))):
+        assert loss(r, regress(r, None, start, 300.0)) <= best + 2 * ENOUGH / 300
 
 
 def test_pairs_of_steps_correct_a_wrong_hessian():
@@ -95,4 +100,33 @@ def test_the_line_is_that_of_scipy():
     best = minimize(
         lambda t: r.weight @ (np.logaddexp(0, r.z + t[0] + t[1] * r.z) - r.y * (r.z + t[0] + t[1] * r.z)), [0.0, 0.0]
     )
-    np.testing.assert_allclose(fit_line(r.z, r.y, r.weight), best.x, atol=0.01)
+    slope, (shift,) = fit_line(sigmoid(r.z)[:, None], r.y[:, None], r.weight)
+    np.testing.assert_allclose([shift, slope], best.x, atol=0.01)
+
+
+@pytest.mark.parametrize("precision", [0.0, 0.5, np.inf])
+def test_the_line_of_several_labels_is_that_of_scipy(precision):
+    rng = np.random.default_rng(2)
+    p = rng.dirichlet(np.ones(4), 800)
+    y = np.eye(4)[(rng.random((800, 1)) > np.cumsum(softmax(0.5 * np.log(p) + [0.5, 0, 0, -0.5], axis=1), 1)).sum(1)]
+    z = logit(p)
+
+    def loss(t):
+        shifts = np.zeros(4) if np.isinf(precision) else t[1:]
+        score = log_softmax(np.log(p) + t[0] * z + shifts, axis=1)
+        penalty = 0.0 if np.isinf(precision) else 0.5 * precision * shifts @ shifts
+        return -np.mean((y * score).sum(axis=1)) + penalty
+
+    slope, shifts = fit_line(p, y, np.full(800, 1 / 800), precision)
+    assert loss(np.array([slope, *shifts])) <= minimize(loss, np.zeros(5), tol=1e-12).fun + 1e-5
+    assert np.isinf(precision) == (not shifts.any())
+
+
+def test_evidence_is_the_moments_and_their_curvatures():
+    r = make()
+    theta = np.random.default_rng(1).normal(0, 0.3, (8, 2))
+    g, h = r.evidence(theta)
+    np.testing.assert_allclose(g - r.penalty * theta, r.gradient(theta), atol=1e-14)
+    f = sigmoid(_bend(r.z, r.design.combine(theta)))
+    expected = features(r).T ** 2 @ (r.weight * np.maximum(f * (1 - f), 1e-3))
+    np.testing.assert_allclose(h.ravel(), expected, atol=1e-14)

@@ -550,6 +550,7 @@ def _fit(setting: Setting, solver: SolverName) -> None:
         "subpopulations": setting.subpopulations,
         "sample_weight": setting.weight,
         "solver": solver,
+        "geometry": "euclidean",
         "guard": False,
     }
     fit = multicalibrate(y, p, setting.table, alpha=0.03, classes=(0, 1), **options)
