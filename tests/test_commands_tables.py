@@ -383,7 +383,7 @@ def test_sums_and_missing_classes_are_told(here, flowers, capsys):
     assert "Row 1: the probabilities p_rose, p_lily sum to" in capsys.readouterr().err
     save(lowcal.multicalibrate([0, 1] * 50, [0.5] * 100).predictor, "m.json")
     assert main(["predict", "m.json", as_csv(flowers), "--probability", "p_rose,p_lily,p_iris", "--out", "o.csv"]) == 64
-    assert "The model mends 2 classes, but 3 probability columns were given" in capsys.readouterr().err
+    assert "The model recalibrates 2 classes, but 3 probability columns were given" in capsys.readouterr().err
 
 
 def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
@@ -750,7 +750,7 @@ def test_a_saved_fit_mends_and_an_estimator_does_not(model, data, capsys):
     estimator = lowcal.MulticalibratedClassifier(None, random_state=0).fit(data[["p"]].to_numpy(), data["y"])
     save(estimator, "estimator.json")
     assert main(["predict", "estimator.json", path, "--probability", "p", "--out", "o2.csv"]) == 65
-    assert "holds a MulticalibratedClassifier, which can't mend the rows of a file" in capsys.readouterr().err
+    assert "holds a MulticalibratedClassifier, which can't recalibrate the rows of a file" in capsys.readouterr().err
 
 
 def test_a_file_without_rows_is_mended_into_one_without_rows(model, capsys):
