@@ -591,13 +591,12 @@ def save_error(model: object, tmp_path: Path, **options: Any) -> str:
 def test_what_can_not_be_saved(tmp_path: Path) -> None:
     y, p, X = saved.people()
     numeric = {name: X[name] for name in ("kids",)}
-    fit = multicalibrate(y, p, numeric, subpopulations=Regressor(Ridge()), alpha=0.01, max_updates=2)
+    options = {"alpha": 0.01, "geometry": "euclidean"}
+    fit = multicalibrate(y, p, numeric, subpopulations=Regressor(Ridge()), max_updates=2, **options)
     assert "Use Trees or Linear" in save_error(fit, tmp_path)
-    fit = multicalibrate(y, p, numeric, subpopulations=OwnClass(), alpha=0.01, max_updates=2)
+    fit = multicalibrate(y, p, numeric, subpopulations=OwnClass(), max_updates=2, **options)
     assert "OwnFamily, which is not lowcal's" in save_error(fit, tmp_path)
-    fit = multicalibrate(
-        y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), alpha=0.01, geometry="euclidean"
-    )
+    fit = multicalibrate(y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), **options)
     assert "The notion of the fit is OwnNotion(degree=2)" in save_error(fit, tmp_path)
     persistence.to_bytes(fit.predictor)
     term = fit.predictor.updates[0].terms[0]

@@ -128,7 +128,8 @@ def test_what_occurs_often_is_held_once() -> None:
     assert len({id(tree) for tree in trees}) == len(texts) < len(trees)
     block, *_ = fitted("groups", alpha=1e-4)
     assert len(block.predictor) > 1
-    assert len({id(t.family) for u in again(block.predictor).updates for t in u.terms}) == 1
+    families = [t.family for u in again(block.predictor).updates for t in u.terms]
+    assert len({id(family) for family in families}) == len({family.names for family in families}) < len(families)
 
 
 def test_the_plain_form_is_the_same() -> None:
@@ -171,10 +172,11 @@ def test_few_numbers_can_be_read_and_many_are_bytes() -> None:
     fit, *_ = fitted("thresholds", notion="multiaccuracy")
     few = json.loads(persistence.to_bytes(fitted("linear", notion="multiaccuracy")[0].predictor))["model"]
     assert isinstance(few["updates"][0]["terms"][0]["theta"][0][0][0], float)
-    theta = json.loads(persistence.to_bytes(fit.predictor))["model"]["updates"][0]["terms"][0]["theta"]
+    place = next(k for k, update in enumerate(fit.predictor.updates) if update.terms[0].theta.size > 64)
+    theta = json.loads(persistence.to_bytes(fit.predictor))["model"]["updates"][place]["terms"][0]["theta"]
     content = np.frombuffer(base64.b64decode(theta["base64"]), "<f8").reshape(theta["shape"])
     assert content.size > 64
-    assert content.tobytes() == fit.predictor.updates[0].terms[0].theta.tobytes()
+    assert content.tobytes() == fit.predictor.updates[place].terms[0].theta.tobytes()
 
 
 def test_an_array_without_names_and_a_sparse_matrix() -> None:
