@@ -4,7 +4,7 @@ Audit the probabilities of any classifier on many overlapping subpopulations, re
 is then guaranteed.
 
 >>> import lowcal
->>> data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
+>>> data = lowcal.datasets.make_miscalibrated(5000, random_state=0)
 >>> fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="degree-2", alpha=0.01)
 >>> fit.status.value
 'reached'
