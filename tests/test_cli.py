@@ -178,6 +178,9 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
             ["audit", *FIT[1:-2], "--alpha", "0.1", "--per-person", "0.1"],
             "argument --per-person: not allowed with argument --alpha",
         ),
+        ([*FIT, "--alpha", "0.1", "--per-person", "0.1"], "argument --per-person: not allowed with argument --alpha"),
+        ([*FIT, "--per-person", "nan"], "argument --per-person: 'nan' is not a positive number"),
+        ([*FIT, "--min-share", "1"], "argument --min-share: '1' is not a number from 0 to below 1"),
         (["audit", *FIT[1:-2], "--per-person", "0"], "argument --per-person: '0' is not a positive number"),
         (["audit", *FIT[1:-2], "--min-share", "2"], "argument --min-share: '2' is not a number from 0 to below 1"),
         (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
@@ -213,7 +216,10 @@ def test_help_has_an_example(command, capsys):
 def test_options_say_what_they_are(capsys):
     options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--max-rows", "1_000"])
     assert (options.separator, options.encoding, options.max_rows) == ("\t", "utf-8-sig", 1000)
-    assert (options.notion, options.alpha, options.solver, options.progress) == ("degree-2", 0.01, "block", None)
+    assert (options.notion, options.alpha, options.solver, options.progress) == ("degree-2", None, "block", None)
+    assert (options.per_person, options.min_share, options.no_guard) == (None, None, False)
+    options = parser().parse_args([*FIT, "--per-person", "0.02", "--min-share", "0.05", "--no-guard"])
+    assert (options.alpha, options.per_person, options.min_share, options.no_guard) == (None, 0.02, 0.05, True)
     assert parser().parse_args([*FIT, "--no-progress"]).progress is False
     assert parser().parse_args([*FIT, "--notion", "full-0.1"]).notion == "full-0.1"
     assert parser().parse_args([*FIT, "--groups", "--a column"]).groups == ["g", "--a column"]

@@ -240,7 +240,7 @@ def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main([*PREDICT, "--progress"]) == 0
     out, error = capsys.readouterr()
-    assert "mending t.csv [" in error
+    assert "recalibrating t.csv [" in error
     assert out == f"Wrote {N:,} rows to out.csv, with p_calibrated.\n"
 
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -82,6 +83,49 @@ def as_parquet(frame, path="t.parquet"):
 FORMATS = {"csv": (as_csv, []), "sheet": (as_sheet, ["--decimal", ","]), "parquet": (as_parquet, [])}
 
 
+@pytest.mark.parametrize(
+    ("options", "given", "goal"),
+    [
+        ([], {}, "degree-2 as far as the rows allow"),
+        (["--per-person", "0.05"], {"per_person": 0.05}, "degree-2 at per_person=0.05"),
+        (
+            ["--per-person", "0.02", "--min-share", "0.4"],
+            {"per_person": 0.02, "min_share": 0.4},
+            "degree-2 at per_person=0.02",
+        ),
+        (["--alpha", "0.002", "--no-guard"], {"alpha": 0.002, "guard": False}, "degree-2 at alpha=0.002"),
+    ],
+)
+def test_how_far_a_fit_goes(here, data, options, given, goal, capsys):
+    assert main(["fit", as_csv(data), *OPTIONS, *options, "--seed", "0", "--out", "m.json"]) == 0
+    expected, saved, text = fitted(data, **given), read("m.json"), capsys.readouterr().out
+    assert expected.n_updates > 0
+    assert saved.model.to_dict() == expected.predictor.to_dict()
+    assert (saved.metadata["alpha"], saved.metadata["per_person"]) == (expected.alpha, expected.per_person)
+    assert text.startswith(f"{goal}: {expected.status.value}\n")
+    before = expected.start.held_out_log_loss
+    if "--no-guard" in options:
+        assert before is None
+        assert "held-out" not in text
+    else:
+        after = expected.history[-1].held_out_log_loss
+        assert after < before
+        assert f"  log loss on held-out rows {before:.4g} -> {after:.4g}\n" in text
+        assert f"{before:.4g} -> {after:.4g}." in expected.cross_fitted
+
+
+def test_a_fit_that_does_harm_says_so_in_a_sentence(here, data, capsys):
+    """Filters of warnings have no part in it: whoever calls the command can't set them."""
+    options = ["--geometry", "euclidean", "--alpha", "0.0005", "--no-guard", "--seed", "0", "--quiet"]
+    sure = data.assign(y=np.where(data["sex"] == "F", 0, data["y"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["fit", as_csv(sure), *OPTIONS, *options, "--out", "m.json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"lowcal: [\d,]+ of 3,000 calibrated predictions are exactly 0 or 1, [^\n]+\.\n", err)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
     monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
@@ -102,7 +146,8 @@ def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
         "classes": [0, 1],
         "notion": "degree-2",
         "alpha": 0.005,
-        "status": "reached",
+        "per_person": None,
+        "status": expected.status.value,
         "violation": expected.violation,
         "n_rows": N,
     }
@@ -338,7 +383,7 @@ def test_sums_and_missing_classes_are_told(here, flowers, capsys):
     assert "Row 1: the probabilities p_rose, p_lily sum to" in capsys.readouterr().err
     save(lowcal.multicalibrate([0, 1] * 50, [0.5] * 100).predictor, "m.json")
     assert main(["predict", "m.json", as_csv(flowers), "--probability", "p_rose,p_lily,p_iris", "--out", "o.csv"]) == 64
-    assert "The model mends 2 classes, but 3 probability columns were given" in capsys.readouterr().err
+    assert "The model recalibrates 2 classes, but 3 probability columns were given" in capsys.readouterr().err
 
 
 def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
@@ -531,7 +576,7 @@ def test_standard_streams(here, data, capsysbinary, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stream(content))
     assert main(["fit", "-", *OPTIONS, "--seed", "0", "--out", "-"]) == 0
     out, err = capsysbinary.readouterr()
-    assert b"reached" in err
+    assert err.startswith(f"degree-2 as far as the rows allow: {fitted(data).status.value}\n".encode())
     (here / "m.json").write_bytes(out)
     assert read("m.json").model.to_dict() == fitted(data).predictor.to_dict()
     expected = fitted(data).predictor(data["p"], data[GROUPS])
@@ -705,7 +750,7 @@ def test_a_saved_fit_mends_and_an_estimator_does_not(model, data, capsys):
     estimator = lowcal.MulticalibratedClassifier(None, random_state=0).fit(data[["p"]].to_numpy(), data["y"])
     save(estimator, "estimator.json")
     assert main(["predict", "estimator.json", path, "--probability", "p", "--out", "o2.csv"]) == 65
-    assert "holds a MulticalibratedClassifier, which can't mend the rows of a file" in capsys.readouterr().err
+    assert "holds a MulticalibratedClassifier, which can't recalibrate the rows of a file" in capsys.readouterr().err
 
 
 def test_a_file_without_rows_is_mended_into_one_without_rows(model, capsys):

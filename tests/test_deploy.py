@@ -46,7 +46,7 @@ def test_two_graphs_are_joined(request):
     names = request.getfixturevalue("names")  # only where the library is there
     after = dict(names)
     pages.execute(block("skl2onnx"), PAGE.name, after)
-    expected = after["mended"].predict_proba(after["numbers"])
+    expected = after["calibrated"].predict_proba(after["numbers"])
     np.testing.assert_allclose(
         after["out"], expected, rtol=0, atol=1e-5
     )  # the base model's graph is in single precision

@@ -102,7 +102,7 @@ def test_formulas_are_shown_as_written(site):
     def text(name):
         return unescape(re.sub(r"<[^>]+>", "", (site / name).read_text(encoding="utf-8")))
 
-    reference = text("api/audit-and-mend.html")
+    reference = text("api/audit-and-recalibrate.html")
     assert "max over c in C and w in W of |E[c(x) <w(f(x)), y - f(x)>]| <= alpha" in reference
     assert "2*eta*g - eta^2*B" in text("specification.html")
     assert "||w(z)-w(z')||_inf" in text("specification.html")

@@ -282,3 +282,14 @@ def test_labels_that_may_be_counted_from_one() -> None:
     assert read_outcomes([1, 2, 2, 1], p, classes=range(1, 4)).y[0].tolist() == [1, 0, 0]
     for y in ([0, 1, 2, 1], [0, 1, 1, 1], [0, 2, 2, 0]):
         read_outcomes(y, p)  # and nothing is said
+
+
+def test_a_fit_does_not_depend_on_how_p_is_stored() -> None:
+    """A pandas frame of probabilities is stored by columns, an array by rows: sums over rows are the same."""
+    data = lowcal.datasets.make_miscalibrated(2000, n_classes=3, random_state=0)
+    assert read_outcomes(data.y, np.asfortranarray(data.p)).p.flags.c_contiguous
+    by_rows, by_columns = (
+        lowcal.multicalibrate(data.y, p, data.X, random_state=0).predictor(data.p, data.X)
+        for p in (data.p, np.asfortranarray(data.p))
+    )
+    assert by_rows.tobytes() == by_columns.tobytes()

@@ -35,7 +35,20 @@ def test_the_contract_of_the_interface_is_there():
         "MulticalibratedRegressor datasets guarantees hierarchy complexity metrics testing save load to_onnx"
     )
     assert set(promised.split()) <= set(lowcal.__all__)
-    order = ["y", "p", "X", "subpopulations", "notion", "alpha", "solver", "geometry", "step", "sample_weight"]
+    order = [
+        "y",
+        "p",
+        "X",
+        "subpopulations",
+        "notion",
+        "alpha",
+        "per_person",
+        "min_share",
+        "solver",
+        "geometry",
+        "step",
+    ]
+    order += ["sample_weight", "guard"]
     assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
     asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "per_person", "min_share", "sample_weight"]
     assert list(inspect.signature(lowcal.audit).parameters)[: len(asked)] == asked

@@ -9,9 +9,10 @@ README = pages.ROOT / "README.md"
 
 def test_examples_run_in_order(tmp_path):
     names, printed = pages.run(README, tmp_path)
-    assert "degree-2 at alpha=0.005: reached" in printed
-    assert "'alpha'" in printed
-    assert names["mended"].shape == names["data"].p.shape
+    assert "degree-2 as far as the rows allow: noise" in printed
+    assert "Log loss on held-out rows: " in printed
+    assert "'notion'" in printed
+    assert names["calibrated"].shape == names["data"].p.shape
 
 
 def test_the_five_jobs_are_there_and_each_is_run():

@@ -1,10 +1,10 @@
 """lowcal: low-degree multicalibration.
 
-Audit the probabilities of any classifier on many overlapping subpopulations, mend them, and know what is then
-guaranteed.
+Audit the probabilities of any classifier on many overlapping subpopulations, recalibrate them, and know what
+is then guaranteed.
 
 >>> import lowcal
->>> data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
+>>> data = lowcal.datasets.make_miscalibrated(5000, random_state=0)
 >>> fit = lowcal.multicalibrate(data.y, data.p, data.X, notion="degree-2", alpha=0.01)
 >>> fit.status.value
 'reached'
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CheckFailed,
         DamagedFile,
         FitInterrupted,
+        FitWarning,
         InvalidInput,
         LowcalError,
         MissingColumn,
@@ -84,6 +85,7 @@ _HOME = {
     "Finding": "reports",
     "Fit": "runs",
     "FitInterrupted": "errors",
+    "FitWarning": "errors",
     "Forecaster": "online",
     "Full": "notions",
     "Groups": "subpopulations",
@@ -150,6 +152,7 @@ __all__ = [
     "Finding",
     "Fit",
     "FitInterrupted",
+    "FitWarning",
     "Forecaster",
     "Full",
     "Groups",

@@ -27,7 +27,7 @@ from lowcal.commands.usage import (
     WRONG_USAGE,
     WrongUsage,
 )
-from lowcal.errors import AuditWarning, LowcalError, sentence, suggest
+from lowcal.errors import AuditWarning, FitWarning, LowcalError, sentence, suggest
 from lowcal.version import __version__
 
 #: What can be reproduced; `lowcal.reproduction` is not imported for --help.
@@ -49,7 +49,7 @@ exit codes:
 'lowcal COMMAND --help' tells more.
 """
 _DEMO = """example:
-  lowcal demo                  audit and mend a model on built-in data, write lowcal-demo.html and .png
+  lowcal demo                  audit and recalibrate a model on built-in data, write lowcal-demo.html and .png
   lowcal demo --out results    the same, with the picture in the folder results
 """
 _AUDIT = """example:
@@ -63,17 +63,20 @@ The exit code is the verdict: 0 satisfied, 1 violated, 2 undecided. Audit rows t
 seen. Rows in messages are counted from 1, without the header.
 """
 _FIT = """example:
-  lowcal fit train.csv --label y --probability p --groups sex,race --alpha 0.01 --out model.json
+  lowcal fit train.csv --label y --probability p --groups sex,race --out model.json
+  lowcal fit train.csv --label y --probability p --groups sex,race --depth 2 --per-person 0.02 --out model.json
 
-The model mends new rows of the same classifier: see 'lowcal predict --help'.
+Without --alpha and --per-person a fit goes as far as the rows allow: until what is left is noise. Every update has to
+lower the loss on held-out rows (cross-fitting), or it is undone; --no-guard fits the rows whatever it does to others.
+The model recalibrates new rows of the same classifier: see 'lowcal predict --help'.
 Rows in messages are counted from 1, without the header.
 """
 _PREDICT = """example:
   lowcal predict model.json new.csv --out calibrated.parquet
   lowcal predict model.json new.csv --out - | head
 
-All columns of FILE are written, in its order, and behind them the mended probabilities (p becomes p_calibrated). Files
-of any size go through in batches; for Parquet and JSON, a CSV file is read once more before, to learn its types.
+All columns of FILE are written, in its order, and behind them the calibrated predictions (p becomes p_calibrated).
+Files of any size go through in batches; for Parquet and JSON, a CSV file is read once more before, to learn its types.
 """
 _PLAN = """example:
   lowcal plan --notion degree-2 --alpha 0.05 --classes 10 --vc 20
@@ -136,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="lowcal",
         description="Low-degree multicalibration: find the subpopulations on which a classifier's probabilities are "
-        "wrong, and mend them.",
+        "wrong, and recalibrate them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -165,9 +168,9 @@ _Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 def _demo(add: _Add) -> None:
     demo = add(
         "demo",
-        "audit and mend a model on built-in real data; no arguments, no network",
+        "audit and recalibrate a model on built-in real data; no arguments, no network",
         "Train a small overconfident network on UCI Adult, see how every level of the hierarchy judges\n"
-        "it and on whom it is wrong, mend it, and compare on rows that neither has seen.",
+        "it and on whom it is wrong, recalibrate it, and compare on held-out rows.",
         _DEMO,
     )
     demo.add_argument(
@@ -210,8 +213,8 @@ def _audit(add: _Add) -> None:
 def _fit(add: _Add) -> None:
     fit = add(
         "fit",
-        "mend the probabilities of a file and save what was learned",
-        "Mend the probabilities of a CSV or Parquet file until the notion holds on every group.",
+        "recalibrate the probabilities of a file and save what was learned",
+        "Recalibrate the probabilities of a CSV or Parquet file on every group, as far as that helps on held-out rows.",
         _FIT,
     )
     _add_data(fit)
@@ -222,16 +225,19 @@ def _fit(add: _Add) -> None:
     how.add_argument(
         "--geometry",
         choices=("euclidean", "mirror"),
-        help="add and project, or add in log space (default: the better one for the notion and the groups)",
+        help="add and project, or add in log odds (default: mirror, but euclidean for the solver first)",
     )
     how.add_argument(
         "--validation-fraction",
         type=_share,
         default=0.0,
         metavar="SHARE",
-        help="share of the rows held out to stop early (0)",
+        help="share of the rows held out to stop early, instead of the guard (0)",
     )
-    how.add_argument("--max-updates", type=_whole(1), metavar="N", help="stop after so many updates")
+    how.add_argument(
+        "--no-guard", action="store_true", help="keep updates that do not lower the loss on held-out rows, for study"
+    )
+    how.add_argument("--max-updates", type=_whole(1), metavar="N", help="stop after N updates")
     output = fit.add_argument_group("output")
     output.add_argument(
         "--out", required=True, type=_name, metavar="FILE", help="where the model goes; '-' is standard output"
@@ -243,8 +249,8 @@ def _fit(add: _Add) -> None:
 def _predict(add: _Add) -> None:
     predict = add(
         "predict",
-        "mend the probabilities of new rows with a saved model",
-        "Mend the probabilities of a CSV or Parquet file with a model that 'lowcal fit' saved.",
+        "recalibrate the probabilities of new rows with a saved model",
+        "Recalibrate the probabilities of a CSV or Parquet file with a model that 'lowcal fit' saved.",
         _PREDICT,
     )
     predict.add_argument("model", type=_name, metavar="MODEL", help="the saved model")
@@ -336,7 +342,7 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         metavar="P",
         help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
     )
-    data.add_argument("--positive", metavar="VALUE", help="the label that a single probability speaks of (1, true)")
+    data.add_argument("--positive", metavar="VALUE", help="the positive class (1, true)")
     _add_classes(data)
     most = MOST_ROWS[command.prog.split()[-1]]
     data.add_argument("--weight", type=_name, metavar="W", help="the weight of each row")
@@ -355,7 +361,7 @@ def _add_classes(group: Any) -> None:
         action="append",
         type=_names,
         metavar="A,B,C",
-        help="the class of each probability, in order (default: as the columns' names tell); for a single one both, "
+        help="the class of each probability, in order (default: by the columns' names); for a single one both, "
         "the positive one last",
     )
 
@@ -398,19 +404,16 @@ def _add_target(command: argparse.ArgumentParser, is_audit: bool = False) -> Any
         default="degree-2",
         help="multiaccuracy, degree-2 (default), degree-3, smooth, full-0.1",
     )
-    if is_audit:
-        _add_tolerance(target)
-    else:
-        target.add_argument("--alpha", type=_positive, default=0.01, help="the largest violation tolerated (0.01)")
+    _add_tolerance(target, "0.01" if is_audit else "as far as the rows allow")
     target.add_argument("--seed", type=_whole(0), metavar="N", help="makes every random choice repeatable")
     return target
 
 
-def _add_tolerance(target: Any) -> None:
-    """Add alpha and the limit per person, of which one is given."""
+def _add_tolerance(target: Any, default: str) -> None:
+    """Add alpha and the limit per person, of which at most one is given."""
     one = target.add_mutually_exclusive_group()
     one.add_argument(
-        "--alpha", type=_positive, metavar="A", help="the largest violation tolerated, over all rows (0.01)"
+        "--alpha", type=_positive, metavar="A", help=f"the largest violation tolerated, over all rows ({default})"
     )
     one.add_argument(
         "--per-person", type=_positive, metavar="E", help="the largest error per person tolerated in any group"
@@ -419,7 +422,7 @@ def _add_tolerance(target: Any) -> None:
         "--min-share",
         type=_share,
         metavar="SHARE",
-        help="--per-person judges groups that hold at least this share of the rows (0.01)",
+        help="--per-person holds in groups of at least this share of the rows (0.01)",
     )
 
 
@@ -617,6 +620,7 @@ def _manners() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AuditWarning)
+        warnings.simplefilter("always", FitWarning)
         warnings.showwarning = warn
         try:
             before = signal.signal(signal.SIGTERM, end)

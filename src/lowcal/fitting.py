@@ -87,7 +87,7 @@ def multicalibrate(
         of the rows, five times (fewer where rows are many, not at all where constraints are few for the rows). A number
         is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does to others, for study.
     validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
-    max_updates : stop after so many updates; None: the a-priori bound.
+    max_updates : stop after this many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
         next is not known yet); return True to stop.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
@@ -100,7 +100,7 @@ def multicalibrate(
     --------
     >>> from lowcal.datasets import make_miscalibrated
     >>> data = make_miscalibrated(5000, random_state=0)
-    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.005)
+    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.01)
     >>> fit.status.value, fit.n_updates <= 5
     ('reached', True)
     >>> calibrated = fit.predictor(data.p, data.X)
@@ -188,13 +188,13 @@ def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
     return "euclidean" if solver == "first" else learner.geometry or "mirror"
 
 
-def _remember(fit: Fit, outcomes: Outcomes, table: Frame, mended: FloatArray | None) -> None:
-    """Leave a sketch of the rows, so that an audit on them can warn; `mended` are their predictions, where known."""
+def _remember(fit: Fit, outcomes: Outcomes, table: Frame, calibrated: FloatArray | None) -> None:
+    """Leave a sketch of the rows, so that an audit on them can warn; `calibrated`: their predictions, if known."""
     some = sketch_rows(len(outcomes.p))
-    if mended is None:
+    if calibrated is None:
         end = fit.predictor.replay(outcomes.p[some], fit.predictor.encoder(table.take(some)))
     else:
-        end = mended[some]
+        end = calibrated[some]
     remember(len(outcomes.p), outcomes.y[some], end)
 
 

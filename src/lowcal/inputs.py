@@ -163,7 +163,7 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
     if array.dtype.kind in "mMcV":
         raise InvalidInput(f"{name} must hold numbers, but its type is {array.dtype}. Convert it first.")
     try:
-        return np.array(array, dtype=np.float64)
+        return np.array(array, dtype=np.float64, order="C")  # sums over rows must not depend on the layout
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
 

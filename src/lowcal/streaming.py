@@ -122,16 +122,17 @@ def multicalibrate_stream(
     random_state: int | np.random.Generator | None = None,
     classes: Sequence[Any] | None = None,
 ) -> Fit:
-    """Mend probabilities until the notion holds on every subpopulation of a stream: `multicalibrate`, in passes.
+    """Recalibrate probabilities until the notion holds on every subpopulation of a stream: `multicalibrate`, in passes.
 
-    The solver is "block", without held-out rows and without a stop at noise: give many more rows than constraints. What
-    it returns is an ordinary `Fit`, whose violation, losses and bound are of all rows.
+    The solver is "block", without held-out rows and without a guard: give many more rows than constraints. What it
+    returns is an ordinary `Fit`, whose violation, losses and bound are of all rows.
     Cost: two passes over the rows, and two for each update; memory as in `measure_stream`.
 
     Parameters
     ----------
     rows, y, p, sample_weight, subpopulations, notion, classes : as in `measure_stream`.
-    alpha, geometry, max_updates : as in `multicalibrate`.
+    alpha : the largest violation that may remain on these rows; always a number here.
+    geometry, max_updates : as in `multicalibrate`.
     callback : called with a `Record` after every update; return True to stop.
     random_state : seed of the sample and of subsamples; None: always the same one.
 
@@ -143,7 +144,7 @@ def multicalibrate_stream(
     >>> fit = multicalibrate_stream([table], y="label", p="score", alpha=0.005)
     >>> fit.status.value, fit.violation <= 0.005
     ('reached', True)
-    >>> mended = fit.predictor(data.p, data.X)
+    >>> calibrated = fit.predictor(data.p, data.X)
     """
     Tolerance(alpha)
     chosen = _check_notion(parse_notion(notion))

@@ -472,7 +472,12 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("mixed union", "model.families[0].index", 1, "rows of BinEncoder"),
     ("mixed union", f"{E}.parts", [], "not empty"),
     ("groups", "model.status", "perfect", "one of reached, limit"),
-    ("groups", "model.alpha", None, "alpha is null, but it must be a number"),
+    ("groups", "model.alpha", "low", "alpha is 'low', but it must be a number"),
+    ("groups", "model.violation", None, "violation is null, but it must be a number"),
+    ("groups", "model.per_person", "low", "per_person is 'low', but it must be a number"),
+    ("groups", "model.start", {}, "keys n_updates, violation"),
+    ("groups", "model.start", [], "keys n_updates, violation"),
+    ("groups", "model.more", 1, "keys kind, status"),
     ("groups", "model.bound", -1, "at least 0"),
     ("groups", "model.is_exact", 1, "true or false"),
     ("groups", "model.history[0].brier", "low", "brier is 'low'"),
@@ -586,13 +591,12 @@ def save_error(model: object, tmp_path: Path, **options: Any) -> str:
 def test_what_can_not_be_saved(tmp_path: Path) -> None:
     y, p, X = saved.people()
     numeric = {name: X[name] for name in ("kids",)}
-    fit = multicalibrate(y, p, numeric, subpopulations=Regressor(Ridge()), alpha=0.01, max_updates=2)
+    options = {"alpha": 0.01, "geometry": "euclidean"}
+    fit = multicalibrate(y, p, numeric, subpopulations=Regressor(Ridge()), max_updates=2, **options)
     assert "Use Trees or Linear" in save_error(fit, tmp_path)
-    fit = multicalibrate(y, p, numeric, subpopulations=OwnClass(), alpha=0.01, max_updates=2)
+    fit = multicalibrate(y, p, numeric, subpopulations=OwnClass(), max_updates=2, **options)
     assert "OwnFamily, which is not lowcal's" in save_error(fit, tmp_path)
-    fit = multicalibrate(
-        y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), alpha=0.01, geometry="euclidean"
-    )
+    fit = multicalibrate(y, p, numeric, subpopulations=Groups(min_mass=1), notion=OwnNotion(2), **options)
     assert "The notion of the fit is OwnNotion(degree=2)" in save_error(fit, tmp_path)
     persistence.to_bytes(fit.predictor)
     term = fit.predictor.updates[0].terms[0]

@@ -1,4 +1,4 @@
-"""`lowcal fit`: mend the probabilities of a file and save what was learned."""
+"""`lowcal fit`: recalibrate the probabilities of a file and save what was learned."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lowcal.files.opening import STREAM
 from lowcal.fitting import multicalibrate
 from lowcal.persistence import save as write
 from lowcal.runs import Fit, Record
+from lowcal.tolerances import MIN_SHARE
 from lowcal.updates import Predictor
 
 
@@ -38,9 +39,12 @@ def run(options: argparse.Namespace) -> int:
         subpopulations=subpopulations_of(options, rows.columns),
         notion=options.notion,
         alpha=options.alpha,
+        per_person=options.per_person,
+        min_share=MIN_SHARE if options.min_share is None else options.min_share,
         solver=options.solver,
         geometry=options.geometry,
         sample_weight=rows.weight,
+        guard=not options.no_guard,
         validation_fraction=options.validation_fraction,
         max_updates=options.max_updates,
         callback=remember,
@@ -51,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         text = describe(fit, before[0] if before else fit.violation, rows)
         wrote = sentence(f"Wrote {options.out}")
-        where = "" if options.out == STREAM else f"\n{wrote} Mend new rows with:\n{_next(options)}"
+        where = "" if options.out == STREAM else f"\n{wrote} Recalibrate new rows with:\n{_next(options)}"
         (say if options.out == STREAM else print)(text + where)
     return DONE
 
@@ -72,6 +76,7 @@ def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, 
         "classes": None if rows.classes is None else list(rows.classes),
         "notion": str(fit.notion),
         "alpha": fit.alpha,
+        "per_person": fit.per_person,
         "status": fit.status.value,
         "violation": fit.violation,
         "n_rows": rows.n,
@@ -96,15 +101,24 @@ def describe(fit: Fit, before: float, rows: Rows) -> str:
     upper = f" (certified to be at most {fit.upper:.4g})" if fit.upper > fit.violation else ""
     updates = f"{fit.n_updates}{held} (at most {fit.bound:,} were possible)"
     lines = [
-        f"{fit.notion} at alpha={fit.alpha:g}: {fit.status.value}",
+        f"{fit.goal}: {fit.status.value}",
         "",
         f"  largest violation before  {before:.4g}",
         f"                    after   {fit.violation:.4g}{upper}, on the {rows.n:,} rows of the fit",
+        *_log_loss(fit),
         f"  updates                   {updates}",
         "",
-        fill(f"{_sentence(fit)} Audit the mended probabilities on rows that the fit has not seen.", 110),
+        fill(f"{_sentence(fit)} Audit the calibrated predictions on rows that the fit has not seen.", 110),
     ]
     return "\n".join(lines)
+
+
+def _log_loss(fit: Fit) -> list[str]:
+    """Return the line of the log loss on held-out rows, before and after, where it is known."""
+    end = fit.history[len(fit.predictor) - 1] if len(fit.predictor) else fit.start
+    if fit.start is None or end is None or fit.start.held_out_log_loss is None or end.held_out_log_loss is None:
+        return []
+    return [f"  log loss on held-out rows {fit.start.held_out_log_loss:.4g} -> {end.held_out_log_loss:.4g}"]
 
 
 def _sentence(fit: Fit) -> str:

@@ -23,7 +23,7 @@ def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
     saved = read(path)
     predictor = saved.model.predictor if isinstance(saved.model, Fit) else saved.model
     if not isinstance(predictor, Predictor):
-        raise InvalidInput(f"{path} holds a {type(saved.model).__name__}, which can't mend the rows of a file.")
+        raise InvalidInput(f"{path} holds a {type(saved.model).__name__}, which can't recalibrate the rows of a file.")
     return predictor, saved.metadata
 
 

@@ -1,4 +1,4 @@
-"""`lowcal predict`: mend the probabilities of a file with a saved model, batch in, batch out."""
+"""`lowcal predict`: recalibrate the probabilities of a file with a saved model, batch in, batch out."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from lowcal.updates import Predictor
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write all columns of a file and the mended probabilities, in the order of the rows."""
+    """Write all columns of a file and the calibrated predictions, in the order of the rows."""
     check_outputs(options.out, inputs=[options.model, options.file])
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
     with open_source(options, options.file) as source:
-        mender = Mender.of(predictor, *_probability(options, source, predictor, metadata), source)
-        names = [name + options.suffix for name in mender.probability]
+        recalibrator = Recalibrator.of(predictor, *_probability(options, source, predictor, metadata), source)
+        names = [name + options.suffix for name in recalibrator.probability]
         _check_new(names, source, options.suffix)
         with (
-            Bar(f"mending {source.shown}", source.size, is_wanted(options)) as bar,
+            Bar(f"recalibrating {source.shown}", source.size, is_wanted(options)) as bar,
             open_writer(options.out, form, source, names) as writer,
         ):
-            for batch, new in mender(source):
+            for batch, new in recalibrator(source):
                 writer.write([*batch.fields, *new])
                 bar.tell(batch.position)
     if not options.quiet:
-        mender.tell_strange()
+        recalibrator.tell_strange()
     if not options.quiet and options.out != STREAM:
-        print(printable(sentence(f"Wrote {mender.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
+        print(printable(sentence(f"Wrote {recalibrator.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
     return DONE
 
 
@@ -58,7 +58,7 @@ def _probability(
     if not names:
         raise WrongUsage("The model does not tell which column holds the probability; give --probability.")
     n = predictor.layout.n_classes
-    check_number("--probability", names, n, "The model mends")
+    check_number("--probability", names, n, "The model recalibrates")
     classes = (0, 1) if predictor.layout.classes is None else predictor.layout.classes
     named = split_classes(options.classes, [str(value) for value in classes], len(names))
     first = {n: 0, 1: 1}.get(len(fitted))
@@ -76,8 +76,8 @@ def _check_new(names: Sequence[str], source: Source, suffix: str) -> None:
 
 
 @dataclass(eq=False)
-class Mender:
-    """Mends batch after batch of a file."""
+class Recalibrator:
+    """Recalibrates batch after batch of a file."""
 
     predictor: Predictor
     probability: tuple[str, ...]
@@ -88,7 +88,9 @@ class Mender:
     n_rows: int = 0
 
     @classmethod
-    def of(cls, predictor: Predictor, probability: Sequence[str], places: Sequence[int], source: Source) -> Mender:
+    def of(
+        cls, predictor: Predictor, probability: Sequence[str], places: Sequence[int], source: Source
+    ) -> Recalibrator:
         """Find the columns that the predictor reads."""
         columns = categories_of(predictor)
         for name in (*probability, *columns):
@@ -97,10 +99,10 @@ class Mender:
         return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
     def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
-        """Yield every batch with the fields of its mended probabilities."""
+        """Yield every batch with the fields of its calibrated predictions."""
         for batch in source.batches(range(len(source.names))):
             by_name = dict(zip(source.names, batch.fields, strict=True))
-            yield batch, self._mend(by_name, batch.n_rows)
+            yield batch, self._recalibrate(by_name, batch.n_rows)
             self.n_rows += batch.n_rows
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
@@ -123,16 +125,18 @@ class Mender:
             if value is not None:
                 say(
                     f"lowcal: the model knows no value of column {name!r}: the file holds {value!r}, the fit had "
-                    f"{sentence(some)} It mends by the other columns."
+                    f"{sentence(some)} It recalibrates by the other columns."
                 )
 
-    def _mend(self, fields: Mapping[str, Field], n: int) -> list[Field]:
+    def _recalibrate(self, fields: Mapping[str, Field], n: int) -> list[Field]:
         given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]
         check_probabilities(self.probability, given, self.n_rows)
         read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
         for column in read:
             self._look(column)
         X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
-        mended = self.predictor(arrange(given, self.places), X)
-        own = [arrange([mended], self.places)] if len(given) == 1 else [mended[:, place] for place in self.places]
+        calibrated = self.predictor(arrange(given, self.places), X)
+        own = (
+            [arrange([calibrated], self.places)] if len(given) == 1 else [calibrated[:, place] for place in self.places]
+        )
         return [Computed(np.ascontiguousarray(column)) for column in own]

@@ -1,4 +1,4 @@
-"""The whole predictor as one ONNX graph: raw columns and start probabilities in, mended probabilities out.
+"""The whole predictor as one ONNX graph: raw columns and start probabilities in, calibrated predictions out.
 
 It runs in onnxruntime, in any language, without code of ours. All arithmetic is in doubles, with the formulas of
 `predict`; the two differ by rounding only.
@@ -60,7 +60,7 @@ def to_onnx(
     Parameters
     ----------
     model : a `Predictor`, a `Fit`, or a fitted `MulticalibratedClassifier` or `MulticalibratedRegressor`. Of an
-        estimator its mending is exported, not its base model: feed `base.predict_proba(X)` (of a regressor
+        estimator its recalibration is exported, not its base model: feed `base.predict_proba(X)` (of a regressor
         `base.predict(X)`, in the units of the outcome) as `p`, or join the two graphs with
         `onnx.compose.merge_models` after exporting the base model, e.g. with skl2onnx. With `estimator=None` the
         uniform start is built in and there is no `p`, unless no update reads a column.
@@ -79,7 +79,7 @@ def to_onnx(
     --------
     >>> from lowcal import Groups, multicalibrate
     >>> from lowcal.datasets import make_miscalibrated
-    >>> data = make_miscalibrated(2000, random_state=0)
+    >>> data = make_miscalibrated(5000, random_state=0)
     >>> fit = multicalibrate(data.y, data.p, data.X, subpopulations=Groups(["g0", "g1"]))
     >>> [port.name for port in to_onnx(fit).graph.input]
     ['p', 'g0', 'g1']

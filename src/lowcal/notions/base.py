@@ -88,7 +88,7 @@ class Notion(Protocol):
     def probes(self, d: int) -> Sequence[Weight]:
         """Return a few weights with which a learner is asked for subpopulations.
 
-        Where they contain 1 and f, block fits of a binary problem on listed subpopulations begin in log odds.
+        Where they contain 1 and f, logit steps of a binary problem have a slope beside the shift.
         """
         ...
 

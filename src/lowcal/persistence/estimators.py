@@ -37,7 +37,7 @@ class MissingBase(BaseEstimator):  # type: ignore[misc]
     def _refuse(self) -> NoReturn:
         raise InvalidInput(
             f"This model was saved without its base model ({self.name}), which is not lowcal's. Give it when loading, "
-            "lowcal.load(path, estimator=base), or apply the mending to its probabilities: model.predictor_(p, X)."
+            "lowcal.load(path, estimator=base), or recalibrate its probabilities yourself: model.predictor_(p, X)."
         )
 
     def fit(self, X: Any, y: Any) -> NoReturn:

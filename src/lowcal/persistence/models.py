@@ -51,6 +51,8 @@ FITS: dict[str, tuple[type[Fit], str | None, type | None]] = {
 }
 #: Fields of all fits that are single numbers.
 FIGURES = ("violation", "upper", "bound", "n_oracle_calls", "is_exact", "alpha", "noise_floor")
+#: Fields of all fits that files of earlier versions do not have.
+LATER = ("per_person", "start")
 
 
 def write_model(model: object) -> dict[str, Any]:
@@ -94,6 +96,8 @@ def write_fit(fit: Any) -> dict[str, Any]:
         "status": str(fit.status),
         "notion": write_value(fit.notion, "The notion of the fit"),
         **{name: write_figure(getattr(fit, name)) for name in FIGURES},
+        "per_person": write_figure(fit.per_person),
+        "start": None if fit.start is None else write_record(fit.start),
         **more,
         "history": [write_record(record) for record in fit.history],
         "predictor": write_predictor(fit.predictor),
@@ -105,16 +109,17 @@ def read_fit(at: Plain) -> Fit:
     cls, extra, guarantee = FITS[at.kind(FITS)]
     more = () if extra is None else (extra,)
     _, status, notion, history, predictor, *rest = at.fields(
-        "kind", "status", "notion", "history", "predictor", *FIGURES, *more
+        "kind", "status", "notion", "history", "predictor", *FIGURES, *more, optional=LATER
     )
-    given = dict(zip((*FIGURES, *more), rest, strict=True))
+    given = dict(zip((*FIGURES, *more, *LATER), rest, strict=True))
     types = {field.name: str(field.type) for field in fields(Fit)}
     return cls(
         predictor=read_predictor(predictor),
         status=Status(status.choice([one.value for one in Status])),
         notion=read_value(notion, NOTIONS),
         history=tuple(read_record(record, Record) for record in history.items()),
-        **{name: FIGURE[types[name]](given[name]) for name in FIGURES},
+        **{name: FIGURE[types[name]](given[name]) for name in (*FIGURES, "per_person")},
+        start=None if given["start"].is_null else read_record(given["start"], Record),
         **{name: read_record(given[name], guarantee) for name in more if guarantee is not None},
     )
 

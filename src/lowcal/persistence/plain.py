@@ -106,11 +106,11 @@ class Plain:
         """Whether there is nothing here."""
         return self.value is None
 
-    def fields(self, *names: str) -> list[Plain]:
-        """Return the values of an object that has these keys and no others."""
-        if type(self.value) is not dict or set(self.value) != set(names):
-            self.refuse(f"an object with the keys {', '.join(names)}")
-        return [Plain(self.value[name], f"{self.place}.{name}") for name in names]
+    def fields(self, *names: str, optional: Sequence[str] = ()) -> list[Plain]:
+        """Return the values of an object that has these keys and no others; optional ones may be absent: null."""
+        if type(self.value) is not dict or not set(names) <= set(self.value) <= {*names, *optional}:
+            self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
+        return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
 
     def kind(self, known: Iterable[str]) -> str:
         """Return the "kind" of an object, one of those known."""
