@@ -28,7 +28,7 @@ SHARE = 0.2
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
 #: A step is kept if the loss falls by more than this many standard errors of its change.
-CAUTION = 2.0
+CAUTION = 1.5
 #: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
 HARMLESS = 2e-4
 #: Weights of a class without finitely many count as this many.

@@ -239,11 +239,11 @@ def logit_terms(
         regression = regression.rows(np.flatnonzero(rows.weight))
     m, some = len(pools), len(regression.z)
     sample = sample_rows(some, seed, max(GRAM_ROWS, 20 * m, some // SHARE_OF_HESSIAN))
-    theta, spread = _start(regression, [name for family in families for name in family.names]), np.zeros((m, 2))
+    theta = _start(regression, [name for family in families for name in family.names])
+    spread = np.where(theta.any(axis=1, keepdims=True), np.full((m, 2), FREE), 0.0)
     for _ in range(LOOSENED):
         g, h = (one[:, :, None] for one in regression.evidence(theta))
         found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
-        found[theta.any(axis=1) & (spread == 0.0).all(axis=1)] = FREE  # the line that the start gave to everyone
         if not found.any():
             break
         spread += found
