@@ -82,41 +82,31 @@ class Numbers(ClassifierMixin, BaseEstimator):
 # --- defaults ------------------------------------------------------------------------------------------------
 
 
-def test_held_out_rows_choose_the_updates_and_all_rows_fit_them(data):
-    """The mending is repeated on all rows with as many updates as the held-out rows asked for."""
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_cross_fitting_chooses_the_updates_and_all_rows_fit_them(data, share):
+    """The share that each fold holds out is the guard's."""
     numbers, sex, y, _ = data
     X = coded(numbers, sex)
     base = Numbers().fit(X[:500], y[:500])
     options = {"subpopulations": Trees(max_depth=1), "alpha": 1e-4}
-    model = Classifier(FrozenEstimator(base), random_state=3, **options).fit(X, y)
+    model = Classifier(FrozenEstimator(base), validation_fraction=share, random_state=3, **options).fit(X, y)
     p = base.predict_proba(X)
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
-    chosen = multicalibrate(y, p, X, geometry="mirror", validation_fraction=0.2, random_state=seed, **options)
-    assert chosen.status == Status.PATIENCE
-    again = multicalibrate(
-        y,
-        p,
-        X,
-        geometry="mirror",
-        random_state=seed,
-        callback=lambda r: r.n_updates >= len(chosen.predictor),
-        guard=False,
-        **options,
-    )
-    np.testing.assert_array_equal(model.predict_proba(X), again.predictor(p, X))
-    assert (model.status_, model.history_) == (chosen.status, chosen.history)
-    assert model.n_updates_ == chosen.n_updates > len(model.predictor_) == len(chosen.predictor)
-    assert model.fit_.violation == again.violation
+    same = multicalibrate(y, p, X, guard=share, random_state=seed, **options)
+    np.testing.assert_array_equal(model.predict_proba(X), same.predictor(p, X))
+    assert (model.status_, model.history_) == (same.status, same.history)
+    assert model.status_ == Status.GUARDED
+    assert model.history_[-1].held_out_log_loss < same.start.held_out_log_loss
 
 
 @pytest.mark.parametrize(
     ("options", "n", "expected"),
     [
-        ({}, 100, ("mirror", 0.001, BOOSTED["n_trees"])),
-        ({}, 95, ("mirror", 0.01, 1)),  # too few rows to hold any out: no boosting, no small alpha
-        ({"validation_fraction": 0.0}, 400, ("mirror", 0.01, 1)),
-        ({"solver": "first"}, 95, ("euclidean", 0.01, 1)),
-        ({"geometry": "euclidean", "alpha": 0.2}, 100, ("euclidean", 0.2, BOOSTED["n_trees"])),
+        ({}, 100, (None, None, BOOSTED["n_trees"], "mirror")),
+        ({}, 95, (None, 0.01, 1, "mirror")),  # too few rows to hold any out: no boosting, no small alpha
+        ({"validation_fraction": 0.0}, 400, (None, 0.01, 1, "mirror")),
+        ({"solver": "first"}, 95, (None, 0.01, 1, "mirror")),
+        ({"geometry": "euclidean", "alpha": 0.2}, 100, ("euclidean", 0.2, BOOSTED["n_trees"], "euclidean")),
     ],
 )
 def test_what_the_defaults_mean(monkeypatch, options, n, expected):
@@ -132,18 +122,28 @@ def test_what_the_defaults_mean(monkeypatch, options, n, expected):
     Classifier(random_state=0, max_updates=1, **options).fit(X, y)
     for call in given:
         trees = call["subpopulations"]
-        assert (call["geometry"], call["alpha"], trees.n_trees) == expected
-        assert trees.geometry == expected[0]
-    given.clear()
+        assert (call["geometry"], call["alpha"], trees.n_trees, trees.geometry) == expected
+    assert len(given) == 1
     Regressor(random_state=0, max_updates=1).fit(X, y.astype(float))
-    assert given[0]["geometry"] == given[0]["subpopulations"].geometry == "euclidean"
+    assert given[1]["subpopulations"].geometry == "mirror"
 
 
-BOOSTS = Trees(n_trees=2)
+def test_a_base_model_on_few_rows_is_guarded(monkeypatch):
+    """However few they are: there is a model that could be made worse."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), np.arange(60) % 2
+    given = []
+    real = multicalibrate
+    monkeypatch.setattr("lowcal.estimators.multicalibrate", lambda *a, **k: given.append(k) or real(*a, **k))
+    Classifier(LogisticRegression(), random_state=0).fit(X, y)
+    assert [call["guard"] for call in given] == [0.2]
+
+
+BOOSTS = Trees(n_trees=2, geometry="euclidean")
 
 
 @pytest.mark.parametrize(
-    ("trees", "geometry"), [(BOOSTS, "euclidean"), (Groups() + BOOSTS, "euclidean"), (Trees(n_trees=1), "mirror")]
+    ("trees", "geometry"), [(BOOSTS, "euclidean"), (Groups() + BOOSTS, "euclidean"), (Trees(n_trees=2), "mirror")]
 )
 def test_trees_that_boost_bring_their_geometry(trees, geometry):
     X = np.random.default_rng(0).normal(size=(400, 2))
@@ -564,6 +564,7 @@ def test_weights_of_a_regressor():
     X, y, _ = regression(400, 0)
     w = np.random.default_rng(0).integers(0, 3, 400).astype(float)
     options = {"subpopulations": Groups("x1"), "alpha": 0.01, "validation_fraction": 0.0, "bounds": (0, 100)}
+    options |= {"geometry": "euclidean"}  # a prior counts rows
     weighted = Regressor(**options).fit(X, y, sample_weight=w).predict(X)
     repeated = Regressor(**options).fit(np.repeat(X, w.astype(int), axis=0), np.repeat(y, w.astype(int))).predict(X)
     np.testing.assert_allclose(weighted, repeated, atol=1e-6)

@@ -41,13 +41,13 @@ from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Private, Trees, Union
 from lowcal.subpopulations.levels import resolve
-from lowcal.tolerances import Tolerance
+from lowcal.tolerances import ALPHA, Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-#: With fewer rows in a fold than this the estimators do not cross-fit.
+#: With fewer rows in a fold than this, what is learned from scratch is not cross-fitted.
 LEAST_HELD_OUT = 20
 #: With fewer rows than this a base model is recalibrated for everyone together.
 LEAST_FOR_TREES = 50
@@ -177,16 +177,18 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Recalibrate as far as cross-fitting allows; keep what a user may ask for."""
         geometry = self._geometry()
+        # from scratch there is no model to harm; a prior and folds count rows, to which weights are not equal
+        is_scratch = self.estimator is None and self._held_out_share(len(p)) == 0.0
         fit = multicalibrate(
             y,
             p,
             Frame.of(part.X),
             subpopulations=self._subpopulations(len(p), geometry),
             notion=self.notion,
-            alpha=self.alpha,
+            alpha=ALPHA if self.alpha is None and is_scratch else self.alpha,
             solver=self.solver,
             geometry=geometry,
-            step=self.step,
+            step=1.0 if self.step is None and is_scratch and self.solver == "block" else self.step,
             sample_weight=part.weight,
             guard=self._held_out_share(len(p)),
             max_updates=self.max_updates,
@@ -216,10 +218,10 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self.estimator is not None and self.subpopulations is None and n < LEAST_FOR_TREES
 
     def _held_out_share(self, n: int) -> float:
-        """Return validation_fraction, or 0 where a fold would hold too few rows to judge anything."""
+        """Return validation_fraction, or 0 where there is no model to harm and few rows to judge on."""
         share = self.validation_fraction
         check_share("validation_fraction", share)
-        return share if share * n >= LEAST_HELD_OUT else 0.0
+        return share if self.estimator is not None or share * n >= LEAST_HELD_OUT else 0.0
 
 
 class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
@@ -233,7 +235,7 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         but `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together where a base model
         has a calibration set of fewer than 50 rows).
     validation_fraction : share of the calibration set that each fold of the cross-fitting holds out to choose the
-        updates (`guard` of `lowcal.multicalibrate`); 0, or a share of fewer than 20 rows: no cross-fitting.
+        updates (`guard` of `lowcal.multicalibrate`); 0, or a share of fewer than 20 rows without a base model: none.
     calibration_fraction : share of all rows that an unfitted base model leaves for mending.
     random_state : seed of the splits.
 

@@ -27,6 +27,8 @@ from lowcal.subpopulations.base import Rows
 SHARE = 0.2
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
+#: Fewer rows than this can't tell a gain from luck: nothing is kept.
+LEAST_ROWS = 50
 #: A step is kept if the loss falls by more than this many standard errors of its change.
 CAUTION = 1.5
 #: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
@@ -103,8 +105,7 @@ class Guard:
         for fold in self.folds:
             fold.propose(step.stage)
         tried = self._scores()
-        change, error = self.change(self._watched(self.now), self._watched(tried))
-        is_kept = self.patience is not None or change < -CAUTION * error
+        is_kept = self.patience is not None or self._is_gain(self.now, tried)
         for fold in self.folds:
             fold.decide(is_kept)
         if is_kept:
@@ -118,11 +119,9 @@ class Guard:
         if self.patience is None:
             return False
         score = dot(self.weight, self._watched(self.now))
-        if score < self.patience.best:
-            change, error = self.change(self._watched(self.best), self._watched(self.now))
-            if change < -CAUTION * error:
-                self.best = self.now
-                self.patience.best, self.patience.best_updates = score, self.n_kept
+        if score < self.patience.best and self._is_gain(self.best, self.now):
+            self.best = self.now
+            self.patience.best, self.patience.best_updates = score, self.n_kept
         return self.n_kept - self.patience.best_updates >= self.patience.rounds
 
     def figures(self, scores: Scores) -> dict[str, float | None]:
@@ -133,11 +132,12 @@ class Guard:
             "held_out_log_loss": dot(self.weight, scores.log_loss),
         }
 
-    def change(self, before: FloatArray, after: FloatArray) -> tuple[float, float]:
-        """Return the mean change of the losses of rows, and its standard error."""
-        gap = after - before
+    def _is_gain(self, before: Scores, after: Scores) -> bool:
+        """Whether the mean loss falls by more than chance would explain: CAUTION standard errors of its change."""
+        gap = self._watched(after) - self._watched(before)
         mean = dot(self.weight, gap)
-        return mean, float(np.sqrt(dot(np.square(self.weight), np.square(gap - mean))))
+        error = float(np.sqrt(dot(np.square(self.weight), np.square(gap - mean))))
+        return dot(self.weight, self.weight) * LEAST_ROWS <= 1.0 and mean < -CAUTION * error
 
     def _watched(self, scores: Scores) -> FloatArray:
         return scores.brier if self.geometry == "euclidean" else scores.log_loss

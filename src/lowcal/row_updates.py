@@ -80,7 +80,7 @@ class Product(NamedTuple):
 
     def __call__(self, facts: Sequence[FloatArray]) -> FloatArray:
         """Return the sum of the factors, each times its member."""
-        return np.asarray(facts[self.block].take(self.positions) @ self.theta)
+        return np.asarray(np.einsum("k,kw->w", facts[self.block].take(self.positions), self.theta))
 
 
 @dataclass(frozen=True, eq=False)

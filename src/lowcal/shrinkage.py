@@ -111,6 +111,11 @@ def logit_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
     return (Monomial(),)
 
 
+def starts_with_line(notion: Notion, learner: WeakLearner, d: int) -> bool:
+    """Whether the logit step of groups is a regression that starts from the line of everyone."""
+    return LogOdds() in logit_weights(notion, d) and len(learner.names) <= MOST_DENSE
+
+
 def notion_weights(notion: Notion, p: FloatArray) -> tuple[Weight, ...]:
     """Return the notion's own features, or its probes where these are many; none for an infinite class."""
     features = tuple(notion.features(p))

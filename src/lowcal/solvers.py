@@ -32,6 +32,7 @@ from lowcal.shrinkage import (
     logit_weights,
     members_up_to,
     notion_weights,
+    starts_with_line,
     witness_terms,
 )
 from lowcal.simplex import FloatArray, Geometry, brier, leading, log_loss, width
@@ -338,7 +339,10 @@ class Stage(NamedTuple):
 def _stages(problem: Problem) -> list[Stage]:
     """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
     listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
-    plan = [] if listed and not problem.is_guarded else [Stage(_line)]
+    is_begun = (
+        listed and not problem.is_guarded and starts_with_line(problem.notion, problem.learner, problem.y.shape[1])
+    )
+    plan = [] if is_begun else [Stage(_line)]
     for depth in listed:
         plan += [Stage(partial(_logit, depth)), Stage(partial(_features, depth))]
     if problem.learner.boosts:

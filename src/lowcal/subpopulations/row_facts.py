@@ -139,7 +139,7 @@ class SigmoidBlock:
         """Return all sigmoids as one function of the features."""
         theta = np.column_stack([theta for _, theta in self.known.values()])
         slope, intercept = np.ascontiguousarray(theta[:-1]), theta[-1]
-        return lambda features: expit(np.array(features) @ slope + intercept)
+        return lambda features: expit(np.einsum("k,kw->w", np.array(features), slope) + intercept)
 
 
 class LeafBlock:
