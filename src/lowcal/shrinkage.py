@@ -22,7 +22,7 @@ import numpy as np
 from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, starts_of_runs, take_columns
 from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_line, regress
 from lowcal.engines.products import dot
-from lowcal.engines.reference import Codes, Design, Matrix, Table, sample_rows, stack
+from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table, sample_rows, stack
 from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
 from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror, sigmoid
@@ -209,7 +209,7 @@ def group_terms(
     Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
     shrunk less in the end than the many that are not.
     """
-    design, U = stack([family.design(learner.rows) for family in families]), evaluate(weights, rows.p)
+    design, U = _design(families, learner), evaluate(weights, rows.p)
     pools, theta, gained = pools_of(design), None, 0.0
     for _ in range(MOST_STEPS):
         solved = _newton(design, U, rows, pools, seed)
@@ -235,7 +235,7 @@ def logit_terms(
     The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
     regression leaves that is more than noise loosens its prior, and it goes on from where it is.
     """
-    design, n = stack([family.design(learner.rows) for family in families]), rows.n
+    design, n = _design(families, learner), rows.n
     if design.shape[1] > MOST_DENSE:
         return group_terms(families, (Monomial(), LogOdds()), learner, rows, seed)
     pools = pools_of(design)
@@ -255,6 +255,11 @@ def logit_terms(
         penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h[:, :, 0], 1e-12), where=spread > 0.0)
         theta = regress(replace(regression, penalty=penalty), sample, theta, n)
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+
+
+def _design(families: Sequence[Family], learner: WeakLearner) -> Design:
+    """Return the memberships in all families; many matrices of a column each, as learners find them, become one."""
+    return stack(Stacked(tuple(family.design(learner.rows) for family in families)).joined())
 
 
 def _start(regression: Regression, names: Sequence[str]) -> FloatArray:

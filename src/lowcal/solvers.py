@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
+#: What a learner finds is tried again unless it gained less than this share of all that it has gained so far.
+LITTLE = 0.02
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
@@ -310,13 +312,16 @@ def block(problem: Problem, p: FloatArray) -> Steps:
     """
     stages = _stages(problem) if is_shrunk(problem) else []
     for number, stage in enumerate(stages):
+        gained = 0.0
         for repeat in itertools.count() if stage.repeats else range(1):
             if problem.alpha > 0.0 and _largest(problem, p) is None:
                 return
             step = stage.propose(problem, p, (number, repeat))
             if step is None or (yield step) is False:
                 break
-            p = step.p
+            p, gained = step.p, gained + step.progress
+            if step.progress < LITTLE * gained:
+                break
     if problem.alpha > 0.0:
         yield from _all_at_once(problem, p, len(stages))
 

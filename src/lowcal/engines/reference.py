@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, groupby
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -586,15 +586,25 @@ class Stacked:
         return _symmetric([part.shape[1] for part in parts], H.shape[1], block)
 
     def joined(self) -> tuple[Design, ...]:
-        """Return the parts, neighbours that are code columns joined into one."""
+        """Return the parts, neighbours that are code columns or dense matrices joined into one."""
         parts: list[Design] = []
-        for part in self.parts:
-            last = parts[-1] if parts else None
-            if isinstance(part, Codes) and isinstance(last, Codes):
-                parts[-1] = Codes(last.codes + part.codes, last.decode + part.decode)
+        for kind, run in groupby(self.parts, key=_kind):
+            alike: list[Any] = list(run)
+            if kind == "codes" and len(alike) > 1:
+                codes = tuple(column for part in alike for column in part.codes)
+                parts.append(Codes(codes, tuple(table for part in alike for table in part.decode)))
+            elif kind == "dense" and len(alike) > 1:
+                parts.append(Matrix(np.concatenate([part.matrix for part in alike], axis=1)))
             else:
-                parts.append(part)
+                parts += alike
         return tuple(parts)
+
+
+def _kind(design: Design) -> str:
+    """Return "codes" or "dense" for designs whose neighbours of the same kind can be joined."""
+    if isinstance(design, Codes):
+        return "codes"
+    return "dense" if isinstance(design, Matrix) and isinstance(design.matrix, np.ndarray) else ""
 
 
 @dataclass(frozen=True, eq=False)
