@@ -438,7 +438,7 @@ def test_other_rows_and_other_models_do_not_warn(data, fitted):
 
 
 def test_fitted_rows_in_another_order_look_too_good(data):
-    fit = multicalibrate(data.y, data.p, data.X, subpopulations=groups(), alpha=1e-6)
+    fit = multicalibrate(data.y, data.p, data.X, subpopulations=groups(), alpha=1e-6, guard=False)
     order = np.random.default_rng(0).permutation(len(data.y))
     X = {name: np.asarray(column)[order] for name, column in data.X.items()}
     with pytest.warns(AuditWarning, match="smaller than a perfect model would show"):

@@ -208,7 +208,7 @@ def test_fit_and_updates_can_be_read(data: definition.World, three: definition.W
     assert first.startswith("f <- f ")
     assert "[g" in first or "[everyone]" in first
     assert "label" not in first
-    block = str(fit_groups(three, max_updates=1).predictor.updates[0])
+    block = str(fit_groups(three, max_updates=1, geometry="euclidean").predictor.updates[0])
     assert "on label 2" in block
     assert "terms)" in block
     assert "3 classes" in repr(fit_groups(three, max_updates=1).predictor)

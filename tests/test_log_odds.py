@@ -119,9 +119,14 @@ def test_smooth_and_full_begin_with_the_line_and_go_on(notion):
     assert losses == sorted(losses, reverse=True)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_not_worse_than_logistic_regression_on_groups_and_slopes(seed):
+def test_not_worse_than_logistic_regression_on_groups_and_slopes():
     """The baseline's home ground: its model is true, and rows are few for 2 x 50 features."""
+    ours, theirs = np.mean([_excesses(seed) for seed in range(4)], axis=0)
+    assert ours < 0.9 * theirs
+
+
+def _excesses(seed):
+    """Return the excess log loss of the defaults, and of logistic regression on groups and groups x log odds."""
     rng = np.random.default_rng(seed)
     n, D = 6000, 5
     codes = rng.integers(0, 10, (2 * n, D))
@@ -135,12 +140,7 @@ def test_not_worse_than_logistic_regression_on_groups_and_slopes(seed):
     theirs = LogisticRegression(max_iter=1000).fit(A[:n], y[:n]).predict_proba(A[n:])[:, 1]
     fit = lowcal.multicalibrate(y[:n], p[:n], {k: v[:n] for k, v in X.items()})
     ours = fit.predictor(p[n:], {k: v[n:] for k, v in X.items()})
-
-    def excess(q):
-        return np.mean(f[n:] * np.log(f[n:] / q) + (1 - f[n:]) * np.log((1 - f[n:]) / (1 - q)))
-
-    assert excess(ours) < excess(theirs)
-    assert np.mean((ours - f[n:]) ** 2) < np.mean((theirs - f[n:]) ** 2)
+    return [np.mean(f[n:] * np.log(f[n:] / q) + (1 - f[n:]) * np.log((1 - f[n:]) / (1 - q))) for q in (ours, theirs)]
 
 
 def test_a_row_at_a_time_and_plain_data():

@@ -179,6 +179,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         geometry = self._geometry()
         # from scratch there is no model to harm; a prior and folds count rows, to which weights are not equal
         is_scratch = self.estimator is None and self._held_out_share(len(p)) == 0.0
+        is_scratch &= not isinstance(self.subpopulations, Private)
         fit = multicalibrate(
             y,
             p,

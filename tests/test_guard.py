@@ -1,0 +1,183 @@
+"""The guard: what cross-fitting keeps, what it undoes, and what a fit then says."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+import lowcal
+from lowcal import FitWarning, multicalibrate
+from lowcal.datasets import make_miscalibrated
+from lowcal.guard import _deal, is_harmless
+from lowcal.notions import LowDegree
+from lowcal.solvers import Problem
+
+
+def sigmoid(z):
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def good_model(n: int, seed: int, columns: int = 5, levels: int = 4):
+    """Return labels drawn from p itself: there is nothing to learn."""
+    rng = np.random.default_rng(seed)
+    p = sigmoid(rng.normal(0, 1.5, n))
+    X = {f"g{k}": rng.integers(0, levels, n).astype(str) for k in range(columns)}
+    return (rng.random(n) < p).astype(int), p, X
+
+
+@pytest.mark.parametrize("classes", [lowcal.Groups(), lowcal.Intersections(), lowcal.Trees(), lowcal.Linear()])
+@pytest.mark.parametrize("notion", ["degree-2", "smooth", "full-0.1"])
+def test_a_good_model_on_few_rows_is_left_alone(classes, notion):
+    """300 rows: trees and linear functions used to raise the log loss by .24 and .4."""
+    rises = []
+    for seed in range(4):
+        (y, p, X), (fresh_y, fresh_p, fresh_X) = good_model(300, seed), good_model(4000, seed + 100)
+        fit = multicalibrate(y, p, X, subpopulations=classes, notion=notion, random_state=seed)
+        rises.append(log_loss(fresh_y, fit.predictor(fresh_p, fresh_X)) - log_loss(fresh_y, fresh_p))
+    assert np.mean(rises) < 0.002
+
+
+def test_thousands_of_groups_on_a_few_thousand_rows_do_no_harm():
+    """Above 500 groups the default was Euclidean: a third of the predictions became exactly 0 or 1."""
+    (y, p, X), (fresh_y, fresh_p, fresh_X) = good_model(4000, 0, 8, 6), good_model(8000, 1, 8, 6)
+    y, fresh_y = (
+        (np.random.default_rng(9).random(len(q)) < sigmoid(0.5 * np.log(q / (1 - q)) - 1)) for q in (p, fresh_p)
+    )
+    groups = lowcal.Intersections(min_mass=15)
+    assert len(groups.prepare(X).names) > 1000
+    for options in ({}, {"alpha": 0.002}):
+        fit = multicalibrate(y, p, X, subpopulations=groups, **options)
+        calibrated = fit.predictor(fresh_p, fresh_X)
+        assert {update.geometry for update in fit.predictor.updates} == {"mirror"}
+        assert not ((calibrated == 0) | (calibrated == 1)).any()
+        assert log_loss(fresh_y, calibrated) < log_loss(fresh_y, fresh_p) - 0.05
+        assert roc_auc_score(fresh_y, calibrated) > roc_auc_score(fresh_y, fresh_p) - 0.003
+
+
+@pytest.mark.parametrize("n_classes", [4, 8])
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.1", "smooth"])
+def test_several_classes_are_not_made_worse(n_classes, notion):
+    """full-0.1 with 8 classes and 3,000 rows: the log loss went from 1.9 to 13.6, and half of the entries to 0."""
+    data = make_miscalibrated(3000, n_classes=n_classes, random_state=0)
+    fitted = np.arange(3000) < 2000
+    parts = [{name: column[rows] for name, column in data.X.items()} for rows in (fitted, ~fitted)]
+    fit = multicalibrate(data.y[fitted], data.p[fitted], parts[0], notion=notion, classes=range(n_classes))
+    calibrated = fit.predictor(data.p[~fitted], parts[1])
+    labels = list(range(n_classes))
+    assert not (calibrated == 0).any()
+    before, after = (log_loss(data.y[~fitted], q, labels=labels) for q in (data.p[~fitted], calibrated))
+    assert after <= before + 0.001
+
+
+def test_a_superset_recalibrates_as_well_as_its_subset():
+    """Intersections used to stop at "noise after 0 updates" where groups halved the calibration error."""
+    changes = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = {f"g{k}": rng.integers(0, 5, 6000).astype(str) for k in range(5)}
+        z = rng.normal(0, 1.3, 6000)
+        truth = sigmoid(0.6 * z + 0.3 * (X["g0"] == "1") - 0.4 * (X["g1"] == "2"))
+        y, p, half = rng.random(6000) < truth, sigmoid(z), np.arange(6000) < 3000
+        inside, outside = ({name: column[rows] for name, column in X.items()} for rows in (half, ~half))
+        losses = [
+            log_loss(y[~half], multicalibrate(y[half], p[half], inside, subpopulations=c).predictor(p[~half], outside))
+            for c in (lowcal.Groups(), lowcal.Intersections())
+        ]
+        assert losses[0] < log_loss(y[~half], p[~half]) - 0.01
+        changes.append(losses[1] - losses[0])
+    assert np.mean(changes) < 0.001
+
+
+def test_rare_outcomes_are_recalibrated_without_an_alpha():
+    """At a base rate of 6% alpha = .01 is reached after 0 updates, whatever the groups look like."""
+    rng = np.random.default_rng(0)
+    g = rng.integers(0, 10, 20_000)
+    p = np.full(20_000, 0.06)
+    y = rng.random(20_000) < np.where(g < 3, 0.12, 0.035)
+    X = {"g": g.astype(str)}
+    assert multicalibrate(y, p, X, alpha=0.01).n_updates == 0
+    for options in ({}, {"per_person": 0.01}):
+        fit = multicalibrate(y, p, X, **options)
+        assert fit.n_updates >= 1
+        calibrated = fit.predictor(p, X)
+        assert max(abs((y - calibrated)[g == k].mean()) for k in range(10)) < 0.01
+    assert (fit.status, fit.per_person, fit.alpha) == ("reached", 0.01, None)
+    assert str(fit).startswith("degree-2 at per_person=0.01: reached")
+
+
+def test_per_person_bounds_every_group_that_is_large_enough():
+    data = make_miscalibrated(20_000, random_state=1)
+    fit = multicalibrate(data.y, data.p, data.X, per_person=0.03, min_share=0.05, guard=False)
+    measured = lowcal.measure(data.y, fit.predictor(data.p, data.X), data.X)
+    judged = measured.mass >= 0.05
+    assert fit.status == "reached"
+    assert measured.conditional[judged].max() <= 0.03 * (1 + 1e-9)
+    other = multicalibrate(data.y, data.p, data.X, per_person=0.03, min_share=0.05, solver="worst", guard=False)
+    assert other.status == "reached"
+    with pytest.raises(lowcal.InvalidInput, match="one alpha only"):
+        multicalibrate(data.y, data.p, data.X, per_person=0.03, solver="first")
+    with pytest.raises(lowcal.InvalidInput, match="not both"):
+        multicalibrate(data.y, data.p, data.X, per_person=0.03, alpha=0.01)
+
+
+def test_a_fit_tells_its_cross_fitted_loss():
+    data = make_miscalibrated(3000, random_state=0)
+    fit = multicalibrate(data.y, data.p, data.X)
+    losses = [fit.start.held_out_log_loss, *(record.held_out_log_loss for record in fit.history)]
+    assert losses == sorted(losses, reverse=True)
+    assert f"Log loss on held-out rows: {losses[0]:.4g} -> {losses[-1]:.4g}." in str(fit)
+    assert multicalibrate(data.y, data.p, data.X, guard=False).start.held_out_log_loss is None
+
+
+@pytest.mark.parametrize("solver", ["first", "worst"])
+def test_solvers_of_small_steps_keep_the_best_number_of_them(solver):
+    y, p, X = good_model(400, 3)
+    fit = multicalibrate(y, p, X, solver=solver, alpha=0.001, max_updates=60)
+    assert (fit.status, len(fit.predictor)) == ("guarded", 0)
+    assert fit.n_updates > 0
+    np.testing.assert_array_equal(fit.predictor(p, X), p)
+
+
+def test_what_makes_zeros_or_ones_warns():
+    data = make_miscalibrated(300, random_state=0)
+    with pytest.warns(FitWarning, match="exactly 0 or 1"):
+        multicalibrate(data.y, data.p, data.X, geometry="euclidean", alpha=0.0005, guard=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        multicalibrate(data.y, data.p, data.X)
+
+
+def test_fewer_than_fifty_rows_leave_the_model_as_it_is():
+    y, p, _ = good_model(40, 0)
+    assert len(multicalibrate(1 - y, p).predictor) == 0
+
+
+def test_few_constraints_for_the_rows_need_no_guard():
+    y, p, X = good_model(1000, 0, columns=1, levels=4)
+    learner = lowcal.Groups().prepare(X)
+    assert len(learner.names) == 5
+    for n, expected in ((24_000, False), (26_000, True)):  # 5 groups x 2 weights / (2 n) against 2e-4
+        problem = Problem(y[:, None], np.full(n, 1 / n), LowDegree(2), learner, 0.01)
+        assert is_harmless(problem, p[:, None]) == expected
+
+
+def test_folds_hold_every_row_once_and_none_without_weight():
+    weight = np.where(np.arange(103) % 4 == 0, 0.0, 1.0)
+    dealt = list(_deal(weight, 0.2, 0))
+    assert len(dealt) == 5
+    held = np.sort(np.concatenate([rows for _, rows in dealt]))
+    np.testing.assert_array_equal(held, np.flatnonzero(weight))
+    for fitted, out in dealt:
+        np.testing.assert_array_equal(np.sort(np.concatenate([fitted, out])), np.flatnonzero(weight))
+    assert len(list(_deal(np.ones(50_000), 0.2, 0))) == 2, "20,000 rows are enough to judge on"
+    assert len(list(_deal(np.ones(10), 0.5, 0))) == 2
+
+
+@pytest.mark.parametrize("guard", [-0.1, 1.0, "yes", np.nan])
+def test_a_share_that_is_none_is_refused(guard):
+    y, p, X = good_model(100, 0)
+    with pytest.raises(lowcal.InvalidInput, match="guard"):
+        multicalibrate(y, p, X, guard=guard)

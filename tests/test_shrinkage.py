@@ -1,0 +1,151 @@
+"""Empirical Bayes by pools of groups: the prior that rows tell, and the steps it shrinks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lowcal
+from lowcal.engines.reference import Matrix
+from lowcal.frames import Table
+from lowcal.notions import LowDegree, Multiaccuracy
+from lowcal.shrinkage import (
+    Fitted,
+    depths_of,
+    group_terms,
+    line_terms,
+    logit_terms,
+    logit_weights,
+    members_up_to,
+    pools_of,
+    precisions,
+    starts_with_line,
+)
+from lowcal.updates import Update
+
+
+def world(n=4000, seed=0, spread=0.5):
+    """Return a learner of 12 + 5 groups, and rows whose log odds are shifted by group."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 12, n), rng.integers(0, 5, n)
+    learner = lowcal.Groups().prepare(Table.of({"a": a.astype(str), "b": b.astype(str)}))
+    z = rng.normal(0, 1, n)
+    f = 1 / (1 + np.exp(-(z + rng.normal(0, spread, 12)[a])))
+    y, p = (rng.random(n) < f).astype(float), 1 / (1 + np.exp(-z))
+    return learner, Fitted(p[:, None], y[:, None], np.full(n, 1 / n))
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.2, 1.0])
+def test_the_variance_of_a_pool_is_found(tau):
+    """Moments are drawn with variance v + h^2 tau^2."""
+    rng, m, n = np.random.default_rng(0), 4000, 500.0
+    h = rng.uniform(0.01, 0.2, (m, 1, 1))
+    g = rng.normal(0, np.sqrt(h / n + np.square(h) * tau**2))
+    found = precisions(g, h, h / n, np.zeros(m, dtype=np.intp), n)
+    if tau == 0.0:
+        assert np.isinf(found).all() or (1 / (n * found)).max() < 0.05**2
+    else:
+        assert 1 / (n * found[0, 0, 0]) == pytest.approx(tau**2, rel=0.15)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_pools_and_weights_do_not_look_at_each_other(seed):
+    rng = np.random.default_rng(seed)
+    g, h = rng.normal(0, 1, (9, 2, 3)), rng.uniform(0.1, 1, (9, 2, 3))
+    pools = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
+    whole = precisions(g, h, h / 10, pools, 10.0)
+    for k in range(3):
+        alone = precisions(g[pools == k], h[pools == k], h[pools == k] / 10, np.zeros((pools == k).sum(), int), 10.0)
+        np.testing.assert_allclose(whole[pools == k], alone)
+    np.testing.assert_allclose(whole[:, [1]], precisions(g[:, [1]], h[:, [1]], h[:, [1]] / 10, pools, 10.0))
+
+
+def test_groups_that_partition_the_rows_are_a_pool():
+    learner, _ = world()
+    pools = pools_of(learner.design())
+    kinds = [name.split("=")[0] for name in learner.names]
+    assert {kind: len(set(pools[[k == kind for k in kinds]])) for kind in kinds} == {"everyone": 1, "a": 1, "b": 1}
+    assert len(set(pools)) == 3
+    assert set(pools_of(Matrix(np.ones((4, 3))))) == {0}
+
+
+def test_depths_are_the_numbers_of_conditions():
+    X = Table.of({"a": np.arange(600) % 3, "b": np.arange(600) % 2, "c": np.arange(600) // 300})
+    learner = lowcal.Intersections(depth=2).prepare(X)
+    expected = [0 if name == "everyone" else 1 + name.count(" & ") for name in learner.names]
+    np.testing.assert_array_equal(depths_of(learner), expected)
+    for depth in (0, 1, 2):
+        kept = [name for family in members_up_to(learner, depth) for name in family.names]
+        assert kept == [name for name, d in zip(learner.names, expected, strict=True) if d <= depth]
+    both = (lowcal.Intersections(["a", "b"]) + lowcal.Groups("c")).prepare(X)
+    assert sorted(set(depths_of(both))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("step", ["groups", "regression"])
+def test_a_shrunk_step_is_nearer_to_the_truth_than_one_without_a_prior(step, monkeypatch):
+    """600 rows, twelve groups that differ and five that do not."""
+    errors = {"start": [], "shrunk": [], "unshrunk": []}
+    real = precisions
+    for kind, seed in ((kind, seed) for kind in ("shrunk", "unshrunk") for seed in range(8)):
+        prior = real if kind == "shrunk" else lambda g, *_: np.full(g.shape, 1e-6)
+        monkeypatch.setattr("lowcal.shrinkage.precisions", prior)
+        learner, rows, truth = small_world(seed)
+        given = (learner, rows, (0,))
+        if step == "regression":
+            terms = logit_terms(learner.families, *given)
+        else:
+            terms = group_terms(learner.families, logit_weights(LowDegree(2), 1), *given)
+        moved = rows.p if terms is None else Update(terms, "mirror")(rows.p, learner.rows)
+        errors[kind].append(np.mean((moved[:, 0] - truth) ** 2))
+        errors["start"].append(np.mean((rows.p[:, 0] - truth) ** 2))
+    start, shrunk, unshrunk = (np.mean(errors[kind]) for kind in ("start", "shrunk", "unshrunk"))
+    assert shrunk < 0.8 * unshrunk
+    assert shrunk < start
+
+
+def small_world(seed):
+    rng = np.random.default_rng(seed)
+    a, b, z = rng.integers(0, 12, 600), rng.integers(0, 5, 600), rng.normal(0, 1, 600)
+    learner = lowcal.Groups(min_mass=0).prepare(Table.of({"a": a.astype(str), "b": b.astype(str)}))
+    truth = 1 / (1 + np.exp(-(z + rng.normal(0, 0.4, 12)[a])))
+    y, p = (rng.random(600) < truth).astype(float), 1 / (1 + np.exp(-z))
+    return learner, Fitted(p[:, None], y[:, None], np.full(600, 1 / 600)), truth
+
+
+def test_both_ways_of_a_logit_step_are_near(monkeypatch):
+    learner, rows = world()
+    one = Update(logit_terms(learner.families, learner, rows, (0,)), "mirror")(rows.p, learner.rows)
+    monkeypatch.setattr("lowcal.shrinkage.MOST_DENSE", 0)
+    other = Update(logit_terms(learner.families, learner, rows, (0,)), "mirror")(rows.p, learner.rows)
+    assert np.abs(one - other).mean() < 0.02
+    assert np.abs(one - rows.p).mean() > 0.03
+
+
+def test_noise_alone_makes_no_step():
+    steps = 0
+    for seed in range(20):
+        learner, rows = world(2000, seed, spread=0.0)
+        terms = group_terms(learner.families, logit_weights(Multiaccuracy(), 1), learner, rows, (0,))
+        moved = rows.p if terms is None else Update(terms, "mirror")(rows.p, learner.rows)
+        steps += np.abs(moved - rows.p).mean() > 0.02
+    assert steps <= 3
+
+
+@pytest.mark.parametrize("d", [1, 4])
+def test_the_line_of_everyone_is_found_and_shrunk(d):
+    rng = np.random.default_rng(0)
+    for n, most in ((20_000, 0.06 if d == 1 else 0.25), (100, 1.0)):
+        z = rng.normal(0, 2, (n, d))
+        p = 1 / (1 + np.exp(-z)) if d == 1 else np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        f = 1 / (1 + np.exp(-(0.5 * z + 0.3))) if d == 1 else np.exp(0.5 * z) / np.exp(0.5 * z).sum(1, keepdims=True)
+        y = (rng.random((n, 1)) < f).astype(float) if d == 1 else np.eye(d)[(rng.random((n, 1)) > f.cumsum(1)).sum(1)]
+        learner = lowcal.Groups([]).prepare(Table.of({"a": np.zeros(n)}))
+        terms = line_terms(learner, Fitted(p, y, np.full(n, 1 / n)), (0,))
+        moved = p if terms is None else Update(terms, "mirror")(p, learner.rows)
+        assert np.abs(moved - f).mean() < most * np.abs(p - f).mean() + (n == 100)
+    assert starts_with_line(LowDegree(2), learner, 1)
+    assert not starts_with_line(LowDegree(2), learner, 3)
+    assert not starts_with_line(Multiaccuracy(), learner, 1)
