@@ -92,6 +92,7 @@ def _boost(notion: str, train: Rows, settings: Settings, step: float | None) -> 
         notion=notion,
         alpha=ALPHA,
         solver="block",
+        geometry="euclidean",
         step=step,
         max_updates=settings.updates,
         guard=False,

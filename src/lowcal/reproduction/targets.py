@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lowcal.errors import InvalidInput, suggest
+from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.inputs import check_whole
 from lowcal.reproduction import examples, figure_1, hierarchy, real, samples, table
 from lowcal.reproduction.experiment import Settings, small_settings
@@ -61,7 +62,9 @@ def run(
     else:
         settings = Settings(**given, engine=engine)
     folder = Path(out)
-    results = [_one(name, Parts(folder, progress), settings, folder) for name in names]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # the paper's algorithm makes zeros and ones
+        results = [_one(name, Parts(folder, progress), settings, folder) for name in names]
     if target == "all":
         write_text(folder / "index.md", index(results))
     return results
