@@ -179,3 +179,17 @@ def test_rows_of_equal_weight_and_groups_that_nobody_is_in():
     silent = lowcal.multicalibrate(y, p, X, sample_weight=kept.astype(float))
     absent = lowcal.multicalibrate(y[kept], p[kept], {name: column[kept] for name, column in X.items()})
     np.testing.assert_allclose(silent.predictor(p, X), absent.predictor(p, X), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_finite_score_is_never_a_probability_of_one(d):
+    """Rounding made it 1 from log odds of 37 on: rows far beyond those that a slope was fitted to."""
+    from lowcal.simplex import mirror, move_row
+
+    p = np.array([[1 - 1e-9]]) if d == 1 else np.array([[1 - 2e-9, 1e-9, 1e-9]])
+    delta = np.array([[60.0]]) if d == 1 else np.array([[60.0, 0.0, 0.0]])
+    moved = mirror(p, delta)
+    assert 0.0 < moved.min() <= moved.max() < 1.0
+    assert max(move_row(p[0].tolist(), delta[0].tolist(), "mirror")) == moved.max()
+    if d == 1:
+        assert 0.0 < mirror(1 - p, -100 * delta)[0, 0] < 1e-300

@@ -28,6 +28,9 @@ FLOOR = 1e-9
 #: Log odds below minus this much have the same sigmoid: the exponential would overflow.
 FAR = 700.0
 
+#: The largest probability below 1: that of a finite score is never 1, and rounding must not make it so.
+BELOW_ONE = 1.0 - 2.0**-53
+
 #: Up to here, every whole number is a float64.
 MOST_EXACT = 1 << 53
 
@@ -72,7 +75,7 @@ def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
     """
     if p.shape[1] == 1:
         return sigmoid(log_odds(p) + delta)
-    return np.asarray(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1))
+    return np.asarray(np.minimum(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1), BELOW_ONE))
 
 
 def sigmoid(z: FloatArray) -> FloatArray:
@@ -89,7 +92,8 @@ def of_odds_against(t: FloatArray) -> FloatArray:
     """Return 1 / (1 + exp(t)), the probability whose log odds are -t, in the place of t <= FAR."""
     np.exp(t, out=t)
     t += 1.0
-    return np.divide(1.0, t, out=t)
+    np.divide(1.0, t, out=t)
+    return np.minimum(t, BELOW_ONE, out=t)
 
 
 def log_odds(p: FloatArray) -> FloatArray:
@@ -135,7 +139,7 @@ def log_odds_of(p: float) -> float:
 
 def sigmoid_of(z: float) -> float:
     """Return `sigmoid` of one number."""
-    return 1.0 / (1.0 + exp(min(-z, FAR)))
+    return min(1.0 / (1.0 + exp(min(-z, FAR))), BELOW_ONE)
 
 
 def _project_row(v: list[float]) -> list[float]:
@@ -157,7 +161,7 @@ def _softmax_row(v: list[float]) -> list[float]:
     top = max(v)
     each = [exp(x - top) for x in v]
     total = sum(each)
-    return [x / total for x in each]
+    return [min(x / total, BELOW_ONE) for x in each]
 
 
 def brier(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
