@@ -177,8 +177,9 @@ def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> N
             for name, by_weight in zip(term.family.names, term.theta, strict=True):
                 for u, by_label in zip(term.weights, by_weight, strict=True):
                     assert isinstance(u, Monomial | LogOdds)
-                    odds = f[:, u.coordinate] / (1 - f[:, u.coordinate]) if isinstance(u, LogOdds) else np.e
-                    value = np.log(odds) * np.ones(len(f))
+                    value = np.ones(len(f))
+                    if isinstance(u, LogOdds):
+                        value = np.log(f[:, 0] / (1 - f[:, 0])) if f.shape[1] == 1 else np.log(f[:, u.coordinate])
                     for j in u.factors if isinstance(u, Monomial) else ():
                         value = value * f[:, j]
                     for a, theta in enumerate(by_label):

@@ -25,7 +25,7 @@ from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table, sample_rows, stack
 from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror, sigmoid
+from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror, scores, sigmoid
 from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.updates import Term, sum_terms
@@ -175,7 +175,7 @@ def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
 
 
 def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple[Term, ...] | None:
-    """Return one slope of the log odds and a shift for each label, for everyone; None if nobody is everyone.
+    """Return one slope of the scores and a shift for each label, for everyone; None if nobody is everyone.
 
     The shifts of several labels are shrunk as a pool; the whole by James and Stein's factor 1 - k / Q for its k free
     coefficients, Q being the likelihood-ratio statistic 2 n (fall of the log loss).
@@ -192,7 +192,7 @@ def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
     theta = np.vstack([shifts, slope * np.eye(d)])[None]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    moved = mirror(few.p, shifts + slope * log_odds(few.p))
+    moved = mirror(few.p, shifts + slope * scores(few.p))
     fall = 2.0 * n * (log_loss(few.p, few.y, few.weight) - log_loss(moved, few.y, few.weight))
     free = 2.0 if d == 1 else 1.0
     if fall <= free:

@@ -73,9 +73,13 @@ def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
     >>> mirror(np.array([[0.5]]), np.array([[np.log(3.0)]]))
     array([[0.75]])
     """
-    if p.shape[1] == 1:
-        return sigmoid(log_odds(p) + delta)
-    return np.asarray(np.minimum(softmax(np.log(np.maximum(p, FLOOR)) + delta, axis=1), BELOW_ONE))
+    moved = scores(p) + delta
+    return sigmoid(moved) if p.shape[1] == 1 else np.asarray(np.minimum(softmax(moved, axis=1), BELOW_ONE))
+
+
+def scores(p: FloatArray) -> FloatArray:
+    """Return what a step in log space adds to: the log odds (d = 1), or the logarithms on the simplex (d >= 2)."""
+    return log_odds(p) if p.shape[1] == 1 else np.log(np.maximum(p, FLOOR))
 
 
 def sigmoid(z: FloatArray) -> FloatArray:

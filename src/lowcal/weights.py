@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations_with_replacement
-from math import ceil, comb, prod
+from math import ceil, comb, log, prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from lowcal.engines import transport
 from lowcal.errors import InvalidInput
-from lowcal.simplex import FloatArray, IntArray, log_odds, log_odds_of
+from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds_of, scores
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -114,7 +114,9 @@ class Points:
 
 @dataclass(frozen=True)
 class LogOdds:
-    """u(z) = log(z / (1 - z)) of one coordinate: in no weight class, but a direction in which log odds change slope.
+    """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: in no weight class.
+
+    It is the direction in which a step in log space changes the slope of the log odds, or the temperature.
 
     >>> print(LogOdds(), LogOdds()(np.array([[0.75], [0.5]])).round(4))
     logit(p0) [1.0986 0.    ]
@@ -124,7 +126,7 @@ class LogOdds:
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p."""
-        return log_odds(p[:, self.coordinate])
+        return scores(p)[:, self.coordinate]
 
     def __str__(self) -> str:
         return f"logit(p{self.coordinate})"
@@ -207,7 +209,7 @@ def _row_weight(u: Weight) -> Callable[[Sequence[float]], float]:
         return lambda f: float(prod(map(f.__getitem__, factors)))
     if isinstance(u, LogOdds):
         coordinate = u.coordinate
-        return lambda f: log_odds_of(f[coordinate])
+        return lambda f: log_odds_of(f[0]) if len(f) == 1 else log(max(f[coordinate], FLOOR))
     return lambda f: float(u(np.array([f]))[0])
 
 

@@ -24,7 +24,7 @@ from scipy.special import log_softmax
 
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, rows_in_cache
-from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, sigmoid
+from lowcal.simplex import FloatArray, IntArray, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -151,18 +151,18 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     >>> round(slope, 3), abs(shift.round(3)).item()
     (-0.451, 0.0)
     """
-    z, start, d = log_odds(p), _start(p), p.shape[1]
+    z, d = scores(p), p.shape[1]
     theta = np.zeros(1 + d)
     free = np.ones(1 + d, dtype=bool)
     free[1:] = np.isfinite(precision)
     penalty = np.where(np.arange(1 + d) > 0, precision if np.isfinite(precision) else 0.0, 0.0)
 
     def loss(at: FloatArray) -> float:
-        return _loss(start + at[0] * z + at[1:], y, weight) + 0.5 * dot(penalty, np.square(at))
+        return _loss((1.0 + at[0]) * z + at[1:], y, weight) + 0.5 * dot(penalty, np.square(at))
 
     least = loss(theta)
     for _ in range(MOST_STEPS):
-        g, H = _derivatives(start + theta[0] * z + theta[1:], z, y, weight)
+        g, H = _derivatives((1.0 + theta[0]) * z + theta[1:], z, y, weight)
         g, H = g - penalty * theta, H + np.diag(penalty + LEAST_BEND)
         step = np.zeros(1 + d)
         step[free] = np.linalg.solve(H[np.ix_(free, free)], g[free])
@@ -174,11 +174,6 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
         if gain < LITTLE / len(p):
             break
     return float(theta[0]), theta[1:]
-
-
-def _start(p: FloatArray) -> FloatArray:
-    """Return the scores that a step adds to: log odds of scalars, logarithms on the simplex."""
-    return log_odds(p) if p.shape[1] == 1 else np.log(np.maximum(p, FLOOR))
 
 
 def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:

@@ -86,7 +86,7 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
     if isinstance(u, Monomial):
         return _monomials(graph, [u.factors], p, d)
     if isinstance(u, LogOdds):
-        return _log_odds(graph, graph.add("Gather", p, [u.coordinate], axis=1))
+        return _scores(graph, graph.add("Gather", p, [u.coordinate], axis=1), d)
     if isinstance(u, Cell):
         other = graph.add("Equal", graph.column(_cell_ids(graph, [u], p)), 1)
         return graph.cast(graph.add("Not", other), "double")
@@ -221,14 +221,14 @@ def _project(graph: Graph, v: Value, d: int) -> Value:
 
 def _mirror(graph: Graph, p: Value, delta: Value, d: int) -> Value:
     """Return sigmoid(logit p + delta) or softmax(log p + delta)."""
+    moved = graph.add("Add", _scores(graph, p, d), delta)
+    return sigmoid(graph, moved) if d == 1 else graph.add("Softmax", moved, axis=1)
+
+
+def _scores(graph: Graph, p: Value, d: int) -> Value:
+    """Return log(p / (1 - p)) or log p, kept away from infinity as `simplex.scores` does."""
     if d > 1:
-        raised = graph.add("Log", graph.add("Max", p, FLOOR))
-        return graph.add("Softmax", graph.add("Add", raised, delta), axis=1)
-    return sigmoid(graph, graph.add("Add", _log_odds(graph, p), delta))
-
-
-def _log_odds(graph: Graph, p: Value) -> Value:
-    """Return log(p / (1 - p)), kept away from infinity as `simplex.log_odds` does."""
+        return graph.add("Log", graph.add("Max", p, FLOOR))
     q = graph.add("Clip", p, FLOOR, 1.0 - FLOOR)
     return graph.add("Log", graph.add("Div", q, graph.add("Sub", 1.0, q)))
 
