@@ -241,21 +241,37 @@ def ridge_solve(G: FloatArray, g: FloatArray, ridge: float | FloatArray) -> Floa
     >>> ridge_solve(np.array([[2.0, 2.0], [2.0, 2.0]]), np.array([[1.0], [1.0]]), 1e-6).ravel().round(4)
     array([0.5, 0. ])
     """
-    diagonal = np.diag(G)
-    scale = np.where(diagonal > np.finfo(float).tiny, diagonal, np.inf) ** -0.5
-    unit = G * scale[:, None] * scale
-    is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
-    live = (scale > 0.0) & ~is_copy
-    unit, scale, lift = unit[np.ix_(live, live)], scale[live, None], np.broadcast_to(ridge, len(G))[live]
-    while True:
-        try:
-            factor = Cholesky.of(unit + np.diag(lift))
-            break
-        except np.linalg.LinAlgError:
-            lift = 100.0 * lift
-    theta = np.zeros_like(g)
-    theta[live] = scale * factor.solve(scale * g[live])
-    return theta
+    return Ridged.of(G, ridge).solve(g)
+
+
+@dataclass(frozen=True, eq=False)
+class Ridged:
+    """A factored Gram matrix with a ridge: which features are live, their scale, and the factor of what is left."""
+
+    live: IntArray
+    scale: FloatArray
+    factor: Cholesky
+
+    @classmethod
+    def of(cls, G: FloatArray, ridge: float | FloatArray) -> Ridged:
+        """Factor G + ridge diag(G), with a larger ridge where it is not positive definite."""
+        diagonal = np.diag(G)
+        scale = np.where(diagonal > np.finfo(float).tiny, diagonal, np.inf) ** -0.5
+        unit = G * scale[:, None] * scale
+        is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
+        live = np.flatnonzero((scale > 0.0) & ~is_copy)
+        unit, lift = unit[np.ix_(live, live)], np.broadcast_to(ridge, len(G))[live]
+        while True:
+            try:
+                return cls(live, scale[live, None], Cholesky.of(unit + np.diag(lift)))
+            except np.linalg.LinAlgError:
+                lift = 100.0 * lift
+
+    def solve(self, g: FloatArray) -> FloatArray:
+        """Return the coefficients for g of shape (F, d)."""
+        theta = np.zeros_like(g)
+        theta[self.live] = self.scale * self.factor.solve(self.scale * g[self.live])
+        return theta
 
 
 def _solve_cells(
@@ -290,6 +306,7 @@ class Column:
 
     def __init__(self, members: IntArray, codes: IntArray, tables: Sequence[sparse.csc_array]) -> None:
         self.members, self.codes, self.tables = members, codes, tables
+        self.by_group = [table.T.tocsr() for table in tables]
         self.is_exact = len(tables) == 1
         self.levels = int(tables[0].shape[0])
         self.sums: FloatArray | None = None
@@ -300,23 +317,24 @@ class Column:
         parts = Parts(self.codes, self.levels)
         if self.sums is None:
             self.sums = parts.squares(np.sqrt(problem.h) * problem.U)
-            self.grams = [_gather(table.power(2), self.sums) for table in self.tables]
+            self.grams = [_gather(table.power(2), self.sums) for table in self.by_group]
         seen = parts.products(problem.U, problem.h * moved) if moved.any() else 0.0
         left, theta, total = [], [], np.zeros((self.levels, *problem.g.shape[1:]))
         stops = np.cumsum([table.shape[1] for table in self.tables])[:-1]
-        for run, own, table in zip(np.split(self.members, stops), self.grams, self.tables, strict=True):
+        runs = zip(np.split(self.members, stops), self.grams, self.tables, self.by_group, strict=True)
+        for run, own, table, by_group in runs:
             g = problem.g[run]
-            left.append(g - _gather(table, seen + product(self.sums, total)) - problem.charge(run, settled))
+            left.append(g - _gather(by_group, seen + product(self.sums, total)) - problem.charge(run, settled))
             theta.append(_solve_parts(own, left[-1], problem.ridges(run, np.diagonal(own, axis1=1, axis2=2))))
             total += product(table, theta[-1].reshape(len(g), -1)).reshape(total.shape)
         moved += parts.combine(problem.U, total)
         return np.concatenate(left), np.concatenate(theta)
 
 
-def _gather(table: sparse.csc_array, sums: FloatArray) -> FloatArray:
+def _gather(by_group: sparse.csr_array, sums: FloatArray) -> FloatArray:
     """Return the sums of levels added up to those of groups."""
     _, S, d = sums.shape
-    return product(table.T, sums.reshape(-1, S * d)).reshape(-1, S, d)
+    return product(by_group, sums.reshape(-1, S * d)).reshape(-1, S, d)
 
 
 class Chunk:
@@ -328,17 +346,18 @@ class Chunk:
 
     def __init__(self, members: IntArray, design: Design, is_exact: bool) -> None:
         self.members, self.design, self.is_exact = members, design, is_exact
-        self.gram: FloatArray | None = None
+        self.ridged: Ridged | None = None
 
     def step(self, problem: Squares, settled: FloatArray, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the settled coefficients leave of the moments, and those for it; moves `moved`."""
-        if self.gram is None:
-            self.gram = self._gram(problem)
+        if self.ridged is None:
+            gram = self._gram(problem)
+            ridges = problem.ridges(self.members, np.diag(gram).reshape(len(self.members), -1))
+            self.ridged = Ridged.of(gram, ridges.ravel())
         seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
         left = problem.g[self.members] - seen - problem.charge(self.members, settled)
         m, S, d = left.shape
-        ridges = problem.ridges(self.members, np.diag(self.gram).reshape(m, S)).ravel()
-        theta = ridge_solve(self.gram, left.reshape(m * S, d), ridges).reshape(m, S, d)
+        theta = self.ridged.solve(left.reshape(m * S, d)).reshape(m, S, d)
         delta = displacement(self.design, problem.U, theta)
         if not self.is_exact:
             part = _good_part(left, theta, problem.h, delta)

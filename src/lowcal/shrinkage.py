@@ -244,16 +244,20 @@ def logit_terms(
         regression = regression.rows(np.flatnonzero(rows.weight))
     m, some = len(pools), len(regression.z)
     sample = sample_rows(some, seed, max(GRAM_ROWS, 20 * m, some // SHARE_OF_HESSIAN))
+    few = regression if sample is None else regression.rows(sample)
     theta = _start(regression, [name for family in families for name in family.names])
     spread = np.where(theta.any(axis=1, keepdims=True), np.full((m, 2), FREE), 0.0)
-    for _ in range(LOOSENED):
-        g, h = (one[:, :, None] for one in regression.evidence(theta))
-        found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
+    g, h = regression.evidence(theta)
+    hessian = None
+    for again in range(LOOSENED):
+        g = regression.gradient(theta) if again else g  # of curvatures, the first will do
+        found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
         if not found.any():
             break
         spread += found
-        penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h[:, :, 0], 1e-12), where=spread > 0.0)
-        theta = regress(replace(regression, penalty=penalty), sample, theta, n)
+        penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h, 1e-12), where=spread > 0.0)
+        hessian = few.hessian(theta) if hessian is None else hessian
+        theta = regress(replace(regression, penalty=penalty), few, hessian, theta, n)
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
 
 

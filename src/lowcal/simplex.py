@@ -190,6 +190,23 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     return float(sum(np.einsum("i,i->", weight[rows], log_losses(p[rows], y[rows])) for rows in _blocks(len(p))))
 
 
+def auc(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return the share of pairs, one with and one without a label, that predictions put in order; ties count half.
+
+    Labels count by their pairs, and an outcome between 0 and 1 on both sides; 1/2 if there are no pairs.
+
+    >>> auc(np.array([[0.1], [0.4], [0.4], [0.8]]), np.array([[0.0], [0.0], [1.0], [1.0]]), np.ones(4))
+    0.875
+    """
+    ordered = pairs = 0.0
+    for scores_of_label, outcomes in zip(p.T, y.T, strict=True):
+        place = np.unique(scores_of_label, return_inverse=True)[1]
+        with_it, without = np.bincount(place, weight * outcomes), np.bincount(place, weight * (1.0 - outcomes))
+        ordered += float((with_it * (np.cumsum(without) - without / 2.0)).sum())
+        pairs += float(with_it.sum() * without.sum())
+    return ordered / pairs if pairs > 0.0 else 0.5
+
+
 def log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     """Return -<y, log f> of every row."""
     return binary_log_losses(p, y) if p.shape[1] == 1 else _log_loss(p, y)

@@ -76,15 +76,16 @@ class Regression:
             squares.add(part, np.column_stack([h, h * np.square(z)]))
         return sums.total(), squares.total()
 
-    def hessian(self, f: FloatArray) -> FloatArray:
-        """Return the Hessian at predictions f, features ordered as theta.ravel()."""
+    def hessian(self, theta: FloatArray) -> FloatArray:
+        """Return the Hessian of the loss, without its penalties, at theta; features are ordered as theta.ravel()."""
+        f = sigmoid(_bend(self.z, self.design.combine(theta)))
         h = self.weight * f * (1.0 - f)
         one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
         m = len(one)
         H = np.empty((m, 2, m, 2))
         H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
         flat = H.reshape(2 * m, 2 * m)
-        return flat + np.diag(self.penalty.ravel() + 1e-9 * np.diag(flat))
+        return flat + np.diag(1e-9 * np.diag(flat))
 
 
 def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
@@ -199,14 +200,12 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
     return g, H
 
 
-def regress(regression: Regression, sample: IntArray | None, theta: FloatArray, n: float) -> FloatArray:
+def regress(regression: Regression, some: Regression, hessian: FloatArray, theta: FloatArray, n: float) -> FloatArray:
     """Return coefficients of shape (m, 2) near the minimum, from a start, for rows worth n.
 
-    `sample`: the rows for the Hessian, on which the steps begin; None: all.
+    `some`: the same regression, or that of some rows, on which the steps begin; `hessian`: one of about these rows.
     """
-    some = regression if sample is None else regression.rows(sample)
-    path = Path(some.hessian(sigmoid(_bend(some.z, some.design.combine(theta)))))
-    worth = theta.size / n
-    if sample is not None:
+    path, worth = Path(hessian + np.diag(regression.penalty.ravel())), theta.size / n
+    if some is not regression:
         theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
     return ascend(regression, theta, path, ENOUGH * worth)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def product(A: Any, B: Any) -> FloatArray:
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
     columns = B.shape[-1] if B.ndim > 1 else 1
-    return int(np.prod(A.shape[-2:])) * columns
+    return prod(A.shape[-2:]) * columns
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:

@@ -101,7 +101,7 @@ class Smooth:
         """
         lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
         members = [members_in(line.order, design) for line in lines]
-        passes = passes_for(len(p))
+        passes = passes_for(p.size)
         side = _scalar if len(lines) == 1 else _classwise
 
         def solve(j: int) -> Side:
