@@ -83,9 +83,10 @@ def multicalibrate(
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative.
-    guard : keep an update only if it lowers the loss on rows it was not fitted to and keeps their order: the fit is repeated on four fifths
-        of the rows, five times (fewer where rows are many, not at all where constraints are few for the rows). A number
-        is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does to others, for study.
+    guard : keep an update only if it lowers the loss on rows it was not fitted to, and keeps their order: the fit is
+        repeated on four fifths of the rows, five times (fewer where rows are many, not at all where constraints are few
+        for the rows). A number is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does
+        to others, for study.
     validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
     max_updates : stop after this many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
