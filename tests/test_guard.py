@@ -10,7 +10,7 @@ import pytest
 import lowcal
 from lowcal import FitWarning, multicalibrate
 from lowcal.datasets import make_miscalibrated
-from lowcal.guard import _deal, is_harmless
+from lowcal.guard import JUDGED, deal, is_harmless
 from lowcal.notions import LowDegree
 from lowcal.solvers import Problem
 
@@ -98,14 +98,14 @@ def test_few_constraints_for_the_rows_need_no_guard():
 
 def test_folds_hold_every_row_once_and_none_without_weight():
     weight = np.where(np.arange(103) % 4 == 0, 0.0, 1.0)
-    dealt = list(_deal(weight, 0.2, 0))
+    dealt = list(deal(weight, 0.2, 0, JUDGED))
     assert len(dealt) == 5
     held = np.sort(np.concatenate([rows for _, rows in dealt]))
     np.testing.assert_array_equal(held, np.flatnonzero(weight))
     for fitted, out in dealt:
         np.testing.assert_array_equal(np.sort(np.concatenate([fitted, out])), np.flatnonzero(weight))
-    assert len(list(_deal(np.ones(50_000), 0.2, 0))) == 2, "20,000 rows are enough to judge on"
-    assert len(list(_deal(np.ones(10), 0.5, 0))) == 2
+    assert len(list(deal(np.ones(50_000), 0.2, 0, JUDGED))) == 2, "20,000 rows are enough to judge on"
+    assert len(list(deal(np.ones(10), 0.5, 0, JUDGED))) == 2
 
 
 @pytest.mark.parametrize("guard", [-0.1, 1.0, "yes", np.nan])

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ViolationDisplay,
     )
     from lowcal.private_runs import PrivateFit
+    from lowcal.recalibration import recalibrate
     from lowcal.reports import AuditReport, Finding, Verdict
     from lowcal.runs import Fit, Record
     from lowcal.stopping import Status
@@ -126,6 +127,7 @@ _HOME = {
     "multicalibrate": "fitting",
     "multicalibrate_stream": "streaming",
     "parse_notion": "notions",
+    "recalibrate": "recalibration",
     "save": "persistence",
     "to_onnx": "export",
 }
@@ -203,6 +205,7 @@ __all__ = [
     "online",
     "parse_notion",
     "persistence",
+    "recalibrate",
     "sampling",
     "save",
     "testing",

@@ -158,7 +158,7 @@ def multicalibrate(
     fit = run(fitted.p, progress)
     _warn_of_harm(fit, fitted.p, run.end)
     if fit.predictor.updates:
-        _remember(fit, outcomes, table, run.end if watch is None else None)
+        remember_rows(fit, outcomes, table, run.end if watch is None else None)
     return fit
 
 
@@ -189,11 +189,11 @@ def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
     return "euclidean" if solver == "first" else learner.geometry or "mirror"
 
 
-def _remember(fit: Fit, outcomes: Outcomes, table: Frame, calibrated: FloatArray | None) -> None:
+def remember_rows(fit: Fit, outcomes: Outcomes, table: Frame, calibrated: FloatArray | None) -> None:
     """Leave a sketch of the rows, so that an audit on them can warn; `calibrated`: their predictions, if known."""
     some = sketch_rows(len(outcomes.p))
     if calibrated is None:
-        end = fit.predictor.replay(outcomes.p[some], fit.predictor.encoder(table.take(some)))
+        end = fit.predictor.replay(outcomes.p[some], fit.predictor.rows(outcomes.p[some], table.take(some)))
     else:
         end = calibrated[some]
     remember(len(outcomes.p), outcomes.y[some], end)

@@ -388,6 +388,21 @@ class Table:
             return _of_array(self._source[rows])
         return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
 
+    def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
+        """Give the same columns and, after them, those of a matrix of numbers.
+
+        >>> Table.of({"age": [31, 54]}).joined(["score"], np.array([[0.5], [1.5]]))
+        Table(2 rows: 'age', 'score')
+        """
+        own = len(self.names)
+
+        def read(position: int) -> Column:
+            if position < own:
+                return self.column(position)
+            return _from_array(names[position - own], numbers[:, position - own])
+
+        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named, keep=self._keep)
+
     def name_of(self, name: str | int) -> str:
         """Give the name of a column that is named, or told by its position; nothing is converted."""
         return self.names[self._find(name)]

@@ -139,10 +139,8 @@ class Guard:
 
     def _is_gain(self, before: Scores, after: Scores) -> bool:
         """Whether the mean loss falls by more than CAUTION standard errors of its change, and order is kept."""
-        gap = self._watched(after) - self._watched(before)
-        mean = dot(self.weight, gap)
-        error = float(np.sqrt(dot(np.square(self.weight), np.square(gap - mean))))
-        is_lower = dot(self.weight, self.weight) * LEAST_ROWS <= 1.0 and mean < -CAUTION * error
+        mean, error = mean_change(self._watched(before), self._watched(after), self.weight)
+        is_lower = are_enough(self.weight) and mean < -CAUTION * error
         return is_lower and self._auc(after) >= self.order - ORDER
 
     def _auc(self, scores: Scores) -> float:
@@ -159,6 +157,18 @@ class Guard:
         return Scores(brier_losses(p, y), log_losses(p, y), each)
 
 
+def mean_change(before: FloatArray, after: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Return the mean change of the losses of rows and its standard error, for weights that sum to one."""
+    gap = after - before
+    mean = dot(weight, gap)
+    return mean, float(np.sqrt(dot(np.square(weight), np.square(gap - mean))))
+
+
+def are_enough(weight: FloatArray) -> bool:
+    """Whether rows of these weights are enough to tell a gain from luck."""
+    return bool(dot(weight, weight) * LEAST_ROWS <= 1.0)
+
+
 def make_guard(
     chosen: Subpopulations,
     table: Frame,
@@ -170,7 +180,7 @@ def make_guard(
 ) -> Guard | None:
     """Return the guard of a fit; None where rows are too few to deal."""
     folds = []
-    for fitted, held in _deal(outcomes.weight, share, problem.seed):
+    for fitted, held in deal(outcomes.weight, share, problem.seed, JUDGED):
         inside = subset(outcomes, fitted)
         part = table.take(fitted)
         try:
@@ -189,11 +199,13 @@ def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
     return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
 
 
-def _deal(weight: FloatArray, share: float, seed: int) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield the fitted and the held-out rows of each judged fold; rows without weight belong to none."""
+def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the fitted and the held-out rows of each fold, of as many folds as hold `judged` rows.
+
+    Rows without weight belong to none.
+    """
     rows, folds = np.flatnonzero(weight), max(2, round(1.0 / share))
     fold = np.random.default_rng((seed, folds)).permutation(len(rows)) % folds
-    judged = int(np.clip(np.ceil(folds * JUDGED / max(1, len(rows))), 1, folds))
-    for k in range(judged):
+    for k in range(int(np.clip(np.ceil(folds * judged / max(1, len(rows))), 1, folds))):
         if (fold == k).any() and (fold != k).any():
             yield rows[fold != k], rows[fold == k]

@@ -44,34 +44,42 @@ class Progress:
 
 
 class Passes:
-    """Shows how far each pass over a stream of rows is, on standard error."""
+    """Shows how far each pass over a stream of rows, or each part of other long work, is, on standard error."""
 
     def __init__(self, is_shown: bool) -> None:
         self._is_shown = is_shown
         self._bar: Any = None
-        self._what, self._done, self._total = "", 0, 0
+        self._what, self._done, self._total, self._unit = "", 0, 0, ""
         self._last = time.monotonic()
 
-    def start(self, what: str, total: int | None = None) -> None:
-        """Begin a pass over so many rows, if their number is known."""
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
-        self._what, self._done, self._total = what, 0, total or 0
+
+    def start(self, what: str, total: int | None = None, unit: str = " rows") -> None:
+        """Begin a pass over this many rows, or other units, if their number is known."""
+        self.close()
+        self._what, self._done, self._total, self._unit = what, 0, total or 0, unit
         if self._is_shown:
             try:
                 from tqdm.auto import tqdm
             except ImportError:
                 return
-            self._bar = tqdm(desc=what, total=total, unit=" rows", unit_scale=True, file=sys.stderr, leave=False)
+            self._bar = tqdm(desc=what, total=total, unit=unit, unit_scale=True, file=sys.stderr, leave=False)
 
     def add(self, n: int) -> None:
-        """Tell that n more rows are done."""
+        """Tell that n more are done."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
         elif self._is_shown and time.monotonic() - self._last > 1.0:
             self._last = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
-            print(f"lowcal: {self._what}, {self._done:,}{of} rows", file=sys.stderr)
+            print(f"lowcal: {self._what}, {self._done:,}{of}{self._unit}", file=sys.stderr)
 
     def close(self) -> None:
         """End the pass."""

@@ -42,9 +42,48 @@ class Record:
     held_out_log_loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """What one way to recalibrate does on held-out rows (cross-fitted).
+
+    `log_loss` and `brier` are means; their errors are standard errors of the change from the untouched model.
+    `violation` is the largest degree-2 violation of the groups looked at, `seconds` the CPU time of one fit.
+    """
+
+    name: str
+    log_loss: float
+    log_loss_error: float
+    brier: float
+    brier_error: float
+    auc: float
+    violation: float
+    seconds: float
+    n_trees: int
+    is_chosen: bool
+
+
+class Candidates(tuple[Candidate, ...]):
+    """The candidates of `recalibrate`, from simple to rich; prints as a table."""
+
+    @property
+    def chosen(self) -> Candidate:
+        """The one that was fitted to all rows."""
+        return next(one for one in self if one.is_chosen)
+
+    def __str__(self) -> str:
+        head = f"{'candidate':<26}{'log loss':>16}{'Brier score':>18}{'AUC':>8}{'violation':>11}{'seconds':>9}"
+        return "\n".join([head, *(self._line(one) for one in self)])
+
+    @staticmethod
+    def _line(one: Candidate) -> str:
+        name = ("* " if one.is_chosen else "  ") + one.name + (f" ({one.n_trees})" if one.n_trees else "")
+        losses = f"{one.log_loss:.4f} +- {one.log_loss_error:.4f}", f"{one.brier:.4f} +- {one.brier_error:.4f}"
+        return f"{name:<26}{losses[0]:>16}{losses[1]:>18}{one.auc:>8.4f}{one.violation:>11.4f}{one.seconds:>9.2g}"
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What `multicalibrate` returns.
+    """What `multicalibrate` and `recalibrate` return.
 
     predictor : recalibrates the probabilities of any rows.
     status : how the fit ended (`Status`).
@@ -54,6 +93,7 @@ class Fit:
     n_oracle_calls : how often a weak learner was asked.
     notion, alpha, per_person : what was asked for; neither alpha nor per_person: as far as the rows allow.
     noise_floor : the violation that chance would show in a perfect predictor; None where it was not looked for.
+    candidates : what each way to recalibrate does on held-out rows (`recalibrate` only).
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
     and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" speaks of the whole
@@ -73,6 +113,7 @@ class Fit:
     noise_floor: float | None = None
     per_person: float | None = None
     start: Record | None = field(default=None, repr=False)
+    candidates: Candidates = field(default=Candidates(), repr=False)
 
     @property
     def goal(self) -> str:
@@ -99,6 +140,10 @@ class Fit:
         return len(self.history)
 
     def __str__(self) -> str:
+        if self.candidates:
+            return (
+                f"Chosen by cross-validation (*): {self.candidates.chosen.name}.{self.cross_fitted}\n{self.candidates}"
+            )
         violation = f"{self.violation:.3g}"
         if self.upper > self.violation:
             violation += f" (certified to be at most {self.upper:.3g})"

@@ -27,6 +27,7 @@ class Status(StrEnum):
     UNDECIDED : no violation above alpha was found, but the supremum is only known to lie between two bounds.
     STALLED : a violation above alpha remains, but no step lowers the loss within rounding.
     STOPPED : the callback asked to stop, or the fit was interrupted.
+    CHOSEN : `recalibrate` chose by cross-validation.
     """
 
     REACHED = "reached"
@@ -37,6 +38,7 @@ class Status(StrEnum):
     UNDECIDED = "undecided"
     STALLED = "stalled"
     STOPPED = "stopped"
+    CHOSEN = "chosen"
 
     @property
     def sentence(self) -> str:
@@ -54,6 +56,7 @@ _SENTENCES = {
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
+    Status.CHOSEN: "the simplest candidate within one standard error of the lowest held-out log loss",
 }
 
 Monitor = Literal["brier", "log_loss", "violation"]

@@ -22,7 +22,7 @@ from lowcal.frames import Table as Frame
 from lowcal.inputs import SUM_TOLERANCE, Layout, read_probabilities
 from lowcal.moments import MomentSums, displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
-from lowcal.simplex import FloatArray, Geometry, move
+from lowcal.simplex import FloatArray, Geometry, move, scores
 from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
 from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
@@ -263,11 +263,17 @@ class Predictor:
     encoder: Encoder
     updates: tuple[Update, ...]
     layout: Layout
+    #: The names under which the encoder reads the scores of p as columns of X: log odds, or log p of each class.
+    scores: tuple[str, ...] = ()
 
     def __call__(self, p: ArrayLike, X: object = None) -> FloatArray:
         """Return the mended probabilities, in the shape of p."""
         given = read_probabilities(p, self.layout)
-        return self.layout.show(self.replay(given, self.encoder(read_features(X, len(given)))), p)
+        return self.layout.show(self.replay(given, self.rows(given, read_features(X, len(given)))), p)
+
+    def rows(self, p: FloatArray, table: Frame) -> Rows:
+        """Return the encoded rows of a table, for checked predictions p."""
+        return self.encoder(table.joined(self.scores, scores(p)) if self.scores else table)
 
     def one(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> float | FloatArray:
         """Return the mended probability of one row, without the cost of a data frame.
@@ -288,15 +294,24 @@ class Predictor:
         True
         """
         single = np.ndim(p) == 0
-        read = row_of(self.columns, row)
+        read = self._with_scores(row_of(self.columns, row), p)
         if single and self._codes is not None and self._single is not None:
             return self._single.one(read_probability(p, self.layout), self._codes(read))
         given = read_point(p, self.layout)
         if self._by_row is not None:
             moved = self._by_row(given, read)
         else:
-            moved = self.replay(np.array([given]), self.encoder(self._table_of_one(row, read)))[0].tolist()
+            moved = self.replay(np.array([given]), self.rows(np.array([given]), self._table_of_one(row, read)))[
+                0
+            ].tolist()
         return moved[0] if single else self.layout.show(np.array([moved]), np.array([p]))[0]
+
+    def _with_scores(self, read: Row, p: float | Sequence[float]) -> Row:
+        """Return the look-up of values in a row that knows the scores too."""
+        if not self.scores:
+            return read
+        known = dict(zip(self.scores, scores(np.array([read_point(p, self.layout)]))[0].tolist(), strict=True))
+        return lambda name: known[name] if name in known else read(name)
 
     def _table_of_one(self, row: Mapping[str, Any] | Sequence[Any], read: Row) -> Frame:
         """Return the table that holds one row, with all its columns where an encoder is not lowcal's own."""
@@ -307,7 +322,7 @@ class Predictor:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns of X that are read, in the order in which `one` takes a sequence."""
-        return columns_of(self.encoder)
+        return tuple(name for name in columns_of(self.encoder) if name not in self.scores)
 
     @cached_property
     def _by_row(self) -> RowUpdates | None:
@@ -347,7 +362,7 @@ class Predictor:
 
     def _stages(self, p: ArrayLike, X: object) -> Iterator[FloatArray]:
         given = read_probabilities(p, self.layout)
-        rows = self.encoder(read_features(X, len(given)))
+        rows = self.rows(given, read_features(X, len(given)))
         current = given
         yield self.layout.show(current, p)
         for update in self.updates:
@@ -383,6 +398,7 @@ class Predictor:
             "kind": "lowcal.predictor",
             "layout": self.layout.to_dict(),
             "encoder": self.encoder.to_dict(),
+            **({"scores": list(self.scores)} if self.scores else {}),
             "updates": [update.to_dict() for update in self.updates],
         }
 

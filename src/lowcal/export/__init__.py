@@ -21,7 +21,6 @@ from lowcal.export.families import Families
 from lowcal.export.graph import Graph, Port, Value, load_onnx
 from lowcal.files.atomic import atomic_write
 from lowcal.runs import Fit
-from lowcal.subpopulations.serving import columns_of
 from lowcal.updates import Predictor
 from lowcal.version import __version__
 
@@ -132,7 +131,9 @@ def _read_estimator(model: Any, two_columns: bool | None) -> _Source:
     if "predictor_" not in vars(model):
         raise InvalidInput(f"This {type(model).__name__} is not fitted yet. Call fit first.")
     encoder, facts = model.predictor_.encoder, _facts(model.fit_)
-    bare = "feature_names_in_" not in vars(model) and are_numbered(columns_of(encoder)) and not text_columns(encoder)
+    bare = (
+        "feature_names_in_" not in vars(model) and are_numbered(model.predictor_.columns) and not text_columns(encoder)
+    )
     source = _Source(model.predictor_, is_uniform=model.estimator_ is None, is_bare=bare, facts=facts)
     if isinstance(model, MulticalibratedRegressor):
         bounds = (float(model.bounds_[0]), float(model.bounds_[1]))
@@ -154,8 +155,8 @@ def _json(value: Any) -> str:
 def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
     """Return the model; a uniform start that no input tells the number of rows of becomes an input."""
     predictor = source.predictor
-    names = columns_of(predictor.encoder)
-    places = places_of(predictor.encoder, source.is_bare if matrix is None else matrix)
+    names = predictor.columns
+    places = places_of(predictor.encoder, names, source.is_bare if matrix is None else matrix)
     inputs = {} if places else input_names(names, (START, OUTPUT))
     graph = Graph([START, OUTPUT, MATRIX, *inputs.values()])
     if source.is_uniform:
@@ -171,6 +172,8 @@ def _assemble(graph: Graph, source: _Source, columns: Columns, uniform: bool) ->
     """Add the start, all updates and the output to a graph."""
     d = source.predictor.layout.d
     p = graph.constant(np.full((1, d), 0.5 if d == 1 else 1.0 / d)) if uniform else _start(graph, source, d)
+    for a, name in enumerate(source.predictor.scores):
+        columns.scores[name] = graph.add("Gather", predictions.scores(graph, p, d), a, axis=1)
     families = Families(graph, columns, source.predictor.encoder)
     for update in source.predictor.updates:
         p = predictions.update(graph, families, update, p, d)

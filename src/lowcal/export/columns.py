@@ -20,7 +20,6 @@ from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels
 from lowcal.subpopulations.memberships import MembershipEncoder
-from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import UnionEncoder
 
 #: Up to this many sorted numbers a value is compared with all of them; among more it is found by halving.
@@ -44,9 +43,12 @@ class Columns:
     ) -> None:
         self.graph, self.missing, self.names, self.places = graph, missing, names, places
         self.text = text_columns(encoder)
+        self.scores: dict[str, Value] = {}
 
     def number(self, column: str) -> Value:
-        """Return a column of numbers, shape (n,)."""
+        """Return a column of numbers, shape (n,): one of X, or a score of the start."""
+        if column in self.scores:
+            return self.scores[column]
         if self.places:
             matrix = self.graph.input(MATRIX, "double", ("columns",))
             return self.graph.add("Gather", matrix, self.places[column], axis=1)
@@ -171,12 +173,12 @@ def is_bare(encoder: Encoder) -> bool:
     return isinstance(encoder, MembershipEncoder) and encoder.columns is None
 
 
-def places_of(encoder: Encoder, matrix: bool) -> dict[str, int]:
+def places_of(encoder: Encoder, columns: Sequence[str], matrix: bool) -> dict[str, int]:
     """Return where the columns stand in one matrix of numbers; empty: each column is an input of its own.
 
     The columns of a bare array are called x0, x1, ... and stand at these places; others in the order of first use.
     """
-    columns, text = columns_of(encoder), text_columns(encoder)
+    text = text_columns(encoder)
     if matrix and text:
         raise InvalidInput(
             f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "

@@ -86,7 +86,7 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
     if isinstance(u, Monomial):
         return _monomials(graph, [u.factors], p, d)
     if isinstance(u, LogOdds):
-        return _scores(graph, graph.add("Gather", p, [u.coordinate], axis=1), d)
+        return scores(graph, graph.add("Gather", p, [u.coordinate], axis=1), d)
     if isinstance(u, Cell):
         other = graph.add("Equal", graph.column(_cell_ids(graph, [u], p)), 1)
         return graph.cast(graph.add("Not", other), "double")
@@ -221,11 +221,11 @@ def _project(graph: Graph, v: Value, d: int) -> Value:
 
 def _mirror(graph: Graph, p: Value, delta: Value, d: int) -> Value:
     """Return sigmoid(logit p + delta) or softmax(log p + delta)."""
-    moved = graph.add("Add", _scores(graph, p, d), delta)
+    moved = graph.add("Add", scores(graph, p, d), delta)
     return sigmoid(graph, moved) if d == 1 else graph.add("Softmax", moved, axis=1)
 
 
-def _scores(graph: Graph, p: Value, d: int) -> Value:
+def scores(graph: Graph, p: Value, d: int) -> Value:
     """Return log(p / (1 - p)) or log p, kept away from infinity as `simplex.scores` does."""
     if d > 1:
         return graph.add("Log", graph.add("Max", p, FLOOR))

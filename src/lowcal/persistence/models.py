@@ -21,7 +21,7 @@ from lowcal.persistence.reading import read_predictor
 from lowcal.persistence.writing import write_predictor
 from lowcal.private import PrivacyGuarantee
 from lowcal.private_runs import PrivateFit
-from lowcal.runs import Fit, Record
+from lowcal.runs import Candidate, Candidates, Fit, Record
 from lowcal.sampling import FreshFit, PopulationStatement
 from lowcal.stopping import Status
 from lowcal.subpopulations import (
@@ -52,7 +52,7 @@ FITS: dict[str, tuple[type[Fit], str | None, type | None]] = {
 #: Fields of all fits that are single numbers.
 FIGURES = ("violation", "upper", "bound", "n_oracle_calls", "is_exact", "alpha", "noise_floor")
 #: Fields of all fits that files of earlier versions do not have.
-LATER = ("per_person", "start")
+LATER = ("per_person", "start", "candidates")
 
 
 def write_model(model: object) -> dict[str, Any]:
@@ -98,6 +98,7 @@ def write_fit(fit: Any) -> dict[str, Any]:
         **{name: write_figure(getattr(fit, name)) for name in FIGURES},
         "per_person": write_figure(fit.per_person),
         "start": None if fit.start is None else write_record(fit.start),
+        "candidates": [write_record(one) for one in fit.candidates],
         **more,
         "history": [write_record(record) for record in fit.history],
         "predictor": write_predictor(fit.predictor),
@@ -120,8 +121,17 @@ def read_fit(at: Plain) -> Fit:
         history=tuple(read_record(record, Record) for record in history.items()),
         **{name: FIGURE[types[name]](given[name]) for name in (*FIGURES, "per_person")},
         start=None if given["start"].is_null else read_record(given["start"], Record),
+        candidates=_read_candidates(given["candidates"]),
         **{name: read_record(given[name], guarantee) for name in more if guarantee is not None},
     )
+
+
+def _read_candidates(at: Plain) -> Candidates:
+    """Return the candidates of a fit, of which older files and other fits have none; one of them was chosen."""
+    found = Candidates(() if at.is_null else (read_record(one, Candidate) for one in at.items()))
+    if found and sum(one.is_chosen for one in found) != 1:
+        at.refuse("a list of candidates, one of them chosen")
+    return found
 
 
 # Records: values whose fields are single numbers and texts.

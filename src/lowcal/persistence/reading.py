@@ -66,14 +66,17 @@ class Context:
 
 def read_predictor(at: Plain) -> Predictor:
     """Return the predictor of plain data."""
-    kind, layout, encoder, forests, families, updates = at.fields(
-        "kind", "layout", "encoder", "forests", "families", "updates"
+    kind, layout, encoder, forests, families, updates, scores = at.fields(
+        "kind", "layout", "encoder", "forests", "families", "updates", optional=("scores",)
     )
     kind.choice(("predictor",))
     rows, classes = read_encoder(encoder), read_layout(layout)
     context = Context(rows, [read_forest(forest) for forest in forests.items()])
     known = [read_family(family, context) for family in families.items()]
-    return Predictor(rows, tuple(_read_update(update, known, classes.d) for update in updates.items()), classes)
+    names = () if scores.is_null else scores.texts()
+    if names and len(names) != classes.d:
+        scores.refuse(f"a list of {classes.d} names")
+    return Predictor(rows, tuple(_read_update(update, known, classes.d) for update in updates.items()), classes, names)
 
 
 def read_layout(at: Plain) -> Layout:

@@ -73,6 +73,7 @@ def write_predictor(predictor: Predictor) -> dict[str, Any]:
         "kind": "predictor",
         "layout": layout,
         "encoder": _write_encoder(predictor.encoder),
+        **({"scores": list(predictor.scores)} if predictor.scores else {}),
         "forests": forests.values,
         "families": families.values,
         "updates": updates,

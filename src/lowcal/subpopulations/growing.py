@@ -102,11 +102,13 @@ def grow(
     Z: FloatArray,
     growth: Growth,
     total: FloatArray | None = None,
+    odds: FloatArray | None = None,
 ) -> Forest:
     """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
 
     `counts` are the levels of each feature, Z the weighted residuals p_i z_i of shape (n, q), q = 1 for the mirror
-    geometry. A leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
+    geometry, whose log odds and outcomes may be given as `odds`, shape (n, 2), which are moved. A leaf's value is the
+    share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     The forest's values on these rows, the same bits as evaluating it gives, are added to `total` where it is given.
     Cost: about half of depth + 1 passes over rows x features for each tree.
     """
@@ -118,7 +120,8 @@ def grow(
         np.zeros((growth.n_trees, n_inner + 1, Z.shape[1])),
     )
     total = np.zeros(Z.shape) if total is None else total
-    odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
+    if odds is None:
+        odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
     kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees)
     if kernels is None or (n_inner + 1) * int(counts.sum()) * (Z.shape[1] + 3) > MOST_CELLS:
         _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest, total)

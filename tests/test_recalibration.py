@@ -1,0 +1,228 @@
+"""`recalibrate`: what cross-validation chooses, and that the choice is the same wherever it is applied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.metrics import log_loss, roc_auc_score
+
+import lowcal
+from lowcal import InvalidInput, recalibrate
+from lowcal.datasets import make_miscalibrated
+from lowcal.runs import Candidates
+
+
+def sigmoid(z):
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def world(n: int, kind: str, seed: int = 0):
+    """Return labels, scores and a table; `kind` says what is wrong with the scores."""
+    rng = np.random.default_rng(seed)
+    X = {"a": rng.normal(size=n), "b": rng.normal(size=n), "g": rng.choice(["u", "v", "w"], n)}
+    z = rng.normal(0, 1.3, n)
+    truth = {
+        "nothing": z,
+        "slope": 0.4 * z - 0.3,
+        "group": z + np.select([X["g"] == "u", X["g"] == "v"], [1.0, -1.0], 0.0),
+        "interaction": z + 1.5 * np.sign(X["a"] * X["b"]),
+        "where the score is high": z - 2.0 * (z > 1.0) * (X["a"] > 0),
+    }[kind]
+    return (rng.random(n) < sigmoid(truth)).astype(int), sigmoid(z), X, sigmoid(truth)
+
+
+def rows(X, where):
+    return {name: column[where] for name, column in X.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen"),
+    [
+        ("nothing", {"unchanged"}),
+        ("slope", {"line"}),
+        ("group", {"groups"}),
+        ("interaction", {"trees", "groups and trees"}),
+        ("where the score is high", {"trees", "groups and trees"}),
+    ],
+)
+def test_the_simplest_candidate_that_is_right_is_chosen(kind, chosen):
+    y, p, X, _ = world(4000, kind)
+    fit = recalibrate(y, p, X)
+    assert fit.candidates.chosen.name in chosen
+    fresh_y, fresh_p, fresh_X, fresh_truth = world(8000, kind, 1)
+    before, after, best = (log_loss(fresh_y, q) for q in (fresh_p, fit.predictor(fresh_p, fresh_X), fresh_truth))
+    assert after == before if kind == "nothing" else after - best < 0.35 * (before - best)
+    assert bool(fit.predictor.updates) == (kind != "nothing")
+
+
+def test_the_score_is_a_column_of_the_trees():
+    """An error that only rows of a high score have is out of reach for functions of X alone."""
+    y, p, X, _ = world(6000, "where the score is high")
+    fit = recalibrate(y, p, X)
+    assert fit.predictor.scores == ("score",)
+    assert "score" not in fit.predictor.columns
+    sure, high = X["a"] > 0.5, p > 0.8
+    calibrated = fit.predictor(p, X)
+    assert abs((y - p)[sure & high].mean()) > 0.2
+    assert abs((y - calibrated)[sure & high].mean()) < 0.06
+    assert abs((y - calibrated)[sure & (p < 0.5)].mean()) < 0.03
+
+
+def test_a_column_called_score_is_no_obstacle():
+    y, p, X, _ = world(3000, "interaction")
+    X = {**X, "score": np.arange(3000.0) % 7}
+    fit = recalibrate(y, p, X)
+    assert fit.predictor.scores == ("score_",)
+    assert "score" in fit.predictor.columns
+    assert np.isfinite(fit.predictor(p, X)).all()
+
+
+@pytest.mark.parametrize("n", [60, 300, 1000])
+def test_few_rows_of_a_good_model_do_no_harm(n):
+    changes = []
+    for seed in range(6):
+        y, p, X, _ = world(n, "nothing", seed)
+        fresh_y, fresh_p, fresh_X, _ = world(4000, "nothing", seed + 100)
+        fit = recalibrate(y, p, X, random_state=seed)
+        changes.append(log_loss(fresh_y, fit.predictor(fresh_p, fresh_X)) - log_loss(fresh_y, fresh_p))
+    assert np.mean(changes) < 0.0015
+
+
+def test_fewer_than_fifty_rows_leave_the_model_as_it_is():
+    y, p, X, _ = world(49, "slope")
+    fit = recalibrate(y, p, X)
+    assert [one.name for one in fit.candidates] == ["unchanged"]
+    np.testing.assert_array_equal(fit.predictor(p, X), p)
+
+
+def test_several_classes_are_recalibrated_jointly():
+    rng = np.random.default_rng(0)
+    z, a = rng.normal(0, 1.5, (6000, 4)), rng.normal(size=6000)
+    truth = softmax(z + 1.5 * np.sign(a)[:, None] * np.array([1.0, -1.0, 0.0, 0.0]), axis=1)
+    y = (rng.random((6000, 1)) > np.cumsum(truth, axis=1)).sum(axis=1)
+    p, half = softmax(2.0 * z, axis=1), np.arange(6000) < 3000
+    fit = recalibrate(y[half], p[half], {"a": a[half]}, classes=range(4))
+    calibrated = fit.predictor(p[~half], {"a": a[~half]})
+    np.testing.assert_allclose(calibrated.sum(axis=1), 1.0)
+    before, after, best = (log_loss(y[~half], q) for q in (p[~half], calibrated, truth[~half]))
+    assert after - best < 0.1 * (before - best)
+    row = {"a": float(a[-1])}
+    np.testing.assert_allclose(fit.predictor.one(p[-1].tolist(), row), calibrated[-1], atol=1e-12)
+
+
+def test_bounded_outcomes_are_no_labels():
+    rng = np.random.default_rng(0)
+    a, p = rng.normal(size=5000), rng.uniform(0.1, 0.9, 5000)
+    truth = np.clip(p + 0.1 * np.sign(a), 0, 1)
+    y = np.clip(truth + rng.normal(0, 0.05, 5000), 0, 1)
+    fit = recalibrate(y, p, {"a": a})
+    assert np.abs(fit.predictor(p, {"a": a}) - truth).mean() < 0.25 * np.abs(p - truth).mean()
+
+
+def test_weights_count_and_rows_without_weight_do_not():
+    y, p, X, _ = world(3000, "group")
+    weight = np.where(np.arange(3000) < 2000, 1.0, 0.0)
+    noise = np.where(np.arange(3000) < 2000, y, 1 - y)
+    one, other = (recalibrate(labels, p, X, sample_weight=weight) for labels in (y, noise))
+    np.testing.assert_array_equal(one.predictor(p, X), other.predictor(p, X))
+    assert one.candidates.chosen.name == "groups"
+
+
+def test_protected_groups_are_not_made_worse():
+    """Most people gain from a correction that is wrong for a small group: it is not chosen where they are protected."""
+    rng = np.random.default_rng(3)
+    n = 6000
+    small = rng.random(n) < 0.06
+    z = rng.normal(0, 1.0, n)
+    y = (rng.random(n) < sigmoid(np.where(small, z + 0.7, z))).astype(int)
+    p = sigmoid(np.where(small, z + 0.7, z + 0.25))
+    X = {"s": np.where(small, "few", "many")}
+    free, fair = recalibrate(y, p, X), recalibrate(y, p, X, groups="s")
+    before = free.candidates[0].violation
+    assert fair.candidates.chosen.violation <= before
+    assert fair.candidates[0].name == "unchanged"
+    with pytest.raises(InvalidInput, match="groups is empty"):
+        recalibrate(y, p, X, groups=[])
+    with pytest.raises(lowcal.MissingColumn, match="nobody"):
+        recalibrate(y, p, X, groups="nobody")
+
+
+def test_no_columns_at_all():
+    y, p, _, _ = world(3000, "slope")
+    fit = recalibrate(y, p)
+    assert fit.candidates.chosen.name == "line"
+    assert abs(np.mean(y - fit.predictor(p))) < 0.005
+
+
+def test_a_fit_is_the_same_again_and_under_any_home(tmp_path):
+    y, p, X, _ = world(3000, "interaction")
+    fit = recalibrate(y, p, X)
+    calibrated = fit.predictor(p, X)
+    np.testing.assert_array_equal(recalibrate(y, p, X).predictor(p, X), calibrated)
+    lowcal.save(fit, tmp_path / "model.json")
+    loaded = lowcal.load(tmp_path / "model.json")
+    np.testing.assert_array_equal(loaded.predictor(p, X), calibrated)
+    assert loaded.candidates == fit.candidates
+    assert str(loaded) == str(fit)
+    for k in range(5):
+        row = {name: column[k].item() for name, column in X.items()}
+        assert fit.predictor.one(p[k], row) == pytest.approx(calibrated[k], abs=1e-12)
+        assert fit.predictor.one(p[k], [row[name] for name in fit.predictor.columns]) == pytest.approx(calibrated[k])
+    *_, last = fit.predictor.staged(p, X)
+    np.testing.assert_allclose(last, calibrated, atol=1e-15)
+
+
+def test_an_onnx_graph_reads_the_score_from_p():
+    pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    y, p, X, _ = world(3000, "where the score is high")
+    fit = recalibrate(y, p, X)
+    assert fit.predictor.scores
+    session = ort.InferenceSession(lowcal.to_onnx(fit.predictor).SerializeToString())
+    names = {put.name for put in session.get_inputs()}
+    assert names <= {"p", "a", "b", "g"}
+    feeds = {"p": p, **X, "g": X["g"].astype(object)}
+    (found,) = session.run(None, {name: feeds[name] for name in names})
+    np.testing.assert_allclose(found, fit.predictor(p, X), atol=1e-9)
+
+
+def test_candidates_print_as_a_table_and_say_what_was_chosen():
+    y, p, X, _ = world(3000, "group")
+    fit = recalibrate(y, p, X)
+    lines = str(fit.candidates).splitlines()
+    assert lines[0].split()[0] == "candidate"
+    assert [line[:2] for line in lines[1:]].count("* ") == 1
+    assert len({len(line) for line in lines}) == 1, "the columns of the table line up"
+    assert str(fit).startswith("Chosen by cross-validation (*): groups. Log loss on held-out rows: 0.")
+    assert isinstance(fit.candidates, Candidates)
+    assert fit.status == "chosen"
+    assert fit.start.held_out_log_loss == fit.candidates[0].log_loss
+    assert fit.history[-1].held_out_log_loss == fit.candidates.chosen.log_loss
+
+
+def test_progress_is_shown(capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr("lowcal.progress.time.monotonic", iter(range(0, 10**6, 2)).__next__)
+    y, p, X, _ = world(500, "slope")
+    recalibrate(y, p, X, progress=True)
+    shown = capsys.readouterr().err
+    assert "fitting lines and groups, 1 of 5 folds" in shown
+    assert "boosting trees, 1 of 400 rounds" in shown
+
+
+@pytest.mark.parametrize("cv", [1, 0, 2.5, "5"])
+def test_folds_that_are_none_are_refused(cv):
+    y, p, X, _ = world(100, "nothing")
+    with pytest.raises(InvalidInput, match="cv"):
+        recalibrate(y, p, X, cv=cv)
+
+
+def test_the_order_of_a_model_is_kept():
+    data = make_miscalibrated(6000, random_state=3)
+    half = np.arange(6000) < 3000
+    fit = recalibrate(data.y[half], data.p[half], rows(data.X, half))
+    calibrated = fit.predictor(data.p[~half], rows(data.X, ~half))
+    assert roc_auc_score(data.y[~half], calibrated) > roc_auc_score(data.y[~half], data.p[~half]) - 0.002
