@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +29,18 @@ from lowcal.shrinkage import Fitted, line_terms
 from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, log_loss, log_losses, mirror, scores
 from lowcal.solvers import Problem, block
 from lowcal.stopping import Status
-from lowcal.subpopulations import Groups, Trees
-from lowcal.subpopulations.base import Rows, WeakLearner
+from lowcal.subpopulations import Groups
+from lowcal.subpopulations.base import Everyone, Rows, WeakLearner
+from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
 from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.levels import Levels
 from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 from lowcal.updates import Predictor, Term, Update, read_features
 from lowcal.weights import Monomial
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, GROUPS, TREES, BOTH = "unchanged", "line", "groups", "trees", "groups and trees"
@@ -45,6 +48,8 @@ UNCHANGED, LINE, GROUPS, TREES, BOTH = "unchanged", "line", "groups", "trees", "
 DEPTH, SHRINKAGE, MOST_TREES = 3, 0.08, 400
 #: Trees are grown this many at a time, until this many have not lowered the held-out loss.
 AT_A_TIME, PATIENCE = 10, 30
+#: Numbers are cut into at most this many bins.
+MOST_BINS = 64
 #: A leaf holds at least this many rows, or this share of few.
 LEAF_ROWS, LEAF_SHARE = 30, 0.02
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
@@ -100,60 +105,104 @@ def recalibrate(
     check_fit(outcomes)
     table = read_features(X, len(outcomes.p))
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
-    whole = Side(outcomes, table, _score_names(table, outcomes.p.shape[1]), seed)
-    protected = whole.take_columns(groups)
+    shared = Shared(table, outcomes.weight, scores(outcomes.p), seed)
+    protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
     with Passes(progress) as passes:
-        found, weight = _judge(whole, protected, cv, passes)
+        found, weight = _judge(shared, outcomes, protected, cv, passes)
         chosen = _choose(found, weight, is_protected=groups is not None)
         passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
+        whole = Side(shared, outcomes, np.arange(len(outcomes.p)))
         updates, encoder = _fit(whole, chosen.name, chosen.n_trees)
-    predictor = Predictor(encoder, updates, outcomes.layout, whole.names if chosen.n_trees else ())
+    predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
     return _result(whole, protected, predictor, found, chosen, weight)
 
 
-def _score_names(table: Frame, d: int) -> tuple[str, ...]:
-    """Return names for the columns of scores that no column of the table has."""
-    names = ["score"] if d == 1 else [f"score {a}" for a in range(d)]
-    while set(names) & set(table.names):
-        names = [f"{name}_" for name in names]
-    return tuple(names)
+def _listed(groups: str | Sequence[str]) -> list[str]:
+    """Return the names of protected columns."""
+    listed = [groups] if isinstance(groups, str) else list(groups)
+    if not listed:
+        raise InvalidInput("groups is empty; name at least one column, or leave it out.")
+    return listed
 
 
 # --- candidates on some rows -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """Some rows: their outcomes, their table, the names of the columns that their scores become, and the seed."""
+class Shared:
+    """The table of all rows, encoded once for all folds; no label has a say in it."""
 
-    outcomes: Outcomes
     table: Frame
-    names: tuple[str, ...]
+    weight: FloatArray
+    scores: FloatArray
     seed: int
 
-    def take(self, rows: Any) -> Side:
-        """Return some of the rows."""
-        return replace(self, outcomes=subset(self.outcomes, rows), table=self.table.take(rows))
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names for the columns of scores that no column of the table has."""
+        d = self.scores.shape[1]
+        names = ["score"] if d == 1 else [f"score {a}" for a in range(d)]
+        while set(names) & set(self.table.names):
+            names = [f"{name}_" for name in names]
+        return tuple(names)
 
-    @property
-    def scored(self) -> Frame:
-        """The table with the scores as columns."""
-        return self.table.joined(self.names, scores(self.outcomes.p))
+    @cached_property
+    def groups(self) -> WeakLearner:
+        """The groups of all columns."""
+        return self.groups_of(self.table.names)
+
+    def groups_of(self, names: Sequence[str]) -> WeakLearner:
+        """Return the groups of some columns."""
+        return Groups(list(names)).prepare(self.table, self.weight)
+
+    @cached_property
+    def levels(self) -> tuple[Levels, ...]:
+        """The bins of all columns and scores."""
+        return tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+
+    @cached_property
+    def codes(self) -> NDArray[Any]:
+        """The bin of every row in every column."""
+        return BinEncoder(self.levels)(self._scored).codes
+
+    @cached_property
+    def _scored(self) -> Frame:
+        return self.table.joined(self.names, self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Some of the rows: those that candidates are fitted to, or those they are judged on."""
+
+    shared: Shared
+    outcomes: Outcomes
+    index: IntArray
+
+    @classmethod
+    def of(cls, shared: Shared, outcomes: Outcomes, index: IntArray) -> Side:
+        """Return some of the rows of all outcomes."""
+        return cls(shared, subset(outcomes, index), index)
 
     def groups(self) -> WeakLearner:
-        """Return the groups of all columns."""
-        return Groups(list(self.table.names)).prepare(self.table, self.outcomes.weight)
+        """Return the groups of all columns on these rows."""
+        known = self.shared.groups
+        return WeakLearner(known.encoder, self.group_rows(known), self.outcomes.weight, known.families)
 
-    def trees(self) -> WeakLearner:
-        """Return the bins of all columns and scores."""
-        return Trees(n_trees=AT_A_TIME).prepare(self.scored, self.outcomes.weight, self.outcomes.residual)
+    def group_rows(self, known: WeakLearner) -> tuple[IntArray, ...]:
+        """Return these rows as listed groups read them."""
+        return tuple(codes[self.index] for codes in known.rows)
 
-    def take_columns(self, names: str | Sequence[str] | None) -> WeakLearner:
-        """Return the groups of the columns named, or of all."""
-        listed = list(self.table.names) if names is None else [names] if isinstance(names, str) else list(names)
-        if names is not None and not listed:
-            raise InvalidInput("groups is empty; name at least one column, or leave it out.")
-        return Groups(listed).prepare(self.table, self.outcomes.weight)
+    def bins(self, order: Sequence[Levels] | None = None) -> WeakLearner:
+        """Return the bins of these rows; categories are in the order of these rows' residuals, or in a given one."""
+        o, levels, codes = self.outcomes, self.shared.levels, self.shared.codes[self.index]
+        if order is None:
+            order = [
+                level if level.categories is None else order_by_residual(level, codes[:, k], o.weight, o.residual())
+                for k, level in enumerate(levels)
+            ]
+        for k, (before, after) in enumerate(zip(levels, order, strict=True)):
+            codes[:, k] = recoded(before, after, codes[:, k])
+        return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +222,7 @@ class Corrected:
 def _line(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a slope and shifts of the log odds for everyone."""
     o = side.outcomes
-    terms = line_terms(learner, Fitted(o.p, o.y, o.weight), (side.seed, 0))
+    terms = line_terms(learner, Fitted(o.p, o.y, o.weight), (side.shared.seed, 0))
     updates = () if terms is None else (Update(terms, "mirror"),)
     return Corrected(updates, Corrected(updates, o.p).on(o.p, learner.rows))
 
@@ -181,7 +230,7 @@ def _line(side: Side, learner: WeakLearner) -> Corrected:
 def _groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit the shrunk block steps of degree 2 to the groups."""
     o, updates, p = side.outcomes, [], side.outcomes.p
-    problem = Problem(o.y, o.weight, LowDegree(2), learner, 0.0, "mirror", seed=side.seed, is_measured=False)
+    problem = Problem(o.y, o.weight, LowDegree(2), learner, 0.0, "mirror", seed=side.shared.seed, is_measured=False)
     for step in block(problem, p):
         updates.append(step.update)
         p = step.p
@@ -235,12 +284,12 @@ class Boosting:
 def _fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
     """Fit the chosen candidate to all rows; return its updates and the encoder that they need."""
     if name in (UNCHANGED, LINE):
-        nobody = Groups([]).prepare(whole.table, whole.outcomes.weight)
+        nobody = whole.shared.groups_of([])
         return (() if name == UNCHANGED else _line(whole, nobody).updates), nobody.encoder
     if name == GROUPS:
         learner = whole.groups()
         return _groups(whole, learner).updates, learner.encoder
-    bins = whole.trees()
+    bins = whole.bins()
     if name == TREES:
         before = _line(whole, bins)
         return (*before.updates, _boosted(whole, bins, before.p, n_trees)), bins.encoder
@@ -286,14 +335,14 @@ class Fold:
         self.held, self.seconds = held, dict.fromkeys((UNCHANGED, LINE, GROUPS, TREES, BOTH), 0.0)
         self.p = {UNCHANGED: held.outcomes.p}
         learner = fitted.groups()
-        rows = learner.encoder(held.table)
+        rows = held.group_rows(fitted.shared.groups)
         before = {}
         for name, correct in ((LINE, _line), (GROUPS, _groups)):
             with self._timed(name):
                 before[name] = correct(fitted, learner)
             self.p[name] = before[name].on(held.outcomes.p, rows)
-        bins = fitted.trees()
-        self.rows = bins.encoder(held.scored)
+        bins = fitted.bins()
+        self.rows = held.bins(bins.encoder.levels).rows  # type: ignore[attr-defined]
         self.boosting = {TREES: Boosting(fitted, bins, before[LINE].p), BOTH: Boosting(fitted, bins, before[GROUPS].p)}
         self.start = {TREES: self.p[LINE], BOTH: self.p[GROUPS]}
         self.moved = {name: np.zeros(held.outcomes.p.shape) for name in self.boosting}
@@ -315,18 +364,20 @@ class Fold:
                 yield mirror(self.start[name], self.moved[name])
 
 
-def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tuple[list[Judged], FloatArray]:
+def _judge(
+    shared: Shared, outcomes: Outcomes, protected: WeakLearner, cv: int, passes: Passes
+) -> tuple[list[Judged], FloatArray]:
     """Return all candidates on the judged folds, and the weights of these rows; too few rows can judge none."""
-    if not are_enough(whole.outcomes.weight):
-        judge = Judge(whole, protected, np.arange(len(whole.outcomes.p)))
-        return [judge(UNCHANGED, [whole.outcomes.p], 0.0)], whole.outcomes.weight
-    dealt = list(deal(whole.outcomes.weight, 1.0 / cv, whole.seed, JUDGED))
+    if not are_enough(outcomes.weight):
+        judge = Judge(Side(shared, outcomes, np.arange(len(outcomes.p))), protected)
+        return [judge(UNCHANGED, [outcomes.p], 0.0)], outcomes.weight
+    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
     passes.start("fitting lines and groups", len(dealt), " folds")
     folds = []
     for fitted, held in dealt:
-        folds.append(Fold(whole.take(fitted), whole.take(held)))
+        folds.append(Fold(Side.of(shared, outcomes, fitted), Side.of(shared, outcomes, held)))
         passes.add(1)
-    judge = Judge(whole, protected, np.concatenate([held for _, held in dealt]))
+    judge = Judge(Side.of(shared, outcomes, np.concatenate([held for _, held in dealt])), protected)
     found = [judge(name, [fold.p[name] for fold in folds], _seconds(folds, name)) for name in (UNCHANGED, LINE, GROUPS)]
     for name, start in ((TREES, LINE), (BOTH, GROUPS)):
         passes.start(f"boosting {name}", MOST_TREES, " rounds")
@@ -352,10 +403,8 @@ def _seconds(folds: Sequence[Fold], name: str) -> float:
 class Judge:
     """The judged rows: what held-out predictions are worth."""
 
-    def __init__(self, whole: Side, protected: WeakLearner, rows: IntArray) -> None:
-        self.outcomes = subset(whole.outcomes, rows)
-        self.groups = protected.encoder(whole.table.take(rows))
-        self.protected = protected
+    def __init__(self, side: Side, protected: WeakLearner) -> None:
+        self.outcomes, self.design = side.outcomes, protected.design(side.group_rows(protected))
 
     def mean_loss(self, p: Sequence[FloatArray]) -> float:
         """Return the mean log loss of predictions, fold by fold."""
@@ -367,7 +416,7 @@ class Judge:
         stops = np.cumsum([len(one) for one in each])[:-1]
         parts = zip(each, np.split(o.y, stops), np.split(o.weight, stops), strict=True)
         rho = o.weight[:, None] * (o.y - p)
-        violation = LowDegree(2).suprema(p, rho, self.protected.design(self.groups)).value.max()
+        violation = LowDegree(2).suprema(p, rho, self.design).value.max()
         order = float(np.mean([auc(*part) for part in parts]))
         return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, float(violation), seconds)
 
@@ -406,7 +455,7 @@ def _result(
     ]
     start = Record(0, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight), **held[0])
     history: list[Record] = []
-    rows = predictor.rows(p, whole.table)
+    rows = predictor.rows(p, whole.shared.table)
     for update in predictor.updates:
         p = update(p, rows)
         history.append(Record(len(history) + 1, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight)))
@@ -429,7 +478,7 @@ def _result(
         candidates=Candidates(_candidate(one, found[0], weight, one is chosen) for one in found),
     )
     if predictor.updates:
-        remember_rows(fit, o, whole.table, p)
+        remember_rows(fit, o, whole.shared.table, p)
     return fit
 
 

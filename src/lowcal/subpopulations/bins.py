@@ -92,8 +92,8 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
 
-def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, residual: FloatArray) -> Levels:
-    """Return a column's levels with its categories from the lowest mean residual to the highest.
+def order_by_residual(levels: Levels, codes: NDArray[Any], sample_weight: FloatArray, residual: FloatArray) -> Levels:
+    """Return a column's levels with its categories from the lowest mean residual to the highest, from its codes.
 
     For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
     of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
@@ -102,7 +102,7 @@ def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, resid
     if levels.categories is None or len(levels.categories) <= 2:
         return levels
     weighted = sample_weight[:, None] * residual
-    sums = histogram(levels.codes(X), np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
+    sums = histogram(codes, np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
     mass, square, moments = sums[FIRST:, 0], sums[FIRST:, 1], sums[FIRST:, 2:]
     known = is_enough(effective_rows(mass, square), LEAST_ORDERED)
     if not known.any():
@@ -112,6 +112,20 @@ def order_by_residual(levels: Levels, X: Frame, sample_weight: FloatArray, resid
     key = product(mean, direction * np.sign(direction[leading(np.abs(direction))]))
     order = np.argsort(key, kind="stable")
     return replace(levels, categories=tuple(levels.categories[k] for k in order))
+
+
+def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
+    """Return the codes of a column after its categories have changed places.
+
+    >>> before, after = (Levels("a", categories, ()) for categories in (("x", "y"), ("y", "x")))
+    >>> recoded(before, after, np.array([1, 2, 3], dtype=np.uint8))
+    array([1, 3, 2], dtype=uint8)
+    """
+    if after is before:
+        return codes
+    place = {category: FIRST + k for k, category in enumerate(after.categories or ())}
+    new = [UNSEEN, MISSING, *(place[category] for category in before.categories or ())]
+    return np.asarray(np.array(new, dtype=codes.dtype)[codes])
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:

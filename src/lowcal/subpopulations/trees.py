@@ -83,7 +83,10 @@ class Trees(Subpopulations):
         levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
         if residual is not None and any(level.categories is not None for level in levels):
             known = residual()
-            levels = tuple(order_by_residual(level, X, sample_weight, known) for level in levels)
+            levels = tuple(
+                level if level.categories is None else order_by_residual(level, level.codes(X), sample_weight, known)
+                for level in levels
+            )
         encoder = BinEncoder(levels)
         rows = encoder(X)
         learn = Learn(rows, levels, sample_weight, self)
