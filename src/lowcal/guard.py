@@ -30,8 +30,8 @@ SHARE = 0.2
 JUDGED = 20_000
 #: Fewer rows than this can't tell a gain from luck: nothing is kept.
 LEAST_ROWS = 50
-#: A step is kept if the loss falls by more than this many standard errors of its change; of 1, 1.5 and 2 the best on
-#: four data sets that benchmarks/harm.py does not use.
+#: The first step is kept if the loss falls by more than this many standard errors of its change; of 1, 1.5 and 2 the
+#: best on four data sets that benchmarks/harm.py does not use. Steps that were undone raise the bar (`caution`).
 CAUTION = 1.5
 #: A fit may lower the AUC on held-out rows by this much.
 ORDER = 0.002
@@ -138,9 +138,9 @@ class Guard:
         }
 
     def _is_gain(self, before: Scores, after: Scores) -> bool:
-        """Whether the mean loss falls by more than CAUTION standard errors of its change, and order is kept."""
+        """Whether the mean loss falls by more standard errors of its change than caution asks, and order is kept."""
         mean, error = mean_change(self._watched(before), self._watched(after), self.weight)
-        is_lower = are_enough(self.weight) and mean < -CAUTION * error
+        is_lower = are_enough(self.weight) and mean < -caution(self.n_undone) * error
         return is_lower and self._auc(after) >= self.order - ORDER
 
     def _auc(self, scores: Scores) -> float:
@@ -155,6 +155,18 @@ class Guard:
         each = [fold.trial for fold in self.folds]
         p, y = np.concatenate(each), np.concatenate([fold.outcomes.y for fold in self.folds])
         return Scores(brier_losses(p, y), log_losses(p, y), each)
+
+
+def caution(n_undone: int) -> float:
+    """Return how many standard errors a gain must exceed after so many steps that were undone.
+
+    Every step that shows nothing is one more chance to be fooled. The largest of k + 1 normal deviates exceeds
+    sqrt(z^2 + 2 log(k + 1)) no more often, to leading order, than a single one exceeds z.
+
+    >>> [round(caution(k), 2) for k in range(4)]
+    [1.5, 1.91, 2.11, 2.24]
+    """
+    return float(np.sqrt(CAUTION**2 + 2.0 * np.log1p(n_undone)))
 
 
 def mean_change(before: FloatArray, after: FloatArray, weight: FloatArray) -> tuple[float, float]:
