@@ -161,7 +161,7 @@ class Guard:
 
 
 def caution(n_undone: int) -> float:
-    """Return how many standard errors a gain must exceed after so many steps that were undone.
+    """Return how many standard errors a gain must exceed after n_undone steps that were undone.
 
     Every step that shows nothing is one more chance to be fooled. The largest of k + 1 normal deviates exceeds
     sqrt(z^2 + 2 log(k + 1)) no more often, to leading order, than a single one exceeds z.
