@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,21 +11,11 @@ import pytest
 import lowcal
 from lowcal import FitWarning, multicalibrate
 from lowcal.datasets import make_miscalibrated
-from lowcal.guard import JUDGED, deal, is_harmless
+from lowcal.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change
+from lowcal.inputs import Layout, Outcomes
 from lowcal.notions import LowDegree
 from lowcal.solvers import Problem
-
-
-def sigmoid(z):
-    return 1.0 / (1.0 + np.exp(-z))
-
-
-def good_model(n: int, seed: int, columns: int = 5, levels: int = 4):
-    """Return labels drawn from p itself: there is nothing to learn."""
-    rng = np.random.default_rng(seed)
-    p = sigmoid(rng.normal(0, 1.5, n))
-    X = {f"g{k}": rng.integers(0, levels, n).astype(str) for k in range(columns)}
-    return (rng.random(n) < p).astype(int), p, X
+from worlds import good_model, sigmoid
 
 
 def test_rare_outcomes_need_a_bound_per_person():
@@ -113,3 +104,38 @@ def test_a_share_that_is_none_is_refused(guard):
     y, p, X = good_model(100, 0)
     with pytest.raises(lowcal.InvalidInput, match="guard"):
         multicalibrate(y, p, X, guard=guard)
+
+
+def guard_of(p, y, geometry):
+    """Return a guard that judges one fold of these rows."""
+    outcomes = Outcomes(y[:, None], p[:, None], np.full(len(y), 1 / len(y)), Layout(2, None))
+    return Guard([SimpleNamespace(outcomes=outcomes, trial=p[:, None])], geometry, None)
+
+
+@pytest.mark.parametrize(("geometry", "is_kept"), [("mirror", False), ("euclidean", True)])
+def test_a_step_in_log_odds_that_loses_the_order_is_no_gain(geometry, is_kept):
+    """The base rate for everyone beats sure predictions in either loss, but puts nobody before anybody."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 1.0, 2000)
+    y = (rng.random(2000) < sigmoid(0.4 * z)).astype(float)
+    guard = guard_of(sigmoid(8 * z), y, geometry)
+    before = guard.now
+    guard.folds[0].trial = np.full((2000, 1), y.mean())
+    assert guard._is_gain(before, guard._scores()) == is_kept
+    guard.folds[0].trial = sigmoid(0.4 * z)[:, None]
+    assert guard._is_gain(before, guard._scores())
+
+
+def test_undone_steps_raise_the_bar():
+    y = np.tile([1.0, 0.0], 500)
+    guard = guard_of(np.full(1000, 0.5), y, "mirror")
+    before = guard.now
+    # 55% of each label gain what the others lose: about three standard errors
+    better = np.where(np.arange(1000) % 20 < 11, 1.0, -1.0) * (y - 0.5)
+    guard.folds[0].trial = (0.5 + 0.02 * better)[:, None]
+    gain, error = mean_change(before.log_loss, guard._scores().log_loss, guard.weight)
+    assert 2.0 < -gain / error < 3.5
+    assert guard._is_gain(before, guard._scores())
+    guard.n_undone = 200
+    assert caution(200) > -gain / error
+    assert not guard._is_gain(before, guard._scores())

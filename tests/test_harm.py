@@ -13,18 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import lowcal
 from lowcal import multicalibrate
 from lowcal.datasets import make_miscalibrated
-
-
-def sigmoid(z):
-    return 1.0 / (1.0 + np.exp(-z))
-
-
-def good_model(n: int, seed: int, columns: int = 5, levels: int = 4):
-    """Return labels drawn from p itself: there is nothing to learn."""
-    rng = np.random.default_rng(seed)
-    p = sigmoid(rng.normal(0, 1.5, n))
-    X = {f"g{k}": rng.integers(0, levels, n).astype(str) for k in range(columns)}
-    return (rng.random(n) < p).astype(int), p, X
+from worlds import good_model, sigmoid
 
 
 @pytest.mark.parametrize("classes", [lowcal.Groups(), lowcal.Intersections(), lowcal.Trees(), lowcal.Linear()])

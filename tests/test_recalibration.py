@@ -10,11 +10,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 import lowcal
 from lowcal import InvalidInput, recalibrate
 from lowcal.datasets import make_miscalibrated
+from lowcal.recalibration import Judged, _choose
 from lowcal.runs import Candidates
-
-
-def sigmoid(z):
-    return 1.0 / (1.0 + np.exp(-z))
+from worlds import sigmoid
 
 
 def world(n: int, kind: str, seed: int = 0):
@@ -226,3 +224,20 @@ def test_the_order_of_a_model_is_kept():
     fit = recalibrate(data.y[half], data.p[half], rows(data.X, half))
     calibrated = fit.predictor(data.p[~half], rows(data.X, ~half))
     assert roc_auc_score(data.y[~half], calibrated) > roc_auc_score(data.y[~half], data.p[~half]) - 0.002
+
+
+@pytest.mark.parametrize(
+    ("violation", "auc", "is_protected", "chosen"),
+    [
+        (0.03, 0.8, False, "groups"),
+        (0.03, 0.8, True, "unchanged"),
+        (0.01, 0.8, True, "groups"),
+        (0.01, 0.7, False, "unchanged"),
+    ],
+)
+def test_a_better_loss_is_not_enough(violation, auc, is_protected, chosen):
+    """A candidate that makes protected groups worse, or loses the order, is not chosen."""
+    losses, weight = np.random.default_rng(0).uniform(0.4, 0.6, 1000), np.full(1000, 0.001)
+    untouched = Judged("unchanged", losses, losses, losses, 0.8, 0.02, 0.0)
+    better = Judged("groups", losses, losses - 0.1, losses, auc, violation, 0.0)
+    assert _choose([untouched, better], weight, is_protected=is_protected).name == chosen

@@ -49,3 +49,15 @@ def perfect(seed: int = 0) -> Population:
     """The same people with a model that is right."""
     world = thirty_groups(seed)
     return Population(world.C, world.f_star, world.f_star)
+
+
+def sigmoid(z):
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def good_model(n: int, seed: int, columns: int = 5, levels: int = 4):
+    """Return labels drawn from p itself: there is nothing to learn."""
+    rng = np.random.default_rng(seed)
+    p = sigmoid(rng.normal(0, 1.5, n))
+    X = {f"g{k}": rng.integers(0, levels, n).astype(str) for k in range(columns)}
+    return (rng.random(n) < p).astype(int), p, X
