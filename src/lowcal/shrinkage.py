@@ -12,9 +12,9 @@ noise, tau is 0 and its groups sit out: thousands of groups on thousands of rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -117,9 +117,28 @@ def starts_with_line(notion: Notion, learner: WeakLearner, d: int) -> bool:
 
 
 def notion_weights(notion: Notion, p: FloatArray) -> tuple[Weight, ...]:
-    """Return the notion's own features, or its probes where these are many; none for an infinite class."""
-    features = tuple(notion.features(p))
-    return tuple(notion.probes(p.shape[1])) if len(features) * p.shape[1] > MANY_PRODUCTS else features
+    """Return the notion's own features, or its probes where these are many; none: witnesses of an infinite class."""
+    d = p.shape[1]
+    features, probes = tuple(notion.features(p)), tuple(notion.probes(d))
+    return probes if are_many(features or probes, d) else features
+
+
+def probes_and_labels(notion: Notion, d: int) -> list[tuple[Weight, int]]:
+    """Return the weights and labels that a learner is asked about: every pair, or of many each label's own."""
+    probes, labels = tuple(notion.probes(d)), range(d)
+    if has_own_weights(probes, d):
+        return [*((Monomial(), a) for a in labels), *((Monomial((a,)), a) for a in labels)]
+    return [(u, a) for u in probes for a in labels]
+
+
+def has_own_weights(weights: tuple[Weight, ...], d: int) -> bool:
+    """Whether a label of many classes has weights of its own, 1 and its coordinate, instead of all coordinates."""
+    return are_many(weights, d) and weights == monomials(d, 1)
+
+
+def are_many(weights: Sequence[Weight], d: int) -> bool:
+    """Whether weights times labels are more than every group is given coefficients for."""
+    return len(weights) * d > MANY_PRODUCTS
 
 
 # --- the prior ------------------------------------------------------------------------------------------------
@@ -171,6 +190,56 @@ def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
     return total
 
 
+# --- features -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features c(x) u(f) of a step: the members of a design, and the weights that act on each label.
+
+    `U` is one evaluation of the weights that all labels share, or one for each label of its own.
+    """
+
+    design: Design
+    U: tuple[Evaluated, ...]
+
+    def by_label(self, each: Callable[[Evaluated, FloatArray], FloatArray], values: FloatArray) -> FloatArray:
+        """Return a function of the weights and of values for each label, whose last axis is that of the labels."""
+        if len(self.U) == 1:
+            return each(self.U[0], values)
+        return np.concatenate([each(U, values[..., [a]]) for a, U in enumerate(self.U)], axis=-1)
+
+    def moments(self, rho: FloatArray) -> FloatArray:
+        """Return `moments` for weighted residuals."""
+        return self.by_label(partial(moments, self.design), rho)
+
+    def squares(self, curvature: FloatArray) -> FloatArray:
+        """Return the moments of the squared features."""
+        design = self.design.power(2)
+        return self.by_label(lambda U, h: moments(design, U if isinstance(U, CellIds) else np.square(U), h), curvature)
+
+    def displacement(self, theta: FloatArray) -> FloatArray:
+        """Return `displacement` for coefficients of shape (m, S, d)."""
+        return self.by_label(partial(displacement, self.design), theta)
+
+    def spread(self, theta: FloatArray) -> FloatArray:
+        """Return the coefficients of all `monomials(d, 1)` from those of 1 and each label's own coordinate."""
+        if len(self.U) == 1:
+            return theta
+        m, _, d = theta.shape
+        common, labels = np.zeros((m, 1 + d, d)), np.arange(d)
+        common[:, 0], common[:, 1 + labels, labels] = theta[:, 0], theta[:, 1]
+        return common
+
+
+def features_of(design: Design, weights: tuple[Weight, ...], p: FloatArray) -> Features:
+    """Return the features of these weights; of many classes, 1 and a label's own coordinate for each but everyone."""
+    d = p.shape[1]
+    if has_own_weights(weights, d) and design.shape[1] > 1:
+        return Features(design, tuple(np.column_stack([np.ones(len(p)), p[:, a]]) for a in range(d)))
+    return Features(design, (evaluate(weights, p),))
+
+
 # --- steps ----------------------------------------------------------------------------------------------------
 
 
@@ -209,13 +278,13 @@ def group_terms(
     Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
     shrunk less in the end than the many that are not.
     """
-    design, U = _design(families, learner), evaluate(weights, rows.p)
-    pools, theta, gained = pools_of(design), None, 0.0
+    features = features_of(_design(families, learner), weights, rows.p)
+    pools, theta, gained = pools_of(features.design), None, 0.0
     for _ in range(MOST_STEPS):
-        solved = _newton(design, U, rows, pools, seed)
+        solved = _newton(features, rows, pools, seed)
         if solved is None:
             break
-        delta = displacement(design, U, solved.theta)
+        delta = features.displacement(solved.theta)
         eta = shrunk_step(rows.p, rows.y, delta, rows.weight, solved.price)
         moved = Fitted(mirror(rows.p, eta * delta), rows.y, rows.weight)
         gain = rows.loss - moved.loss
@@ -224,7 +293,7 @@ def group_terms(
         theta, rows, gained = eta * solved.theta + (0.0 if theta is None else theta), moved, gained + gain
         if gain < LITTLE * gained:
             break
-    return None if theta is None else split_terms(families, weights, theta)
+    return None if theta is None else split_terms(families, weights, features.spread(theta))
 
 
 def logit_terms(
@@ -323,48 +392,47 @@ def _witness_label(A: FloatArray, rows: Fitted, label: int, seed: Sequence[int])
     if A.shape[1] == 0:
         return None
     one = Fitted(rows.p[:, [label]], rows.y[:, [label]], rows.weight)
-    return _newton(Matrix(A), np.ones((len(A), 1)), one, np.zeros(A.shape[1], dtype=np.intp), seed)
+    features = Features(Matrix(A), (np.ones((len(A), 1)),))
+    return _newton(features, one, np.zeros(A.shape[1], dtype=np.intp), seed)
 
 
-def _newton(design: Design, U: Evaluated, rows: Fitted, pools: IntArray, seed: Sequence[int]) -> Solved | None:
+def _newton(features: Features, rows: Fitted, pools: IntArray, seed: Sequence[int]) -> Solved | None:
     """Return theta with (H + Lambda) theta = g, for the prior that the moments themselves tell."""
-    squares = design.power(2)
-    UU = U if isinstance(U, CellIds) else np.square(U)
     curvature, n = rows.curvature, rows.n
-    g, h = moments(design, U, rows.rho), moments(squares, UU, curvature)
+    g, h = features.moments(rows.rho), features.squares(curvature)
     is_even = np.ptp(rows.weight) <= 1e-12 * rows.weight.max()
-    v = h / n if is_even else moments(squares, UU, rows.weight[:, None] * curvature)
+    v = h / n if is_even else features.squares(rows.weight[:, None] * curvature)
     prior = precisions(g, h, v, pools, n)
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
     prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, np.finfo(float).tiny))
     theta = np.zeros(g.shape)
-    theta[active] = _solve(design, active, U, curvature, g[active], prior[active], seed)
+    theta[active] = _solve(features, active, curvature, g[active], prior[active], seed)
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))
 
 
 def _solve(
-    design: Design,
-    active: IntArray,
-    U: Evaluated,
-    h: FloatArray,
-    g: FloatArray,
-    prior: FloatArray,
-    seed: Sequence[int],
+    features: Features, active: IntArray, h: FloatArray, g: FloatArray, prior: FloatArray, seed: Sequence[int]
 ) -> FloatArray:
     """Return the coefficients of the active members; Gram matrices may come from some of the rows."""
-    few = design if len(active) == design.shape[1] else take_members(design, active)
-    per_member = 1 if isinstance(U, CellIds) else U.shape[1]
+    few = take_members(features.design, active)
+    per_member = 1 if isinstance(features.U[0], CellIds) else g.shape[1]
     rows = sample_rows(len(h), seed, max(GRAM_ROWS, 10 * len(active) * per_member))
-    if rows is None:
-        return solve_all(few, U, h, g, seed, False, prior)
-    some = CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
-    return solve_all(few.rows(rows), some, h[rows] * (len(h) / len(rows)), g, seed, True, prior)
+    if rows is not None:
+        few, h = few.rows(rows), h[rows] * (len(h) / len(rows))
+    solved = []
+    for a, U in enumerate(features.U):
+        own = slice(None) if len(features.U) == 1 else slice(a, a + 1)
+        some = U if rows is None else CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
+        solved.append(solve_all(few, some, h[:, own], g[..., own], seed, rows is not None, prior[..., own]))
+    return np.concatenate(solved, axis=2)
 
 
 def take_members(design: Design, members: IntArray) -> Design:
     """Return a design of some members, in order."""
+    if len(members) == design.shape[1]:
+        return design
     parts, start = [], 0
     for column in columns_of(design):
         inside = members[(members >= start) & (members < start + column.shape[1])] - start

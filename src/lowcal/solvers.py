@@ -25,6 +25,7 @@ from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.shrinkage import (
     Fitted,
+    are_many,
     depths_of,
     group_terms,
     line_terms,
@@ -32,6 +33,7 @@ from lowcal.shrinkage import (
     logit_weights,
     members_up_to,
     notion_weights,
+    probes_and_labels,
     starts_with_line,
     witness_terms,
 )
@@ -344,11 +346,11 @@ class Stage(NamedTuple):
 
 def _stages(problem: Problem) -> list[Stage]:
     """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
-    listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
-    is_begun = (
-        listed and not problem.is_guarded and starts_with_line(problem.notion, problem.learner, problem.y.shape[1])
-    )
+    d, listed = problem.y.shape[1], range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
+    is_begun = listed and not problem.is_guarded and starts_with_line(problem.notion, problem.learner, d)
     plan = [] if is_begun else [Stage(_line)]
+    if are_many(problem.notion.probes(d), d):
+        plan.append(Stage(partial(_features, 0)))
     for depth in listed:
         plan += [Stage(partial(_logit, depth)), Stage(partial(_features, depth))]
     if problem.learner.boosts:
@@ -499,8 +501,7 @@ def explore(problem: Problem, p: FloatArray) -> bool:
     """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
     if problem.learner.is_exact:
         return False
-    d = p.shape[1]
-    Z = [residual(u, a, p, problem.y) for u in problem.notion.probes(d) for a in range(d)]
+    Z = [residual(u, a, p, problem.y) for u, a in probes_and_labels(problem.notion, p.shape[1])]
     new = problem.learner.learn(np.column_stack(Z))
     found = problem.suprema(p)
     z = (found.witness(found.worst)(p) * (problem.y - p)).sum(axis=1)

@@ -54,8 +54,9 @@ class Linear(Subpopulations):
 
         def learn(Z: FloatArray) -> Sequence[Family]:
             theta, gain = _sigmoids(A, factor.solve(product(A.T, Z)), Z, w)
-            found = [theta[:, a] for a in strongest(gain, Z) if theta[:, a].any()]
-            return [Sigmoids((_name(b, encoder.names, next(number)),), b[:, None]) for b in found]
+            found = theta[:, [a for a in strongest(gain, Z) if theta[:, a].any()]]
+            names = tuple(_name(beta, encoder.names, next(number)) for beta in found.T)
+            return [Sigmoids(names, found)] if names else []
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
