@@ -73,7 +73,7 @@ def recalibrate(
     No notion, no alpha: cross-validation chooses among the model as it is, a line of its log odds (temperature and
     shifts for several classes), the groups of all columns, boosted trees that read the score as a column, and trees on
     top of groups. The choice is the simplest candidate whose held-out log loss is within one standard error of the
-    best; it must beat the untouched model by 1.5 standard errors, and keep its AUC to .002.
+    best; it must beat the untouched model by 2 standard errors, and keep its AUC to .002.
 
     Parameters
     ----------

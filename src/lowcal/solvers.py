@@ -28,6 +28,7 @@ from lowcal.shrinkage import (
     are_many,
     depths_of,
     group_terms,
+    has_own_weights,
     line_terms,
     logit_terms,
     logit_weights,
@@ -368,7 +369,7 @@ def _line(problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | Non
 def _logit(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
     """Propose a shift and a slope of the log odds for groups of at most this many conditions, or for learned ones."""
     if depth == sys.maxsize:
-        explore(problem, p)
+        _learn_for_step(problem, p)
     weights, families = logit_weights(problem.notion, p.shape[1]), members_up_to(problem.learner, depth)
     given = (problem.learner, problem.fitted(p), (problem.seed, *stage))
     terms = logit_terms(families, *given) if LogOdds() in weights else group_terms(families, weights, *given)
@@ -378,7 +379,7 @@ def _logit(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) 
 def _features(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) -> Step | None:
     """Propose a step along the notion's own weights; an infinite class brings its witnesses."""
     if depth == sys.maxsize:
-        explore(problem, p)
+        _learn_for_step(problem, p)
     seed, weights = (problem.seed, *stage), notion_weights(problem.notion, p)
     if set(weights) == {Monomial()} == set(logit_weights(problem.notion, p.shape[1])):
         return None  # the logit step was the same
@@ -501,11 +502,22 @@ def explore(problem: Problem, p: FloatArray) -> bool:
     """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
     if problem.learner.is_exact:
         return False
-    Z = [residual(u, a, p, problem.y) for u, a in probes_and_labels(problem.notion, p.shape[1])]
-    new = problem.learner.learn(np.column_stack(Z))
+    new = _ask_about_probes(problem, p)
     found = problem.suprema(p)
     z = (found.witness(found.worst)(p) * (problem.y - p)).sum(axis=1)
     return problem.learner.learn(z[:, None]) or new
+
+
+def _learn_for_step(problem: Problem, p: FloatArray) -> None:
+    """Let the learner find members for a shrunk step; steps of many classes have no use for a witness."""
+    d = p.shape[1]
+    (_ask_about_probes if has_own_weights(tuple(problem.notion.probes(d)), d) else explore)(problem, p)
+
+
+def _ask_about_probes(problem: Problem, p: FloatArray) -> bool:
+    """Ask the learner for members that correlate with the probes' residuals; say whether there are new ones."""
+    Z = [residual(u, a, p, problem.y) for u, a in probes_and_labels(problem.notion, p.shape[1])]
+    return problem.learner.learn(np.column_stack(Z))
 
 
 def _single(problem: Problem, p: FloatArray, found: Suprema) -> Step | None:
