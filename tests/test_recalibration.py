@@ -23,6 +23,8 @@ def world(n: int, kind: str, seed: int = 0):
     truth = {
         "nothing": z,
         "slope": 0.4 * z - 0.3,
+        "upper end": z - 2.0 * np.log1p(np.exp(z)) + 1.5,
+        "both ends": 0.5 * z**3,
         "group": z + np.select([X["g"] == "u", X["g"] == "v"], [1.0, -1.0], 0.0),
         "interaction": z + 1.5 * np.sign(X["a"] * X["b"]),
         "where the score is high": z - 2.0 * (z > 1.0) * (X["a"] > 0),
@@ -39,6 +41,8 @@ def rows(X, where):
     [
         ("nothing", {"unchanged"}),
         ("slope", {"line"}),
+        ("upper end", {"beta"}),
+        ("both ends", {"isotonic"}),
         ("group", {"groups"}),
         ("interaction", {"trees", "groups and trees"}),
         ("where the score is high", {"trees", "groups and trees"}),
@@ -146,6 +150,38 @@ def test_protected_groups_are_not_made_worse():
         recalibrate(y, p, X, groups="nobody")
 
 
+def test_matrix_scaling_corrects_what_no_temperature_can():
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 1.5, (8000, 3))
+    mixed = z @ np.array([[1.0, 0.6, 0.0], [0.0, 1.0, 0.6], [0.6, 0.0, 1.0]])
+    y = np.array([rng.choice(3, p=q) for q in softmax(mixed, axis=1)])
+    p = softmax(z, axis=1)
+    fit = recalibrate(y[:4000], p[:4000])
+    assert fit.candidates.chosen.name == "matrix"
+    before, after, best = (log_loss(y[4000:], q[4000:]) for q in (p, fit.predictor(p), softmax(mixed, axis=1)))
+    assert after - best < 0.1 * (before - best)
+
+
+@pytest.mark.parametrize("kind", ["upper end", "both ends"])
+def test_curves_are_the_same_under_any_home(kind, tmp_path):
+    y, p, X, _ = world(3000, kind)
+    p[:2] = 0.0, 1.0
+    fit = recalibrate(y, p, X)
+    calibrated = fit.predictor(p, X)
+    assert calibrated.min() > 0.0
+    assert calibrated.max() < 1.0
+    lowcal.save(fit, tmp_path / "model.json")
+    np.testing.assert_array_equal(lowcal.load(tmp_path / "model.json").predictor(p, X), calibrated)
+    for k in range(5):
+        row = {name: column[k].item() for name, column in X.items()}
+        assert fit.predictor.one(p[k], row) == pytest.approx(calibrated[k], abs=1e-12)
+    pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(lowcal.to_onnx(fit.predictor).SerializeToString())
+    (found,) = session.run(None, {"p": p})
+    np.testing.assert_allclose(found, calibrated, atol=1e-9)
+
+
 def test_no_columns_at_all():
     y, p, _, _ = world(3000, "slope")
     fit = recalibrate(y, p)
@@ -207,8 +243,8 @@ def test_progress_is_shown(capsys, monkeypatch):
     y, p, X, _ = world(500, "slope")
     recalibrate(y, p, X, progress=True)
     shown = capsys.readouterr().err
-    assert "fitting lines and groups, 1 of 5 folds" in shown
-    assert "boosting trees, 1 of 400 rounds" in shown
+    assert "fitting simple candidates, 1 of 5 folds" in shown
+    assert "boosting trees, 1 of 300 rounds" in shown
 
 
 @pytest.mark.parametrize("cv", [1, 0, 2.5, "5"])

@@ -47,7 +47,7 @@ class Candidate:
     """What one way to recalibrate does on held-out rows (cross-fitted).
 
     `log_loss` and `brier` are means; their errors are standard errors of the change from the untouched model.
-    `violation` is the largest degree-2 violation of the groups looked at, `seconds` the CPU time of one fit.
+    `violation` is the largest degree-2 violation of the groups looked at, `seconds` the time of one fit.
     """
 
     name: str

@@ -132,6 +132,24 @@ class LogOdds:
         return f"logit(p{self.coordinate})"
 
 
+@dataclass(frozen=True)
+class LogRest:
+    """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of; in no weight class.
+
+    >>> print(LogRest(), LogRest()(np.array([[0.5], [0.0]])).round(4))
+    log(1 - p0) [-0.6931  0.    ]
+    """
+
+    coordinate: int = 0
+
+    def __call__(self, p: FloatArray) -> FloatArray:
+        """Return u at every row of p."""
+        return np.asarray(np.log(np.maximum(1.0 - p[:, self.coordinate], FLOOR)))
+
+    def __str__(self) -> str:
+        return f"log(1 - p{self.coordinate})"
+
+
 def weight_to_dict(u: Weight) -> dict[str, Any]:
     """Return one of the weights above as plain data; a weight of a user's own has no such form.
 
@@ -142,6 +160,8 @@ def weight_to_dict(u: Weight) -> dict[str, Any]:
         return {"kind": "monomial", "factors": list(u.factors)}
     if type(u) is LogOdds:
         return {"kind": "log_odds", "coordinate": u.coordinate}
+    if type(u) is LogRest:
+        return {"kind": "log_rest", "coordinate": u.coordinate}
     if type(u) is Cell:
         return {"kind": "cell", "width": float(u.width), "index": list(u.index)}
     if type(u) is Knots:
@@ -210,6 +230,9 @@ def _row_weight(u: Weight) -> Callable[[Sequence[float]], float]:
     if isinstance(u, LogOdds):
         coordinate = u.coordinate
         return lambda f: log_odds_of(f[0]) if len(f) == 1 else log(max(f[coordinate], FLOOR))
+    if isinstance(u, LogRest):
+        rest = u.coordinate
+        return lambda f: log(max(1.0 - f[rest], FLOOR))
     return lambda f: float(u(np.array([f]))[0])
 
 

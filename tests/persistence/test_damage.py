@@ -371,7 +371,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("linear", f"{T}.theta", {**ONE, "base64": 5}, "text"),
     ("linear", f"{T}.weights[0].factors", [1], "factors.0. is 1, but it must be a whole number from 0 to 0"),
     ("linear", f"{T}.weights[0].factors", [0] * 1001, "at most 1000 factors"),
-    ("linear", f"{T}.weights[0].kind", "lambda", "one of monomial, log_odds, cell, knots, points"),
+    ("linear", f"{T}.weights[0].kind", "lambda", "one of monomial, log_odds, log_rest, cell, knots, points"),
     ("linear", f"{T}.weights[0].kind", "cell", "keys kind, width, index"),
     ("thresholds", f"{T}.weights[0].width", 0.0, "width"),
     ("thresholds", f"{T}.weights[0].width", 1.5, "width"),

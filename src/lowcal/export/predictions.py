@@ -15,7 +15,7 @@ from lowcal.export.families import Families, Piece, combine, combine_in_cells, j
 from lowcal.export.graph import Graph, Value
 from lowcal.simplex import FLOOR, FloatArray, Geometry
 from lowcal.updates import Term, Update
-from lowcal.weights import Cell, Knots, LogOdds, Monomial, Points, Weight, n_intervals
+from lowcal.weights import Cell, Knots, LogOdds, LogRest, Monomial, Points, Weight, n_intervals
 
 #: Distances to so many centres are held at once.
 CENTRES = 128
@@ -87,6 +87,9 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
         return _monomials(graph, [u.factors], p, d)
     if isinstance(u, LogOdds):
         return scores(graph, graph.add("Gather", p, [u.coordinate], axis=1), d)
+    if isinstance(u, LogRest):
+        rest = graph.add("Sub", 1.0, graph.add("Gather", p, [u.coordinate], axis=1))
+        return graph.add("Log", graph.add("Max", rest, FLOOR))
     if isinstance(u, Cell):
         other = graph.add("Equal", graph.column(_cell_ids(graph, [u], p)), 1)
         return graph.cast(graph.add("Not", other), "double")
@@ -99,7 +102,7 @@ def _weight(graph: Graph, u: Weight, p: Value, d: int) -> Value:
 def _check_weights(weights: Sequence[Weight]) -> None:
     """Refuse weights of a notion that is not lowcal's."""
     for u in weights:
-        if not isinstance(u, Monomial | LogOdds | Cell | Knots | Points):
+        if not isinstance(u, Monomial | LogOdds | LogRest | Cell | Knots | Points):
             raise InvalidInput(
                 f"The weight {u} ({type(u).__name__}) can't be written as ONNX. Exported are the weights of the "
                 "notions multiaccuracy, degree-k, smooth and full."

@@ -32,7 +32,7 @@ from lowcal.subpopulations.thresholds import ThresholdEncoder
 from lowcal.subpopulations.trees import TreeNodes, TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 from lowcal.updates import Predictor, Term, Update
-from lowcal.weights import Cell, Knots, LogOdds, Monomial, Points, Weight, n_intervals
+from lowcal.weights import Cell, Knots, LogOdds, LogRest, Monomial, Points, Weight, n_intervals
 
 T = TypeVar("T")
 
@@ -128,6 +128,11 @@ def _read_log_odds(at: Plain, d: int) -> Weight:
     return LogOdds(coordinate.whole(0, d - 1))
 
 
+def _read_log_rest(at: Plain, d: int) -> Weight:
+    _, coordinate = at.fields("kind", "coordinate")
+    return LogRest(coordinate.whole(0, d - 1))
+
+
 def _read_cell(at: Plain, d: int) -> Weight:
     _, width, index = at.fields("kind", "width", "index")
     side = width.number(1.0 / MOST_INTERVALS, 1.0)
@@ -155,6 +160,7 @@ def _read_points(at: Plain, d: int) -> Weight:
 WEIGHTS: dict[str, Callable[[Plain, int], Weight]] = {
     "monomial": _read_monomial,
     "log_odds": _read_log_odds,
+    "log_rest": _read_log_rest,
     "cell": _read_cell,
     "knots": _read_knots,
     "points": _read_points,

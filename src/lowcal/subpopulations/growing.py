@@ -103,6 +103,7 @@ def grow(
     growth: Growth,
     total: FloatArray | None = None,
     odds: FloatArray | None = None,
+    more: int = 1,
 ) -> Forest:
     """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
 
@@ -110,6 +111,7 @@ def grow(
     geometry, whose log odds and outcomes may be given as `odds`, shape (n, 2), which are moved. A leaf's value is the
     share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     The forest's values on these rows, the same bits as evaluating it gives, are added to `total` where it is given.
+    Compiled kernels are loaded if they pay for `more` calls like this one.
     Cost: about half of depth + 1 passes over rows x features for each tree.
     """
     n_inner = 2**growth.depth - 1
@@ -122,7 +124,7 @@ def grow(
     total = np.zeros(Z.shape) if total is None else total
     if odds is None:
         odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
-    kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees)
+    kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees * more)
     if kernels is None or (n_inner + 1) * int(counts.sum()) * (Z.shape[1] + 3) > MOST_CELLS:
         _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest, total)
         return forest

@@ -1,0 +1,305 @@
+"""Ways to recalibrate, from simple to rich: each is fitted to some rows and predicts others.
+
+A line of the log odds, beta calibration or matrix scaling, isotonic regression, groups with empirical Bayes, boosted
+trees that read the score as a column, and trees on top of groups. `recalibration` chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from lowcal.frames import Table as Frame
+from lowcal.guard import subset
+from lowcal.inputs import Outcomes
+from lowcal.notions import LowDegree
+from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_terms, members_up_to
+from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
+from lowcal.solvers import Problem, block
+from lowcal.subpopulations import Groups
+from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
+from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
+from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.trees import TreeSum
+from lowcal.subpopulations.union import Part, UnionEncoder
+from lowcal.updates import Term, Update
+from lowcal.weights import Knots, LogOdds, LogRest, Monomial, Weight
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The candidates, from simple to rich.
+UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
+GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
+#: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
+DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
+#: Numbers are cut into at most this many bins.
+MOST_BINS = 32
+#: A leaf holds at least this many rows, or this share of few.
+LEAF_ROWS, LEAF_SHARE = 30, 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """The table of all rows, encoded once for all folds; no label has a say in it."""
+
+    table: Frame
+    weight: FloatArray
+    scores: FloatArray
+    seed: int
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names for the columns of scores that no column of the table has."""
+        d = self.scores.shape[1]
+        names = ["score"] if d == 1 else [f"score {a}" for a in range(d)]
+        while set(names) & set(self.table.names):
+            names = [f"{name}_" for name in names]
+        return tuple(names)
+
+    @cached_property
+    def groups(self) -> WeakLearner:
+        """The groups of all columns."""
+        return self.groups_of(self.table.names)
+
+    def groups_of(self, names: Sequence[str]) -> WeakLearner:
+        """Return the groups of some columns."""
+        return Groups(list(names)).prepare(self.table, self.weight)
+
+    @cached_property
+    def levels(self) -> tuple[Levels, ...]:
+        """The bins of all columns and scores."""
+        return tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+
+    @cached_property
+    def codes(self) -> NDArray[Any]:
+        """The bin of every row in every column."""
+        return BinEncoder(self.levels)(self._scored).codes
+
+    @cached_property
+    def _scored(self) -> Frame:
+        return self.table.joined(self.names, self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Some of the rows: those that candidates are fitted to, or those they are judged on."""
+
+    shared: Shared
+    outcomes: Outcomes
+    index: IntArray
+
+    @classmethod
+    def of(cls, shared: Shared, outcomes: Outcomes, index: IntArray) -> Side:
+        """Return some of the rows of all outcomes."""
+        return cls(shared, subset(outcomes, index), index)
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """These rows as a step sees them."""
+        return Fitted(self.outcomes.p, self.outcomes.y, self.outcomes.weight)
+
+    @property
+    def seed(self) -> tuple[int, int]:
+        """The seed of a step."""
+        return self.shared.seed, 0
+
+    def corrected(self, learner: WeakLearner, terms: tuple[Term, ...] | None) -> Corrected:
+        """Return one step in log odds, or none."""
+        updates = () if terms is None else (Update(terms, "mirror"),)
+        return Corrected(updates, Corrected(updates, self.outcomes.p).on(self.outcomes.p, learner.rows))
+
+    def groups(self) -> WeakLearner:
+        """Return the groups of all columns on these rows."""
+        known = self.shared.groups
+        return WeakLearner(known.encoder, self.group_rows(known), self.outcomes.weight, known.families)
+
+    def group_rows(self, known: WeakLearner) -> tuple[IntArray, ...]:
+        """Return these rows as listed groups read them."""
+        return tuple(codes[self.index] for codes in known.rows)
+
+    def bins(self, order: Sequence[Levels] | None = None) -> WeakLearner:
+        """Return the bins of these rows; categories are in the order of these rows' residuals, or in a given one."""
+        o, levels, codes = self.outcomes, self.shared.levels, self.shared.codes[self.index]
+        if order is None:
+            order = [
+                level if level.categories is None else order_by_residual(level, codes[:, k], o.weight, o.residual())
+                for k, level in enumerate(levels)
+            ]
+        for k, (before, after) in enumerate(zip(levels, order, strict=True)):
+            codes[:, k] = recoded(before, after, codes[:, k])
+        return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """Updates that were fitted to some rows, with the predictions there."""
+
+    updates: tuple[Update, ...]
+    p: FloatArray
+
+    def on(self, p: FloatArray, rows: Rows) -> FloatArray:
+        """Return the predictions on other rows."""
+        for update in self.updates:
+            p = update(p, rows)
+        return p
+
+
+def line(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a slope and shifts of the log odds for everyone: Platt scaling, or temperature and shifts."""
+    return side.corrected(learner, line_terms(learner, side.fitted, side.seed))
+
+
+def beta(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk."""
+    return _everyone(side, learner, (Monomial(), LogOdds(), LogRest()))
+
+
+def matrix(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit shifts and multiples of every log p_b to every label for everyone: matrix scaling, shrunk."""
+    d = side.outcomes.p.shape[1]
+    return _everyone(side, learner, (Monomial(), *(LogOdds(a) for a in range(d))))
+
+
+def _everyone(side: Side, learner: WeakLearner, weights: tuple[Weight, ...]) -> Corrected:
+    terms = group_terms(members_up_to(learner, 0), weights, learner, side.fitted, side.seed)
+    return side.corrected(learner, terms)
+
+
+def isotonic(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a rising function of each label's own probability: isotonic regression, drawn through its blocks.
+
+    A block counts one row more, with the model's own mean there: no prediction is 0 or 1.
+    """
+    o, rows = side.outcomes, side.fitted.n
+    d = o.p.shape[1]
+    weights: list[Weight] = [Monomial()]
+    theta = np.zeros((1, 1 + d, d))
+    for a in range(d):
+        centre, mean, mass = _blocks(o.p[:, a], o.y[:, a], o.weight)
+        target = np.maximum.accumulate((rows * mass * mean + centre) / (rows * mass + 1.0))
+        before, after = (np.stack([each, 1.0 - each], axis=1)[:, : 1 + (d == 1)] for each in (centre, target))
+        move = np.log(np.maximum(after, FLOOR)) - np.log(np.maximum(before, FLOOR))
+        height = move[:, 0] - (move[:, 1] if d == 1 else 0.0)
+        span = float(np.ptp(height))
+        weights.append(Knots(a, centre, (height - height.min()) / (span or 1.0)))
+        theta[0, [0, 1 + a], a] = height.min(), span
+    everyone = learner.member(learner.names.index(EVERYONE))
+    return side.corrected(learner, (Term(everyone, tuple(weights), theta),))
+
+
+def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression of y on p."""
+    inside = weight > 0.0
+    places, which = np.unique(p[inside], return_inverse=True)
+    mass, total = np.bincount(which, weight[inside]), np.bincount(which, (weight * y)[inside])
+    starts = isotonic_regression(total / mass, weights=mass).blocks[:-1]
+    masses = np.add.reduceat(mass, starts)
+    return np.add.reduceat(mass * places, starts) / masses, np.add.reduceat(total, starts) / masses, masses
+
+
+def groups(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit shrunk shifts and slopes of the log odds to all groups; the block steps of degree 2 to several classes."""
+    o = side.outcomes
+    if o.p.shape[1] == 1:
+        return side.corrected(learner, logit_terms(learner.families, learner, side.fitted, side.seed))
+    updates, p = [], o.p
+    problem = Problem(o.y, o.weight, LowDegree(2), learner, 0.0, "mirror", seed=side.seed[0], is_measured=False)
+    for step in block(problem, p):
+        updates.append(step.update)
+        p = step.p
+    return Corrected(tuple(updates), p)
+
+
+class Boosting:
+    """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
+
+    def __init__(self, side: Side, learner: WeakLearner, start: FloatArray) -> None:
+        self.outcomes, self.rows, self.start = side.outcomes, learner.rows, start
+        self.counts = np.array([level.count for level in learner.encoder.levels])  # type: ignore[attr-defined]
+        self.moved = np.zeros(start.shape)
+        self.forests: list[list[Forest]] = []
+        self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
+
+    def grow(self, n: int) -> Sequence[list[Forest]]:
+        """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
+        fresh = [self._round(n)] if self.start.shape[1] == 1 else [self._round(1) for _ in range(n)]
+        self.forests += fresh
+        return fresh
+
+    def _round(self, n: int) -> list[Forest]:
+        o, d = self.outcomes, self.start.shape[1]
+        # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
+        growth = Growth(DEPTH, self.leaf, n, SHRINKAGE * (1.0 if d == 1 else (d - 1) / d), "mirror")
+        f, forests, moved = mirror(self.start, self.moved), [], self.moved.copy()
+        for a in range(d):
+            odds = np.column_stack([scores(f[:, [a]])[:, 0], o.y[:, a]])
+            rho, total = o.weight[:, None] * (o.y[:, [a]] - f[:, [a]]), np.zeros((len(f), 1))
+            forests.append(grow(self.rows, self.counts, o.weight, rho, growth, total, odds, MOST_TREES))
+            moved[:, [a]] += total
+        self.moved = moved
+        return forests
+
+    def update(self) -> Update:
+        """Return all rounds as one update."""
+        terms = []
+        for a in range(self.start.shape[1]):
+            each = [forests[a] for forests in self.forests]
+            forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
+            h = forest(self.rows)
+            scale = float(np.abs(h).max(initial=0.0))
+            if scale > 0.0:
+                name = f"sum of {len(forest.feature)} trees on all columns and the score"
+                size = scale * np.eye(self.start.shape[1])[[a]][:, None]
+                terms.append(Term(TreeSum(name, forest, scale), (Monomial(),), size))
+        return Update(tuple(terms), "mirror")
+
+
+#: What corrects everyone alike.
+GLOBAL: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
+    LINE: line,
+    BETA: beta,
+    MATRIX: matrix,
+    ISOTONIC: isotonic,
+}
+
+
+def simple_names(d: int) -> tuple[str, ...]:
+    """Return the candidates that are fitted in one go, simple ones first."""
+    return LINE, (BETA if d == 1 else MATRIX), ISOTONIC, GROUPS
+
+
+def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
+    """Fit a candidate to rows; return its updates and the encoder that they need."""
+    if name == UNCHANGED or name in GLOBAL:
+        nobody = whole.shared.groups_of([])
+        return GLOBAL[name](whole, nobody).updates if name in GLOBAL else (), nobody.encoder
+    if name == GROUPS:
+        learner = whole.groups()
+        return groups(whole, learner).updates, learner.encoder
+    bins = whole.bins()
+    if name == TREES:
+        before = line(whole, bins)
+        return (*before.updates, _boosted(whole, bins, before.p, n_trees)), bins.encoder
+    learner = whole.groups()
+    before = groups(whole, learner)
+    updates = [_in_part(0, update) for update in before.updates]
+    updates.append(_in_part(1, _boosted(whole, bins, before.p, n_trees)))
+    return tuple(updates), UnionEncoder((learner.encoder, bins.encoder))
+
+
+def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:
+    boosting = Boosting(whole, bins, start)
+    boosting.grow(n_trees)
+    return boosting.update()
+
+
+def _in_part(index: int, update: Update) -> Update:
+    """Return an update that reads one part of the rows of a union."""
+    return replace(update, terms=tuple(replace(term, family=Part(index, term.family)) for term in update.terms))
