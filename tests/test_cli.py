@@ -216,7 +216,7 @@ def test_help_has_an_example(command, capsys):
 def test_options_say_what_they_are(capsys):
     options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--max-rows", "1_000"])
     assert (options.separator, options.encoding, options.max_rows) == ("\t", "utf-8-sig", 1000)
-    assert (options.notion, options.alpha, options.solver, options.progress) == ("degree-2", None, "block", None)
+    assert (options.notion, options.alpha, options.solver, options.progress) == (None, None, "block", None)
     assert (options.per_person, options.min_share, options.no_guard) == (None, None, False)
     options = parser().parse_args([*FIT, "--per-person", "0.02", "--min-share", "0.05", "--no-guard"])
     assert (options.alpha, options.per_person, options.min_share, options.no_guard) == (None, 0.02, 0.05, True)

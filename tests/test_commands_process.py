@@ -111,7 +111,7 @@ def test_an_interrupted_fit_keeps_nothing(folder, monkeypatch, capsys):
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr("lowcal.commands.fit.multicalibrate", interrupt)
-    assert main(FIT) == 130
+    assert main([*FIT, "--notion", "degree-2"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
     assert (folder / "new.json").read_text() == "old"
 

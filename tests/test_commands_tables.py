@@ -86,7 +86,7 @@ FORMATS = {"csv": (as_csv, []), "sheet": (as_sheet, ["--decimal", ","]), "parque
 @pytest.mark.parametrize(
     ("options", "given", "goal"),
     [
-        ([], {}, "degree-2 as far as the rows allow"),
+        (["--notion", "degree-2"], {}, "degree-2 as far as the rows allow"),
         (["--per-person", "0.05"], {"per_person": 0.05}, "degree-2 at per_person=0.05"),
         (
             ["--per-person", "0.02", "--min-share", "0.4"],
@@ -264,9 +264,35 @@ def test_what_is_printed_of_a_fit_is_what_was_measured(here, data, capsys):
     assert f"after   {before:.4g}," in text
 
 
+@pytest.mark.parametrize(
+    ("options", "columns", "given"),
+    [
+        ([], ["sex", "age", "city", "member"], {}),
+        (["--features", "sex,age"], ["sex", "age"], {}),
+        (["--groups", "sex,age"], ["sex", "age"], {"groups": ["sex", "age"]}),
+        (["--groups", "sex", "--features", "age"], ["sex", "age"], {"groups": ["sex"]}),
+    ],
+)
+def test_a_fit_that_asks_for_nothing_is_chosen_by_cross_validation(here, data, capsys, options, columns, given):
+    data = data.assign(p=np.where(data["sex"] == "F", 0.5 * data["p"], data["p"]))
+    path = as_csv(data)
+    assert main(["fit", path, "--label", "y", "--probability", "p", *options, "--seed", "0", "--out", "m.json"]) == 0
+    fit = lowcal.recalibrate(data["y"], data["p"], data[columns], random_state=0, **given)
+    assert fit.candidates.chosen.name in ("groups", "trees", "groups and trees")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Chosen by cross-validation (*): {fit.candidates.chosen.name}. Log loss on held-out rows")
+        f"Chosen by cross-validation (*): {fit.candidates.chosen.name}. Log loss on held-out rows: "
+    )
+    assert "lowcal predict m.json FILE" in shown
+    assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+    np.testing.assert_allclose(table("o.csv")["p_calibrated"], fit.predictor(data["p"], data[columns]), atol=1e-12)
+    assert read("m.json").metadata["status"] == "chosen"
+
+
 def test_numbers_that_are_names(here, data):
     frame = data.assign(zip=8000 + np.arange(N) % 8)
-    options = ["--label", "y", "--probability", "p", "--groups", "zip", "--quiet", "--out", "m.json"]
+    options = ["--label", "y", "--probability", "p", "--groups", "zip", "--notion", "degree-2", "--quiet"]
+    options += ["--out", "m.json"]
     for path in (as_csv(frame), as_parquet(frame)):
         assert main(["fit", path, *options, "--categorical", "zip"]) == 0
         levels = read("m.json").model.encoder.levels
@@ -574,7 +600,7 @@ def test_standard_streams(here, data, capsysbinary, monkeypatch):
     path = as_csv(data)
     content = (here / path).read_bytes()
     monkeypatch.setattr(sys, "stdin", Stream(content))
-    assert main(["fit", "-", *OPTIONS, "--seed", "0", "--out", "-"]) == 0
+    assert main(["fit", "-", *OPTIONS, "--notion", "degree-2", "--seed", "0", "--out", "-"]) == 0
     out, err = capsysbinary.readouterr()
     assert err.startswith(f"degree-2 as far as the rows allow: {fitted(data).status.value}\n".encode())
     (here / "m.json").write_bytes(out)
@@ -653,13 +679,13 @@ def test_bad_values_are_told_with_row_and_column(here, data, change, message, ca
         (["--label", "y", "--probability", "p", "--groups", "sex", "--weight", "w"], 65, "no column 'w'"),
         (["--label", "y", "--probability", "p", "--groups", "sex", "--categorical", "zip"], 65, "no column 'zip'"),
         (
-            ["--label", "y", "--probability", "p"],
+            ["--label", "y", "--probability", "p", "--alpha", "0.1"],
             64,
             "Say which columns make the groups: --groups .*sex,age,city,member",
         ),
         (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' was given two parts"),
         (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' was given two parts"),
-        (["--label", "y", "--probability", "p", "--features", "sex"], 64, "--features goes with"),
+        (["--label", "y", "--probability", "p", "--features", "sex", "--depth", "1"], 64, "--features goes with"),
         (
             ["--label", "y", "--probability", "p", "--groups", "a", "--subpopulations", "trees"],
             64,

@@ -128,6 +128,21 @@ def test_what_the_defaults_mean(monkeypatch, options, n, expected):
     assert given[1]["subpopulations"].geometry == "mirror"
 
 
+@pytest.mark.parametrize(("make", "base"), [(Classifier, LogisticRegression), (Regressor, LinearRegression)])
+@pytest.mark.parametrize("asked", [{}, {"alpha": 0.01}, {"notion": "smooth"}, {"subpopulations": Groups([])}])
+def test_a_base_model_is_recalibrated_by_what_cross_validation_chooses(make, base, asked):
+    """Unless a notion, a class or a target is asked for."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1200, 3))
+    y = X[:, 0] + np.abs(X[:, 1]) > 0.5 if make is Classifier else np.tanh(X[:, 0] + np.abs(X[:, 1]))
+    model = make(base(), random_state=0, **asked).fit(X, y)
+    assert (model.status_ == "chosen") == (not asked)
+    assert bool(model.fit_.candidates) == (not asked)
+    if not asked:
+        assert model.fit_.candidates.chosen.name in ("trees", "groups", "groups and trees")
+        assert model.score(X, y) > model.estimator_.score(X, y)
+
+
 def test_a_base_model_on_few_rows_is_guarded(monkeypatch):
     """However few they are: there is a model that could be made worse."""
     rng = np.random.default_rng(0)
@@ -135,7 +150,7 @@ def test_a_base_model_on_few_rows_is_guarded(monkeypatch):
     given = []
     real = multicalibrate
     monkeypatch.setattr("lowcal.estimators.multicalibrate", lambda *a, **k: given.append(k) or real(*a, **k))
-    Classifier(LogisticRegression(), random_state=0).fit(X, y)
+    Classifier(LogisticRegression(), alpha=0.01, random_state=0).fit(X, y)
     assert [call["guard"] for call in given] == [0.2]
 
 

@@ -39,7 +39,7 @@ TARGETS = (
 _EXAMPLES = """examples:
   lowcal demo
   lowcal audit   test.csv --label y --probability p --groups sex,race --depth 2 --html audit.html
-  lowcal fit     train.csv --label y --probability p --groups sex,race --out model.json
+  lowcal fit     train.csv --label y --probability p --out model.json
   lowcal predict model.json new.csv --out calibrated.csv
 
 exit codes:
@@ -63,11 +63,15 @@ The exit code is the verdict: 0 satisfied, 1 violated, 2 undecided. Audit rows t
 seen. Rows in messages are counted from 1, without the header.
 """
 _FIT = """example:
+  lowcal fit train.csv --label y --probability p --out model.json
   lowcal fit train.csv --label y --probability p --groups sex,race --out model.json
   lowcal fit train.csv --label y --probability p --groups sex,race --depth 2 --per-person 0.02 --out model.json
 
-Without --alpha and --per-person a fit goes as far as the rows allow: until what is left is noise. Every update has to
-lower the loss on held-out rows (cross-fitting), or it is undone; --no-guard fits the rows whatever it does to others.
+As in the first two lines, cross-validation chooses: the model as it is, a curve of its scores, groups, or boosted
+trees. It reads all other columns, or --features; with --groups only those, and their largest error must not grow.
+With --notion, --alpha, --per-person or any other option of a class or a solver, the fit is of that notion on these
+groups: without --alpha and --per-person as far as the rows allow. Every update has to lower the loss on held-out rows
+(cross-fitting), or it is undone; --no-guard fits the rows whatever it does to others.
 The model recalibrates new rows of the same classifier: see 'lowcal predict --help'.
 Rows in messages are counted from 1, without the header.
 """
@@ -210,11 +214,18 @@ def _audit(add: _Add) -> None:
     _add_format(audit)
 
 
+#: Options that ask a fit for a notion, a class, a target or a way; without any of them cross-validation chooses.
+_ASKED = (
+    *("notion", "alpha", "per_person", "min_share", "depth", "bins", "min_mass", "subpopulations"),
+    *("solver", "geometry", "validation_fraction", "no_guard", "max_updates"),
+)
+
+
 def _fit(add: _Add) -> None:
     fit = add(
         "fit",
         "recalibrate the probabilities of a file and save what was learned",
-        "Recalibrate the probabilities of a CSV or Parquet file on every group, as far as that helps on held-out rows.",
+        "Recalibrate the probabilities of a CSV or Parquet file, as far as that helps on held-out rows.",
         _FIT,
     )
     _add_data(fit)
@@ -238,6 +249,7 @@ def _fit(add: _Add) -> None:
         "--no-guard", action="store_true", help="keep updates that do not lower the loss on held-out rows, for study"
     )
     how.add_argument("--max-updates", type=_whole(1), metavar="N", help="stop after N updates")
+    fit.set_defaults(unasked={name: fit.get_default(name) for name in _ASKED})
     output = fit.add_argument_group("output")
     output.add_argument(
         "--out", required=True, type=_name, metavar="FILE", help="where the model goes; '-' is standard output"
@@ -401,7 +413,7 @@ def _add_target(command: argparse.ArgumentParser, is_audit: bool = False) -> Any
     target.add_argument(
         "--notion",
         type=_notion,
-        default="degree-2",
+        default="degree-2" if is_audit else None,
         help="multiaccuracy, degree-2 (default), degree-3, smooth, full-0.1",
     )
     _add_tolerance(target, "0.01" if is_audit else "as far as the rows allow")

@@ -37,6 +37,7 @@ from lowcal.frames import Table as Frame
 from lowcal.inputs import check_share, check_weight, is_share
 from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows
+from lowcal.recalibration import recalibrate
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Private, Trees, Union
@@ -176,11 +177,35 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Recalibrate as far as cross-fitting allows; keep what a user may ask for."""
+        fit = (self._chosen if self._is_open() else self._asked)(y, p, part, seed, classes)
+        self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
+        self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
+        return fit
+
+    def _is_open(self) -> bool:
+        """Whether a base model is there and nothing is asked of it but the best predictions."""
+        asked = (self.subpopulations, self.alpha, self.geometry, self.step, self.max_updates)
+        is_default = self.notion == "degree-2" and self.solver == "block" and all(one is None for one in asked)
+        return self.estimator is not None and is_default and self.validation_fraction > 0
+
+    def _chosen(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any) -> Fit:
+        return recalibrate(
+            y,
+            p,
+            Frame.of(part.X),
+            sample_weight=part.weight,
+            cv=max(2, round(1.0 / self.validation_fraction)),
+            progress=self.progress,
+            random_state=seed,
+            classes=classes,
+        )
+
+    def _asked(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any) -> Fit:
         geometry = self._geometry()
         # from scratch there is no model to harm; a prior and folds count rows, to which weights are not equal
         is_scratch = self.estimator is None and self._held_out_share(len(p)) == 0.0
         is_scratch &= not isinstance(self.subpopulations, Private)
-        fit = multicalibrate(
+        return multicalibrate(
             y,
             p,
             Frame.of(part.X),
@@ -197,9 +222,6 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             random_state=seed,
             classes=classes,
         )
-        self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
-        self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
-        return fit
 
     def _geometry(self) -> Any:
         """Return the geometry given; None leaves it to the solver and to boosted trees."""
@@ -232,11 +254,12 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
     ----------
     estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
         unfitted classifier is fitted on one part of the rows and mended on the other.
-    notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`,
-        but `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together where a base model
-        has a calibration set of fewer than 50 rows).
-    validation_fraction : share of the calibration set that each fold of the cross-fitting holds out to choose the
-        updates (`guard` of `lowcal.multicalibrate`); 0, or a share of fewer than 20 rows without a base model: none.
+    notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`. A base
+        model with all of these at their defaults is recalibrated as `lowcal.recalibrate` does, by what cross-validation
+        chooses. Otherwise `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together
+        where a base model has a calibration set of fewer than 50 rows).
+    validation_fraction : share of the calibration set that each fold holds out to choose on; 0, or a share of fewer
+        than 20 rows without a base model: everything is fitted to all rows.
     calibration_fraction : share of all rows that an unfitted base model leaves for mending.
     random_state : seed of the splits.
 

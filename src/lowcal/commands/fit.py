@@ -11,13 +11,14 @@ from typing import Any
 
 from lowcal.commands.bar import is_wanted
 from lowcal.commands.output import check_outputs, put
-from lowcal.commands.rows import Rows, read_rows, subpopulations_of
+from lowcal.commands.rows import Rows, is_open, read_rows, split_names, subpopulations_of
 from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE
 from lowcal.errors import sentence
 from lowcal.files.opening import STREAM
 from lowcal.fitting import multicalibrate
 from lowcal.persistence import save as write
+from lowcal.recalibration import recalibrate
 from lowcal.runs import Fit, Record
 from lowcal.tolerances import MIN_SHARE
 from lowcal.updates import Predictor
@@ -27,6 +28,31 @@ def run(options: argparse.Namespace) -> int:
     """Fit on a file, say what was reached, save the model."""
     check_outputs(options.out, inputs=[options.file])
     rows = read_rows(options)
+    fit, text = (_chosen if is_open(options) else _asked)(options, rows)
+    save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
+    if not options.quiet:
+        wrote = sentence(f"Wrote {options.out}")
+        where = "" if options.out == STREAM else f"\n{wrote} Recalibrate new rows with:\n{_next(options)}"
+        (say if options.out == STREAM else print)(text + where)
+    return DONE
+
+
+def _chosen(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
+    """Let cross-validation choose; return the fit and what to say of it."""
+    fit = recalibrate(
+        rows.y,
+        rows.probability[0],
+        rows.X,
+        sample_weight=rows.weight,
+        groups=split_names(options.groups, rows.columns) or None,
+        progress=is_wanted(options),
+        random_state=options.seed,
+    )
+    return fit, f"{fit}\n\nAudit the calibrated predictions on rows that the fit has not seen."
+
+
+def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
+    """Fit the notion that was asked for; return the fit and what to say of it."""
     before: list[float] = []
 
     def remember(record: Record) -> None:
@@ -37,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         rows.probability[0],
         rows.X,
         subpopulations=subpopulations_of(options, rows.columns),
-        notion=options.notion,
+        notion=options.notion or "degree-2",
         alpha=options.alpha,
         per_person=options.per_person,
         min_share=MIN_SHARE if options.min_share is None else options.min_share,
@@ -51,13 +77,7 @@ def run(options: argparse.Namespace) -> int:
         progress=is_wanted(options),
         random_state=options.seed,
     )
-    save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
-    if not options.quiet:
-        text = describe(fit, before[0] if before else fit.violation, rows)
-        wrote = sentence(f"Wrote {options.out}")
-        where = "" if options.out == STREAM else f"\n{wrote} Recalibrate new rows with:\n{_next(options)}"
-        (say if options.out == STREAM else print)(text + where)
-    return DONE
+    return fit, describe(fit, before[0] if before else fit.violation, rows)
 
 
 def name_classes(predictor: Predictor, classes: tuple[Any, ...] | None) -> Predictor:

@@ -139,6 +139,8 @@ def split_classes(given: Sequence[str] | None, known: Iterable[str], n: int) -> 
 def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: Sequence[str]) -> list[str]:
     """Return the columns that the subpopulations are functions of."""
     groups, features = (split_names(given, source.names) for given in (options.groups, options.features))
+    if is_open(options):
+        return list(dict.fromkeys([*groups, *features])) or [n for n in source.names if n and n not in taken]
     if options.subpopulations == "groups":
         if features:
             raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
@@ -238,6 +240,12 @@ def _check_weight(name: str, weight: FloatArray, before: int) -> None:
     if bad.any():
         row = int(bad.argmax())
         raise InvalidInput(f"{place(name, before + row)}: the weight {weight[row]:g} is negative or infinite.")
+
+
+def is_open(options: argparse.Namespace) -> bool:
+    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
+    unasked = getattr(options, "unasked", None)
+    return unasked is not None and all(getattr(options, name) == value for name, value in unasked.items())
 
 
 def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Subpopulations:
