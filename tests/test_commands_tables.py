@@ -281,8 +281,6 @@ def test_a_fit_that_asks_for_nothing_is_chosen_by_cross_validation(here, data, c
     assert fit.candidates.chosen.name in ("groups", "trees", "groups and trees")
     shown = capsys.readouterr().out
     assert shown.startswith(f"Chosen by cross-validation (*): {fit.candidates.chosen.name}. Log loss on held-out rows")
-        f"Chosen by cross-validation (*): {fit.candidates.chosen.name}. Log loss on held-out rows: "
-    )
     assert "lowcal predict m.json FILE" in shown
     assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
     np.testing.assert_allclose(table("o.csv")["p_calibrated"], fit.predictor(data["p"], data[columns]), atol=1e-12)
