@@ -23,6 +23,7 @@ from lowcal.notions import Notion, Witness
 from lowcal.report import Binned, as_markdown, by_degree, fragment, page
 from lowcal.report.source import By
 from lowcal.report.text import percent
+from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.tolerances import Tolerance
 
@@ -315,7 +316,9 @@ class AuditReport:
             _write(text, path)
         return text
 
-    def to_html(self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None) -> str:
+    def to_html(
+        self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None, fit: Fit | None = None
+    ) -> str:
         """Return the report as one HTML page that needs nothing else; with a path, also write it there.
 
         The page stays below 2 MB: the worst groups come first, and it says what is left out.
@@ -324,8 +327,11 @@ class AuditReport:
         ----------
         path : where the page goes, whole or not at all
         before : an audit of another model by the same notion, to compare with
+        fit : what `recalibrate` returned for the model audited here, to show what it chose from
         """
-        made = page(self, None if before is None else self.comparable(before))
+        if fit is not None and not isinstance(fit, Fit):
+            raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, but {fit!r} was given.")
+        made = page(self, None if before is None else self.comparable(before), () if fit is None else fit.candidates)
         if path is not None:
             _write(made, path)
         return made

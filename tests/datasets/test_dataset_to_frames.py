@@ -84,3 +84,17 @@ def test_importing_datasets_loads_no_heavy_library():
     code = f"import sys, lowcal.datasets; print([m for m in {heavy.split()} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("backend", [None, "pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize("rows", [slice(1, 3), np.array([2, 0])])
+def test_some_rows_are_a_data_set(backend, rows):
+    if backend is not None:
+        pytest.importorskip(backend)
+    part = (small() if backend is None else small().to(backend))[rows]
+    expected = np.arange(3)[rows]
+    age = part.X["age"] if backend is None else nw.from_native(part.X, eager_only=True)["age"].to_numpy()
+    np.testing.assert_array_equal(age, np.array([30, 41, 52])[expected])
+    np.testing.assert_array_equal(part.p, np.array([0.1, 0.2, 0.3])[expected])
+    np.testing.assert_array_equal(part.sample_weight, expected + 1.0)
+    assert part.f_star is None

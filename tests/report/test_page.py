@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from audits import COLUMN, MARKUP, audited
-from lowcal import audit
+from lowcal import audit, multicalibrate, recalibrate
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import CannotWrite, InvalidInput, printable
 from lowcal.report import assembly as assembled
@@ -101,6 +101,31 @@ def test_errors_before_stand_beside_those_after():
     assert [shown(v) for v in compared["Largest error seen"]] == pytest.approx(
         [before.violation, after.violation], abs=5e-5
     )
+
+
+def chosen_from(n: int = 1000):
+    """Return a fit of `recalibrate`."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=n)
+    return recalibrate((rng.random(n) < 1 / (1 + np.exp(-0.3 * z))).astype(int), 1 / (1 + np.exp(-z)))
+
+
+def test_what_recalibration_chose_from_is_shown():
+    fit = chosen_from()
+    parser = read(audited(2).to_html(fit=fit))
+    heads, *rows = parser.tables["candidates-table"]
+    assert len(rows) == len(fit.candidates)
+    for one, row in zip(fit.candidates, rows, strict=True):
+        cells = dict(zip(heads, row, strict=True))
+        assert cells["Candidate"].startswith(one.name)
+        assert cells["Candidate"].endswith(", chosen") == one.is_chosen
+        assert cells["Log loss"] == f"{one.log_loss:.4f} ± {one.log_loss_error:.4f}"
+        assert cells["Brier score"] == f"{one.brier:.4f} ± {one.brier_error:.4f}"
+        assert cells["AUC"] == f"{one.auc:.4f}"
+        assert shown(cells["Largest degree-2 violation"]) == pytest.approx(one.violation, abs=5e-5)
+    assert "candidates" not in read(audited(2).to_html(fit=multicalibrate([0, 1], [0.5, 0.5]))).ids
+    with pytest.raises(InvalidInput, match="fit must be a Fit"):
+        audited(2).to_html(fit="best")
 
 
 def test_a_page_per_person_is_ranked_drawn_and_coloured_per_person():

@@ -52,6 +52,19 @@ class Dataset:
         names = self.X if isinstance(self.X, dict) else _native_names(self.X)
         return f"Dataset({len(self.y)} rows, columns {', '.join(names)}; {self.description})"
 
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Dataset:
+        """Return some of the rows.
+
+        >>> Dataset({"x": np.array([1, 2, 3])}, np.array([0, 1, 1]))[1:].X["x"]
+        array([2, 3])
+        """
+        import narwhals as nw
+
+        is_plain = isinstance(self.X, dict)
+        X = {k: v[rows] for k, v in self.X.items()} if is_plain else nw.from_native(self.X)[rows].to_native()
+        p, f_star, weight = (None if each is None else each[rows] for each in (self.p, self.f_star, self.sample_weight))
+        return Dataset(X, self.y[rows], p, f_star, weight, self.description)
+
     def to(self, backend: str) -> Dataset:
         """Return the same data set with X as a frame of another library.
 

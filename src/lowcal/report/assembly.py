@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -11,19 +12,20 @@ from lowcal.report import sections
 from lowcal.report.sections import Limits, View
 from lowcal.report.source import Audit
 from lowcal.report.text import html
+from lowcal.runs import Candidate
 
 #: A page stays below this many bytes; groups that are not the worst are left out for it.
 MOST_BYTES = 1_900_000
 
 
-def page(audit: Audit, before: Audit | None = None) -> str:
+def page(audit: Audit, before: Audit | None = None, candidates: Sequence[Candidate] = ()) -> str:
     """Return the page: verdict, worst groups, degrees, reliability, guarantees, moments, provenance.
 
     As many groups are shown as fit into MOST_BYTES; tables say what is left out.
     """
     limits = Limits()
     while True:
-        made = _page(View(audit, before, limits))
+        made = _page(View(audit, before, limits, candidates))
         if len(made.encode()) <= MOST_BYTES or limits.groups <= 1:
             return made
         limits = limits.less()
@@ -36,6 +38,7 @@ def _page(view: View) -> str:
             sections.verdict(view),
             sections.figures(view),
             sections.comparison(view),
+            sections.candidates(view),
             sections.worst(view),
             sections.heat_map(view),
             sections.findings(view),

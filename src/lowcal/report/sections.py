@@ -15,6 +15,7 @@ from lowcal.report.degrees import by_degree
 from lowcal.report.source import Audit, By, Found, labels
 from lowcal.report.tables import Cell, Column, pairs, table
 from lowcal.report.text import count, digits, html, name, number, several, share, shorten
+from lowcal.runs import Candidate
 
 #: Errors are shown both ways.
 ORDERS: tuple[By, ...] = ("violation", "per_person")
@@ -40,11 +41,12 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """An audit, the earlier one if any, and how much of them is shown."""
+    """An audit, the earlier one if any, how much of them is shown, and what recalibration chose from."""
 
     audit: Audit
     before: Audit | None
     limits: Limits
+    candidates: Sequence[Candidate] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -140,6 +142,33 @@ def comparison(view: View) -> str:
     columns = [Column("", "text"), Column("Before"), Column("After")]
     said = f"Of {several(len(both), 'group')} in both audits, {less:,} have a smaller error after than before."
     return _section("compared", "Before and after", f"<p>{said}</p>" + table("both", "Both audits", columns, rows))
+
+
+def candidates(view: View) -> str:
+    """Return what every way to recalibrate would have done."""
+    if not view.candidates:
+        return ""
+    chosen = next(one.name for one in view.candidates if one.is_chosen)
+    rows = [
+        [
+            html(one.name) + f" ({several(one.n_trees, 'tree')})" * bool(one.n_trees) + ", chosen" * one.is_chosen,
+            f"{one.log_loss:.4f} ± {one.log_loss_error:.4f}",
+            f"{one.brier:.4f} ± {one.brier_error:.4f}",
+            f"{one.auc:.4f}",
+            view.size(one.violation, signed=False),
+            f"{one.seconds:.2g}",
+        ]
+        for one in view.candidates
+    ]
+    columns = [Column("Candidate", "text"), Column("Log loss"), Column("Brier score"), Column("AUC")]
+    columns += [Column("Largest degree-2 violation"), Column("Seconds")]
+    caption = "On held-out rows of the fit; ± is the standard error of the change from the untouched model."
+    said = (
+        f"Cross-validation chose <b>{html(chosen)}</b>: the simplest candidate within one standard error of the best "
+        "that lowers the log loss clearly and keeps the order of the scores, or else the model as it is."
+    )
+    body = f"<p>{said}</p>" + table("candidates-table", caption, columns, rows)
+    return _section("candidates", "How the model was recalibrated", body)
 
 
 # --- groups -------------------------------------------------------------------------------------------------
