@@ -18,7 +18,7 @@ from lowcal.frames import Table as Frame
 from lowcal.guard import subset
 from lowcal.inputs import Outcomes
 from lowcal.notions import LowDegree
-from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_terms, members_up_to
+from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_hessian, logit_terms, members_up_to
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
 from lowcal.solvers import Problem, block
 from lowcal.subpopulations import Groups
@@ -51,13 +51,18 @@ class Shared:
 
     table: Frame
     weight: FloatArray
-    scores: FloatArray
+    p: FloatArray
     seed: int
+
+    @cached_property
+    def scores(self) -> FloatArray:
+        """The log odds, or the logarithms of several classes."""
+        return scores(self.p)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names for the columns of scores that no column of the table has."""
-        d = self.scores.shape[1]
+        d = self.p.shape[1]
         names = ["score"] if d == 1 else [f"score {a}" for a in range(d)]
         while set(names) & set(self.table.names):
             names = [f"{name}_" for name in names]
@@ -67,6 +72,11 @@ class Shared:
     def groups(self) -> WeakLearner:
         """The groups of all columns."""
         return self.groups_of(self.table.names)
+
+    @cached_property
+    def hessian(self) -> FloatArray | None:
+        """The Hessian of the groups' regression on all rows, for two classes and not too many groups."""
+        return logit_hessian(self.groups.families, self.groups, self.p, self.weight, (self.seed, 0))
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""
@@ -208,7 +218,8 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; the block steps of degree 2 to several classes."""
     o = side.outcomes
     if o.p.shape[1] == 1:
-        return side.corrected(learner, logit_terms(learner.families, learner, side.fitted, side.seed))
+        terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian)
+        return side.corrected(learner, terms)
     updates, p = [], o.p
     problem = Problem(o.y, o.weight, LowDegree(2), learner, 0.0, "mirror", seed=side.seed[0], is_measured=False)
     for step in block(problem, p):

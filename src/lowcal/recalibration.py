@@ -37,7 +37,7 @@ from lowcal.inputs import Outcomes, check_fit, check_whole, read_outcomes
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
-from lowcal.simplex import FloatArray, auc, brier, brier_losses, log_loss, log_losses, mirror, scores
+from lowcal.simplex import FloatArray, auc, brier, brier_losses, log_loss, log_losses, mirror
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.updates import Predictor, read_features
@@ -101,7 +101,7 @@ def recalibrate(
     check_fit(outcomes)
     table = read_features(X, len(outcomes.p))
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
-    shared = Shared(table, outcomes.weight, scores(outcomes.p), seed)
+    shared = Shared(table, outcomes.weight, outcomes.p, seed)
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
     with Passes(progress) as passes:
         found, weight = _judge(shared, outcomes, protected, cv, passes)

@@ -297,27 +297,30 @@ def group_terms(
 
 
 def logit_terms(
-    families: Sequence[Family], learner: WeakLearner, rows: Fitted, seed: Sequence[int]
+    families: Sequence[Family],
+    learner: WeakLearner,
+    rows: Fitted,
+    seed: Sequence[int],
+    hessian: FloatArray | None = None,
 ) -> tuple[Term, ...] | None:
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
     The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
-    regression leaves that is more than noise loosens its prior, and it goes on from where it is.
+    regression leaves that is more than noise loosens its prior, and it goes on from where it is. Where the `hessian` of
+    about these rows is known, it will do.
     """
     design, n = _design(families, learner), rows.n
     if design.shape[1] > MOST_DENSE:
         return group_terms(families, (Monomial(), LogOdds()), learner, rows, seed)
     pools = pools_of(design)
-    regression = Regression(design, log_odds(rows.p[:, 0]), rows.y[:, 0], rows.weight, np.zeros((len(pools), 2)))
+    m = len(pools)
+    regression = Regression(design, log_odds(rows.p[:, 0]), rows.y[:, 0], rows.weight, np.zeros((m, 2)))
     if not rows.weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(rows.weight))
-    m, some = len(pools), len(regression.z)
-    sample = sample_rows(some, seed, max(GRAM_ROWS, 20 * m, some // SHARE_OF_HESSIAN))
-    few = regression if sample is None else regression.rows(sample)
+    few = _some_rows(regression, seed)
     theta = _start(regression, [name for family in families for name in family.names])
     spread = np.where(theta.any(axis=1, keepdims=True), np.full((m, 2), FREE), 0.0)
     g, h = regression.evidence(theta)
-    hessian = None
     for again in range(LOOSENED):
         g = regression.gradient(theta) if again else g  # of curvatures, the first will do
         found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
@@ -326,8 +329,32 @@ def logit_terms(
         spread += found
         penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h, 1e-12), where=spread > 0.0)
         hessian = few.hessian(theta) if hessian is None else hessian
-        theta = regress(replace(regression, penalty=penalty), few, hessian, theta, n)
+        whole = replace(regression, penalty=penalty)
+        some = whole if few is regression else replace(few, penalty=penalty)
+        theta = regress(whole, some, hessian, theta, n)
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+
+
+def logit_hessian(
+    families: Sequence[Family], learner: WeakLearner, p: FloatArray, weight: FloatArray, seed: Sequence[int]
+) -> FloatArray | None:
+    """Return the Hessian of `logit_terms` where nothing is corrected yet, without a look at outcomes.
+
+    None for several classes, and for more members than a dense one is for.
+    """
+    design = _design(families, learner)
+    if p.shape[1] > 1 or design.shape[1] > MOST_DENSE:
+        return None
+    nothing = np.zeros((design.shape[1], 2))
+    regression = Regression(design, log_odds(p[:, 0]), np.zeros(len(p)), weight, nothing)
+    return _some_rows(regression, seed).hessian(nothing)
+
+
+def _some_rows(regression: Regression, seed: Sequence[int]) -> Regression:
+    """Return the regression on as many rows as its Hessian needs."""
+    n, m = len(regression.z), regression.design.shape[1]
+    sample = sample_rows(n, seed, max(GRAM_ROWS, 20 * m, n // SHARE_OF_HESSIAN))
+    return regression if sample is None else regression.rows(sample)
 
 
 def _design(families: Sequence[Family], learner: WeakLearner) -> Design:
