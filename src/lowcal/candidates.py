@@ -17,10 +17,8 @@ from scipy.optimize import isotonic_regression
 from lowcal.frames import Table as Frame
 from lowcal.guard import subset
 from lowcal.inputs import Outcomes
-from lowcal.notions import LowDegree
 from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_hessian, logit_terms, members_up_to
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
-from lowcal.solvers import Problem, block
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
@@ -120,10 +118,15 @@ class Side:
         """The seed of a step."""
         return self.shared.seed, 0
 
-    def corrected(self, learner: WeakLearner, terms: tuple[Term, ...] | None) -> Corrected:
-        """Return one step in log odds, or none."""
-        updates = () if terms is None else (Update(terms, "mirror"),)
-        return Corrected(updates, Corrected(updates, self.outcomes.p).on(self.outcomes.p, learner.rows))
+    def corrected(
+        self, learner: WeakLearner, terms: tuple[Term, ...] | None, before: Corrected | None = None
+    ) -> Corrected:
+        """Return one step in log odds, or none, after what came before."""
+        first = before or Corrected((), self.outcomes.p)
+        if terms is None:
+            return first
+        update = Update(terms, "mirror")
+        return Corrected((*first.updates, update), update(first.p, learner.rows))
 
     def groups(self) -> WeakLearner:
         """Return the groups of all columns on these rows."""
@@ -215,17 +218,14 @@ def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArra
 
 
 def groups(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shrunk shifts and slopes of the log odds to all groups; the block steps of degree 2 to several classes."""
-    o = side.outcomes
-    if o.p.shape[1] == 1:
+    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a line, then shrunk shifts."""
+    if side.outcomes.p.shape[1] == 1:
         terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian)
         return side.corrected(learner, terms)
-    updates, p = [], o.p
-    problem = Problem(o.y, o.weight, LowDegree(2), learner, 0.0, "mirror", seed=side.seed[0], is_measured=False)
-    for step in block(problem, p):
-        updates.append(step.update)
-        p = step.p
-    return Corrected(tuple(updates), p)
+    first = line(side, learner)
+    rows = Fitted(first.p, side.outcomes.y, side.outcomes.weight)
+    terms = group_terms(learner.families, (Monomial(),), learner, rows, side.seed)
+    return side.corrected(learner, terms, first)
 
 
 class Boosting:
