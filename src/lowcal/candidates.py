@@ -20,7 +20,7 @@ from lowcal.inputs import Outcomes
 from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_hessian, logit_terms, members_up_to
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
 from lowcal.subpopulations import Groups
-from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
+from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Rows, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
 from lowcal.subpopulations.growing import Forest, Growth, grow
 from lowcal.subpopulations.levels import Levels
@@ -171,18 +171,27 @@ def line(side: Side, learner: WeakLearner) -> Corrected:
 
 def beta(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk."""
-    return _everyone(side, learner, (Monomial(), LogOdds(), LogRest()))
+    return _shrunk(side, learner, members_up_to(learner, 0), (Monomial(), LogOdds(), LogRest()))
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shifts and multiples of every log p_b to every label for everyone: matrix scaling, shrunk."""
+    """Fit shifts and multiples of every log p_b to every label for everyone, after a line: matrix scaling, shrunk."""
     d = side.outcomes.p.shape[1]
-    return _everyone(side, learner, (Monomial(), *(LogOdds(a) for a in range(d))))
+    weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
+    return _shrunk(side, learner, members_up_to(learner, 0), weights, line(side, learner))
 
 
-def _everyone(side: Side, learner: WeakLearner, weights: tuple[Weight, ...]) -> Corrected:
-    terms = group_terms(members_up_to(learner, 0), weights, learner, side.fitted, side.seed)
-    return side.corrected(learner, terms)
+def _shrunk(
+    side: Side,
+    learner: WeakLearner,
+    families: Sequence[Family],
+    weights: tuple[Weight, ...],
+    before: Corrected | None = None,
+) -> Corrected:
+    """Fit shrunk coefficients of some weights and families, after what came before."""
+    o = side.outcomes
+    rows = side.fitted if before is None else Fitted(before.p, o.y, o.weight)
+    return side.corrected(learner, group_terms(families, weights, learner, rows, side.seed), before)
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -222,10 +231,7 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     if side.outcomes.p.shape[1] == 1:
         terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian)
         return side.corrected(learner, terms)
-    first = line(side, learner)
-    rows = Fitted(first.p, side.outcomes.y, side.outcomes.weight)
-    terms = group_terms(learner.families, (Monomial(),), learner, rows, side.seed)
-    return side.corrected(learner, terms, first)
+    return _shrunk(side, learner, learner.families, (Monomial(),), line(side, learner))
 
 
 class Boosting:
