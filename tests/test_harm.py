@@ -130,3 +130,14 @@ def test_learners_improve_a_wrong_model_on_few_rows(classes):
         fit = multicalibrate(data.y, data.p, data.X, subpopulations=classes, random_state=seed)
         changes.append(log_loss(fresh.y, fit.predictor(fresh.p, fresh.X)) - log_loss(fresh.y, fresh.p))
     assert np.mean(changes) < -0.03
+
+
+@pytest.mark.parametrize("classes", [lowcal.Linear(), lowcal.Trees(), lowcal.Groups()])
+def test_many_classes_are_improved(classes):
+    """A fit of 16 classes with linear functions used to take minutes, and held-out rows kept none of its updates."""
+    data, fresh = make_miscalibrated(6000, n_classes=12, random_state=0), slice(3000, None)
+    X = {name: column[:3000] for name, column in data.X.items()}
+    fit = multicalibrate(data.y[:3000], data.p[:3000], X, subpopulations=classes, random_state=0)
+    calibrated = fit.predictor(data.p[fresh], {name: column[fresh] for name, column in data.X.items()})
+    assert not ((calibrated == 0) | (calibrated == 1)).any()
+    assert log_loss(data.y[fresh], calibrated) < log_loss(data.y[fresh], data.p[fresh]) - 0.1

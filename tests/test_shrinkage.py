@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 import lowcal
 from lowcal.engines.reference import Matrix
 from lowcal.frames import Table
+from lowcal.moments import displacement, moments
 from lowcal.notions import LowDegree, Multiaccuracy
 from lowcal.shrinkage import (
     Fitted,
     depths_of,
+    features_of,
     group_terms,
     line_terms,
     logit_terms,
@@ -21,9 +25,11 @@ from lowcal.shrinkage import (
     members_up_to,
     pools_of,
     precisions,
+    probes_and_labels,
     starts_with_line,
 )
 from lowcal.updates import Update
+from lowcal.weights import Monomial, evaluate, monomials
 
 
 def world(n=4000, seed=0, spread=0.5):
@@ -149,3 +155,50 @@ def test_the_line_of_everyone_is_found_and_shrunk(d):
     assert starts_with_line(LowDegree(2), learner, 1)
     assert not starts_with_line(LowDegree(2), learner, 3)
     assert not starts_with_line(Multiaccuracy(), learner, 1)
+
+
+@pytest.mark.parametrize("d", [3, 9])
+def test_a_label_of_many_classes_has_weights_of_its_own(d):
+    """1 and its own coordinate: what they say is what all coordinates say there, and the rest is 0."""
+    rng = np.random.default_rng(d)
+    design, p = Matrix(rng.random((40, 4))), rng.dirichlet(np.ones(d), 40)
+    features, full = features_of(design, monomials(d, 1), p), evaluate(monomials(d, 1), p)
+    rho = rng.normal(size=(40, d))
+    every, own, labels = moments(design, full, rho), features.moments(rho), np.arange(d)
+    if d == 3:
+        np.testing.assert_allclose(own, every)
+    else:
+        np.testing.assert_allclose(own[:, 0], every[:, 0])
+        np.testing.assert_allclose(own[:, 1], every[:, 1 + labels, labels])
+    theta = rng.normal(size=own.shape)
+    np.testing.assert_allclose(features.displacement(theta), displacement(design, full, features.spread(theta)))
+    assert np.count_nonzero(features.spread(theta)) == theta.size
+    squares = moments(design.power(2), np.square(full), np.abs(rho))
+    expected = squares if d == 3 else np.stack([squares[:, 0], squares[:, 1 + labels, labels]], axis=1)
+    np.testing.assert_allclose(features.squares(np.abs(rho)), expected)
+
+
+def test_everyone_alone_has_all_weights():
+    design, p = Matrix(np.ones((30, 1))), np.random.default_rng(0).dirichlet(np.ones(9), 30)
+    assert features_of(design, monomials(9, 1), p).moments(p).shape == (1, 10, 9)
+
+
+def test_a_learner_is_asked_about_each_label_of_many_classes_alone():
+    assert probes_and_labels(LowDegree(2), 3) == [(u, a) for u in monomials(3, 1) for a in range(3)]
+    assert probes_and_labels(LowDegree(2), 9) == [
+        *((Monomial(), a) for a in range(9)),
+        *((Monomial((a,)), a) for a in range(9)),
+    ]
+    assert probes_and_labels(Multiaccuracy(), 30) == [(Monomial(), a) for a in range(30)]
+
+
+def test_labels_that_are_taken_for_others_are_told_apart_by_everyone():
+    """With nine classes no group has the weights for it, and no temperature helps."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 1.5, (6000, 9))
+    truth = softmax(z + 0.7 * np.roll(z, 1, axis=1), axis=1)
+    y, p = np.array([rng.choice(9, p=q) for q in truth]), softmax(z, axis=1)
+    fit = lowcal.multicalibrate(y[:3000], p[:3000], {"g": rng.choice(list("ab"), 3000)}, random_state=0)
+    calibrated = fit.predictor(p[3000:], {"g": np.full(3000, "a")})
+    before, after, best = (log_loss(y[3000:], q) for q in (p[3000:], calibrated, truth[3000:]))
+    assert after - best < 0.6 * (before - best)
