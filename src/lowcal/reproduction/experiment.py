@@ -160,6 +160,6 @@ class Judge:
         spread = np.square(f - f.mean()) - np.square(truth - truth.mean())
         Z = np.column_stack([truth - f, f * (truth - f), spread]) / len(f)
         assert self.learner.learner is not None
-        learned = [family.design(self.learner.rows).column(0) for family in self.learner.learner(Z)]
+        learned = [family.design(self.learner.rows).dense() for family in self.learner.learner(Z)]
         C = np.column_stack([self.known, *learned])
         return np.column_stack([C, 1.0 - C])
