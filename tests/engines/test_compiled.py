@@ -246,6 +246,7 @@ assert fit().status == "reached"
 # numba calls this from C, which can't pass an exception on: it was lost, and the compiled code with it
 INTERRUPTED = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from numba.core.codegen import CPUCodeLibrary
 
 hook, interrupts = CPUCodeLibrary._object_compiled_hook.__func__, []
@@ -277,6 +278,15 @@ def test_a_fit_survives_what_happens_to_the_first_compilation(kept: Path, what: 
     assert done.stderr == ""
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts raise, even where the tests run in the background of a shell, which ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_a_kernel_is_compiled(kept: Path) -> None:
     class Interrupt(Listener):
         def on_start(self, _event: object) -> None:
@@ -292,6 +302,7 @@ def test_an_interrupt_waits_until_a_kernel_is_compiled(kept: Path) -> None:
     assert works(kernel)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupts_wait_in_the_main_thread_and_where_there_is_a_handler() -> None:
     seen = []
 
