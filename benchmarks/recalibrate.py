@@ -309,8 +309,8 @@ def paired(lines: list[dict[str, Any]], rival: str, other: str, score_name: str)
 
 
 def count(changes: dict[tuple[str, ...], Change]) -> str:
-    """Return how many cells are lower, alike and higher, by two standard errors."""
-    signs = [np.sign(c.mean) * (abs(c.mean) > 2 * (c.error or 0.0)) for c in changes.values()]
+    """Return how many cells are lower, alike and higher, by two standard errors; one seed has none, and can't tell."""
+    signs = [0 if c.error is None else np.sign(c.mean) * (abs(c.mean) > 2 * c.error) for c in changes.values()]
     return " / ".join(str(signs.count(sign)) for sign in (-1, 0, 1))
 
 
