@@ -509,29 +509,16 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
     """Return a code column as runs of disjoint groups; None where they are short: the groups overlap too much."""
     if not isinstance(design, Codes) or not isinstance(design.decode[0], Table):
         return None
-    codes, matrix = design.codes[0], design.decode[0].matrix
-    if matrix.shape[0] > len(codes):
+    codes, table = design.codes[0], design.decode[0]
+    if table.shape[0] > len(codes):
         occupied, codes = np.unique(codes, return_inverse=True)
-        matrix = matrix[occupied]
-    matrix = matrix.tocsc()
-    starts = starts_of_runs(matrix)
+        table = Table(table.matrix[occupied])
+    starts, matrix = table.starts_of_runs, table.matrix.tocsc()
     is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
     if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
         return None
     stops = [*starts[1:], len(members)]
     return Column(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
-
-
-def starts_of_runs(matrix: sparse.csc_array) -> list[int]:
-    """Return where the runs of disjoint groups begin: at the first group that shares a code with the run before."""
-    starts, taken = [0], np.zeros(matrix.shape[0], dtype=bool)
-    for j in range(matrix.shape[1]):
-        inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
-        if taken[inside].any():
-            starts.append(j)
-            taken[:] = False
-        taken[inside] = True
-    return starts
 
 
 # ---------------------------------------------------------------------------------------------- infinite weight classes

@@ -17,10 +17,10 @@ from scipy.optimize import isotonic_regression
 from lowcal.frames import Table as Frame
 from lowcal.guard import subset
 from lowcal.inputs import Outcomes
-from lowcal.shrinkage import Fitted, group_terms, line_terms, logit_hessian, logit_terms, members_up_to
+from lowcal.shrinkage import Fitted, are_many, few_terms, group_terms, line_terms, logit_hessian, logit_terms
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
 from lowcal.subpopulations import Groups
-from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Rows, WeakLearner
+from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
 from lowcal.subpopulations.growing import Forest, Growth, grow
 from lowcal.subpopulations.levels import Levels
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
 GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
+#: Those of a few coefficients, whose likelihood alone tells them from chance.
+PARAMETRIC = LINE, BETA, MATRIX
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
 DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
 #: Numbers are cut into at most this many bins.
@@ -113,6 +115,10 @@ class Side:
         """These rows as a step sees them."""
         return Fitted(self.outcomes.p, self.outcomes.y, self.outcomes.weight)
 
+    def fitted_after(self, before: Corrected) -> Fitted:
+        """Return these rows as a step sees them after what came before."""
+        return replace(self.fitted, p=before.p)
+
     @property
     def seed(self) -> tuple[int, int]:
         """The seed of a step."""
@@ -165,33 +171,21 @@ class Corrected:
 
 
 def line(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit a slope and shifts of the log odds for everyone: Platt scaling, or temperature and shifts."""
-    return side.corrected(learner, line_terms(learner, side.fitted, side.seed))
+    """Fit a line of the log odds for everyone: Platt scaling, or a temperature for several classes."""
+    return side.corrected(learner, line_terms(learner, side.fitted, side.seed, side.outcomes.p.shape[1] == 1))
 
 
 def beta(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk."""
-    return _shrunk(side, learner, members_up_to(learner, 0), (Monomial(), LogOdds(), LogRest()))
+    weights = Monomial(), LogOdds(), LogRest()
+    return side.corrected(learner, few_terms(learner, weights, side.fitted, side.seed))
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shifts and multiples of every log p_b to every label for everyone, after a line: matrix scaling, shrunk."""
-    d = side.outcomes.p.shape[1]
+    """Fit shifts and multiples of every log p_b to every label, after a temperature: matrix scaling, shrunk."""
+    before, d = line(side, learner), side.outcomes.p.shape[1]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return _shrunk(side, learner, members_up_to(learner, 0), weights, line(side, learner))
-
-
-def _shrunk(
-    side: Side,
-    learner: WeakLearner,
-    families: Sequence[Family],
-    weights: tuple[Weight, ...],
-    before: Corrected | None = None,
-) -> Corrected:
-    """Fit shrunk coefficients of some weights and families, after what came before."""
-    o = side.outcomes
-    rows = side.fitted if before is None else Fitted(before.p, o.y, o.weight)
-    return side.corrected(learner, group_terms(families, weights, learner, rows, side.seed), before)
+    return side.corrected(learner, few_terms(learner, weights, side.fitted_after(before), side.seed), before)
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -227,11 +221,13 @@ def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArra
 
 
 def groups(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a line, then shrunk shifts."""
+    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian)
         return side.corrected(learner, terms)
-    return _shrunk(side, learner, learner.families, (Monomial(),), line(side, learner))
+    before = line(side, learner)
+    terms = group_terms(learner.families, (Monomial(),), learner, side.fitted_after(before), side.seed)
+    return side.corrected(learner, terms, before)
 
 
 class Boosting:
@@ -288,8 +284,9 @@ GLOBAL: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
 
 
 def simple_names(d: int) -> tuple[str, ...]:
-    """Return the candidates that are fitted in one go, simple ones first."""
-    return LINE, (BETA if d == 1 else MATRIX), ISOTONIC, GROUPS
+    """Return the candidates that are fitted in one go, simple ones first; of many classes, a matrix would be large."""
+    few = (BETA,) if d == 1 else () if are_many(range(1 + d), d) else (MATRIX,)
+    return LINE, *few, ISOTONIC, GROUPS
 
 
 def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:

@@ -20,6 +20,7 @@ from lowcal.candidates import (
     GROUPS,
     LINE,
     MOST_TREES,
+    PARAMETRIC,
     TREES,
     UNCHANGED,
     Boosting,
@@ -65,11 +66,11 @@ def recalibrate(
 ) -> Fit:
     """Recalibrate the probabilities p of any classifier as well as these rows allow, or leave them as they are.
 
-    No notion, no alpha: cross-validation chooses among the model as it is, a line of its log odds (temperature and
-    shifts for several classes), beta calibration (matrix scaling), isotonic regression, the groups of all columns,
-    boosted trees that read the score as a column, and trees on top of groups. The choice is the simplest candidate
-    whose held-out log loss is within one standard error of the best; it must beat the untouched model by 2 standard
-    errors, and keep its AUC to .002.
+    No notion, no alpha: cross-validation chooses among the model as it is, a line of its log odds (a temperature for
+    several classes), beta calibration (matrix scaling), isotonic regression, the groups of all columns, boosted trees
+    that read the score as a column, and trees on top of groups. The choice is the simplest candidate whose held-out log
+    loss is within one standard error of the best; it must beat the untouched model by 2 standard errors, or, where it
+    is a few coefficients, make held-out rows e^2 times as likely, and keep its AUC to .002.
 
     Parameters
     ----------
@@ -255,7 +256,16 @@ def _choose(found: Sequence[Judged], weight: FloatArray, *, is_protected: bool) 
 def _does_no_harm(one: Judged, untouched: Judged, weight: FloatArray, is_protected: bool) -> bool:
     mean, error = mean_change(untouched.log_losses, one.log_losses, weight)
     is_fair = not is_protected or one.violation <= untouched.violation
-    return is_fair and mean < -CAUTION * error and one.auc >= untouched.auc - ORDER
+    is_better = mean < -CAUTION * error or (one.name in PARAMETRIC and _is_likely(mean, weight))
+    return is_fair and is_better and one.auc >= untouched.auc - ORDER
+
+
+def _is_likely(mean: float, weight: FloatArray) -> bool:
+    """Whether held-out rows are more likely by as much as a normal deviate of the same caution would make them.
+
+    A few sure mistakes make the mean change of the loss uncertain, but not the likelihood of a few coefficients.
+    """
+    return -2.0 * mean > CAUTION**2 * dot(weight, weight)
 
 
 def _result(

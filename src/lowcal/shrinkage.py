@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, starts_of_runs, take_columns
-from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_line, regress
-from lowcal.engines.products import dot
+from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, take_columns
+from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
+from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table, sample_rows, stack
 from lowcal.moments import displacement, moments
 from lowcal.notions.base import Notion, Suprema
@@ -68,6 +68,13 @@ class Fitted:
     def loss(self) -> float:
         """The log loss."""
         return log_loss(self.p, self.y, self.weight)
+
+    def some(self, seed: Sequence[int]) -> Fitted:
+        """Return as many of the rows as a few coefficients for everyone need."""
+        which = sample_rows(len(self.p), seed, LINE_ROWS)
+        if which is None:
+            return self
+        return Fitted(self.p[which], self.y[which], self.weight[which] / self.weight[which].sum())
 
     @property
     def rho(self) -> FloatArray:
@@ -136,7 +143,7 @@ def has_own_weights(weights: tuple[Weight, ...], d: int) -> bool:
     return are_many(weights, d) and weights == monomials(d, 1)
 
 
-def are_many(weights: Sequence[Weight], d: int) -> bool:
+def are_many(weights: Sequence[object], d: int) -> bool:
     """Whether weights times labels are more than every group is given coefficients for."""
     return len(weights) * d > MANY_PRODUCTS
 
@@ -156,7 +163,7 @@ def pools_of(design: Design) -> IntArray:
     for column in columns_of(design):
         m = column.shape[1]
         if isinstance(column, Codes) and isinstance(column.decode[0], Table):
-            starts = starts_of_runs(column.decode[0].matrix.tocsc())
+            starts = column.decode[0].starts_of_runs
             pools.append(last + np.cumsum(np.isin(np.arange(m), starts)))
             last += len(starts)
         else:
@@ -243,31 +250,43 @@ def features_of(design: Design, weights: tuple[Weight, ...], p: FloatArray) -> F
 # --- steps ----------------------------------------------------------------------------------------------------
 
 
-def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple[Term, ...] | None:
+def line_terms(
+    learner: WeakLearner, rows: Fitted, seed: Sequence[int], has_shifts: bool = True
+) -> tuple[Term, ...] | None:
     """Return one slope of the scores and a shift for each label, for everyone; None if nobody is everyone.
 
-    The shifts of several labels are shrunk as a pool; the whole by James and Stein's factor 1 - k / Q for its k free
-    coefficients, Q being the likelihood-ratio statistic 2 n (fall of the log loss).
+    The shifts of several labels are shrunk as a pool, or left out; the whole by James and Stein's factor.
     """
     if EVERYONE not in learner.names:
         return None
-    some = sample_rows(len(rows.p), seed, LINE_ROWS)
-    few = rows if some is None else Fitted(rows.p[some], rows.y[some], rows.weight[some] / rows.weight[some].sum())
-    d, n = rows.p.shape[1], rows.n
-    precision = 0.0
-    if d > 1:
+    few, d, n = rows.some(seed), rows.p.shape[1], rows.n
+    precision = 0.0 if has_shifts else np.inf
+    if d > 1 and has_shifts:
         g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
         precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
-    theta = np.vstack([shifts, slope * np.eye(d)])[None]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    moved = mirror(few.p, shifts + slope * scores(few.p))
-    fall = 2.0 * n * (log_loss(few.p, few.y, few.weight) - log_loss(moved, few.y, few.weight))
-    free = 2.0 if d == 1 else 1.0
+    return _james_stein(learner, weights, np.vstack([shifts, slope * np.eye(d)]), few, n, 2.0 if d == 1 else 1.0)
+
+
+def few_terms(
+    learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
+) -> tuple[Term, ...] | None:
+    """Return coefficients of a few weights, for everyone and each label, of least log loss, shrunk as a line is."""
+    few, d = rows.some(seed), rows.p.shape[1]
+    theta = fit_coefficients(scores(few.p), np.asarray(evaluate(weights, few.p)), few.y, few.weight)
+    return _james_stein(learner, weights, theta, few, rows.n, float(len(weights) * max(1, d - 1)))
+
+
+def _james_stein(
+    learner: WeakLearner, weights: tuple[Weight, ...], theta: FloatArray, few: Fitted, n: float, free: float
+) -> tuple[Term, ...] | None:
+    """Return everyone's coefficients times 1 - k / Q, Q being the likelihood-ratio statistic 2 n (fall of the loss)."""
+    moved = mirror(few.p, product(np.asarray(evaluate(weights, few.p)), theta))
+    fall = 2.0 * n * (few.loss - log_loss(moved, few.y, few.weight))
     if fall <= free:
         return None
-    theta = theta * (1.0 - free / fall)
-    return (Term(learner.member(learner.names.index(EVERYONE)), weights, theta),)
+    return (Term(learner.member(learner.names.index(EVERYONE)), weights, (1.0 - free / fall) * theta[None]),)
 
 
 def group_terms(
@@ -321,8 +340,7 @@ def logit_terms(
     theta = _start(regression, [name for family in families for name in family.names])
     spread = np.where(theta.any(axis=1, keepdims=True), np.full((m, 2), FREE), 0.0)
     g, h = regression.evidence(theta)
-    for again in range(LOOSENED):
-        g = regression.gradient(theta) if again else g  # of curvatures, the first will do
+    for _ in range(LOOSENED):
         found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
         if not found.any():
             break
@@ -332,6 +350,7 @@ def logit_terms(
         whole = replace(regression, penalty=penalty)
         some = whole if few is regression else replace(few, penalty=penalty)
         theta = regress(whole, some, hessian, theta, n)
+        g = penalty * theta  # at a minimum the rows pull as hard as the prior does; of curvatures, the first will do
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
 
 

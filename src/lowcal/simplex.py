@@ -73,8 +73,12 @@ def mirror(p: FloatArray, delta: FloatArray) -> FloatArray:
     >>> mirror(np.array([[0.5]]), np.array([[np.log(3.0)]]))
     array([[0.75]])
     """
-    moved = scores(p) + delta
-    return sigmoid(moved) if p.shape[1] == 1 else np.asarray(np.minimum(softmax(moved, axis=1), BELOW_ONE))
+    return from_scores(scores(p) + delta)
+
+
+def from_scores(z: FloatArray) -> FloatArray:
+    """Return the probabilities of scores: sigmoid(z) (d = 1) or softmax(z) (d >= 2), never exactly 1."""
+    return sigmoid(z) if z.shape[1] == 1 else np.asarray(np.minimum(softmax(z, axis=1), BELOW_ONE))
 
 
 def scores(p: FloatArray) -> FloatArray:

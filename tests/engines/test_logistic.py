@@ -6,7 +6,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from lowcal.engines.logistic import ENOUGH, Path, Regression, _bend, ascend, fit_line, regress
+from lowcal.engines.logistic import ENOUGH, Path, Regression, _bend, ascend, fit_coefficients, fit_line, regress
 from lowcal.engines.reference import Codes, Matrix, Table
 from lowcal.simplex import sigmoid
 
@@ -120,6 +120,25 @@ def test_the_line_of_several_labels_is_that_of_scipy(precision):
     slope, shifts = fit_line(p, y, np.full(800, 1 / 800), precision)
     assert loss(np.array([slope, *shifts])) <= minimize(loss, np.zeros(5), tol=1e-12).fun + 1e-5
     assert np.isinf(precision) == (not shifts.any())
+
+
+def test_coefficients_of_a_shift_and_the_score_are_the_line():
+    r = make(1000, 5)
+    slope, (shift,) = fit_line(sigmoid(r.z)[:, None], r.y[:, None], r.weight)
+    theta = fit_coefficients(r.z[:, None], np.column_stack([np.ones(1000), r.z]), r.y[:, None], r.weight)
+    np.testing.assert_allclose(theta.ravel(), [shift, slope], atol=1e-3)
+
+
+def test_coefficients_of_several_labels_are_those_of_scipy():
+    rng = np.random.default_rng(3)
+    U, start = rng.normal(size=(500, 2)), rng.normal(size=(500, 3))
+    y = np.eye(3)[rng.integers(0, 3, 500)]
+
+    def loss(t):
+        return -np.mean((y * log_softmax(start + U @ t.reshape(2, 3), axis=1)).sum(axis=1))
+
+    theta = fit_coefficients(start, U, y, np.full(500, 1 / 500))
+    assert loss(theta) <= minimize(loss, np.zeros(6), tol=1e-12).fun + 1e-5
 
 
 def test_evidence_is_the_moments_and_their_curvatures():

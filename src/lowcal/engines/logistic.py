@@ -17,6 +17,8 @@ steps and gradients correct the Hessian (L-BFGS). Cost: a few passes over the ro
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +26,7 @@ from scipy.special import log_softmax
 
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, rows_in_cache
-from lowcal.simplex import FloatArray, IntArray, scores, sigmoid
+from lowcal.simplex import FloatArray, IntArray, from_scores, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -66,15 +68,17 @@ class Regression:
 
     def evidence(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the moments of 1 and z at theta and their curvatures, each of shape (m, 2)."""
-        sums, squares = self.design.sums(2), self.design.power(2).sums(2)
-        combination = self.design.combination(theta)
+        squared, combination = self.design.power(2), self.design.combination(theta)
+        sums = [self.design.sums(4)] if squared is self.design else [self.design.sums(2), squared.sums(2)]
         for part in rows_in_cache(len(self.z), 6):
             z, w = self.z[part], self.weight[part]
             f = sigmoid(_bend(z, combination(part)))
             r, h = w * (self.y[part] - f), w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
-            sums.add(part, np.column_stack([r, r * z]))
-            squares.add(part, np.column_stack([h, h * np.square(z)]))
-        return sums.total(), squares.total()
+            R = np.column_stack([r, r * z, h, h * np.square(z)])
+            for one, run in zip(sums, np.split(R, len(sums), axis=1), strict=True):
+                one.add(part, run)
+        total = np.concatenate([one.total() for one in sums], axis=1)
+        return total[:, :2], total[:, 2:]
 
     def hessian(self, theta: FloatArray) -> FloatArray:
         """Return the Hessian of the loss, without its penalties, at theta; features are ordered as theta.ravel()."""
@@ -153,28 +157,69 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     (-0.451, 0.0)
     """
     z, d = scores(p), p.shape[1]
-    theta = np.zeros(1 + d)
-    free = np.ones(1 + d, dtype=bool)
-    free[1:] = np.isfinite(precision)
-    penalty = np.where(np.arange(1 + d) > 0, precision if np.isfinite(precision) else 0.0, 0.0)
+    free = np.arange(1 + d if np.isfinite(precision) else 1)
+    penalty = np.where(free > 0, precision, 0.0) if len(free) > 1 else np.zeros(1)
+
+    def score(at: FloatArray) -> FloatArray:
+        return np.asarray((1.0 + at[0]) * z + (at[1:] if len(at) > 1 else 0.0))
 
     def loss(at: FloatArray) -> float:
-        return _loss((1.0 + at[0]) * z + at[1:], y, weight) + 0.5 * dot(penalty, np.square(at))
+        return _loss(score(at), y, weight) + 0.5 * dot(penalty, np.square(at))
 
+    def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        g, H = _derivatives(score(at), z, y, weight)
+        return g[free] - penalty * at, H[np.ix_(free, free)] + np.diag(penalty)
+
+    theta = np.zeros(1 + d)
+    theta[free] = _minimise(loss, derivatives, len(free), len(p))
+    return float(theta[0]), theta[1:]
+
+
+def fit_coefficients(start: FloatArray, U: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return the coefficients theta, shape (S, d), of the log odds or logarithms start + U theta of least log loss.
+
+    >>> U = np.repeat(np.eye(2), 4, axis=0)  # two groups, with 1 and 3 positives of 4
+    >>> y = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])[:, None]
+    >>> fit_coefficients(np.zeros((8, 1)), U, y, np.full(8, 1 / 8)).ravel().round(3)
+    array([-1.099,  1.099])
+    """
+    shape = U.shape[1], y.shape[1]
+
+    def score(at: FloatArray) -> FloatArray:
+        return start + product(U, at.reshape(shape))
+
+    def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        f = from_scores(score(at))
+        H = np.empty((*shape, *shape))
+        for a, b in itertools.product(range(shape[1]), repeat=2):
+            H[:, a, :, b] = product((U * (weight * f[:, a] * (float(a == b) - f[:, b]))[:, None]).T, U)
+        return product(U.T, weight[:, None] * (y - f)).ravel(), H.reshape(len(at), -1)
+
+    return _minimise(lambda at: _loss(score(at), y, weight), derivatives, y.shape[1] * U.shape[1], len(y)).reshape(
+        shape
+    )
+
+
+def _minimise(
+    loss: Callable[[FloatArray], float],
+    derivatives: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    size: int,
+    n: int,
+) -> FloatArray:
+    """Return the minimum of a convex loss of n rows, from 0: Newton's steps, halved where the loss does not fall."""
+    theta = np.zeros(size)
     least = loss(theta)
     for _ in range(MOST_STEPS):
-        g, H = _derivatives((1.0 + theta[0]) * z + theta[1:], z, y, weight)
-        g, H = g - penalty * theta, H + np.diag(penalty + LEAST_BEND)
-        step = np.zeros(1 + d)
-        step[free] = np.linalg.solve(H[np.ix_(free, free)], g[free])
+        g, H = derivatives(theta)
+        step = np.linalg.solve(H + np.diag(np.full(size, LEAST_BEND)), g)
         while (found := loss(theta + step)) > least and np.abs(step).max() > LEAST_BEND:
             step /= 2.0
         gain = least - found
         if gain > 0.0:
             theta, least = theta + step, found
-        if gain < LITTLE / len(p):
+        if gain < LITTLE / n:
             break
-    return float(theta[0]), theta[1:]
+    return theta
 
 
 def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:
@@ -190,7 +235,7 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
         f = sigmoid(score)
         r, h, A = w * (y - f), w * f * (1.0 - f), np.column_stack([z, np.ones(len(z))])
         return product(A.T, r)[:, 0], product((A * h).T, A)
-    f = np.exp(log_softmax(score, axis=1))
+    f = from_scores(score)
     r, mean = w * (y - f), (f * z).sum(axis=1, keepdims=True)
     g = np.concatenate([[(r * z).sum()], r.sum(axis=0)])
     H = np.empty((len(g), len(g)))

@@ -8,6 +8,7 @@ This file is the definition that faster engines must agree with.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -189,8 +190,25 @@ class Table:
         return np.asarray(self.matrix.toarray())
 
     def power(self, exponent: int) -> Table:
-        """Return the table of powers."""
-        return Table(self.matrix.power(exponent))
+        """Return the table of powers: itself where memberships are 0 and 1."""
+        return self if self._is_sharp else Table(self.matrix.power(exponent))
+
+    @cached_property
+    def _is_sharp(self) -> bool:
+        return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
+
+    @cached_property
+    def starts_of_runs(self) -> list[int]:
+        """Where the runs of disjoint groups begin: at the first group that shares a code with the run before."""
+        matrix = self.matrix.tocsc()
+        starts, taken = [0], np.zeros(matrix.shape[0], dtype=bool)
+        for j in range(matrix.shape[1]):
+            inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
+            if taken[inside].any():
+                starts.append(j)
+                taken[:] = False
+            taken[inside] = True
+        return starts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as its entries: levels, groups and values."""
@@ -344,8 +362,9 @@ class Codes:
         raise IndexError(j)
 
     def power(self, exponent: int) -> Codes:
-        """Return the same codes with tables of powers."""
-        return Codes(self.codes, tuple(t.power(exponent) for t in self.decode))
+        """Return the same codes with tables of powers: itself where all memberships are 0 and 1."""
+        decode = tuple(t.power(exponent) for t in self.decode)
+        return self if all(map(operator.is_, decode, self.decode)) else Codes(self.codes, decode)
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
