@@ -128,11 +128,8 @@ class Side:
         self, learner: WeakLearner, terms: tuple[Term, ...] | None, before: Corrected | None = None
     ) -> Corrected:
         """Return one step in log odds, or none, after what came before."""
-        first = before or Corrected((), self.outcomes.p)
-        if terms is None:
-            return first
-        update = Update(terms, "mirror")
-        return Corrected((*first.updates, update), update(first.p, learner.rows))
+        first = before or Corrected((), self.outcomes.p, learner.rows)
+        return first if terms is None else replace(first, updates=(*first.updates, Update(terms, "mirror")))
 
     def groups(self) -> WeakLearner:
         """Return the groups of all columns on these rows."""
@@ -158,10 +155,16 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """Updates that were fitted to some rows, with the predictions there."""
+    """Updates that were fitted to some rows, with the predictions before them."""
 
     updates: tuple[Update, ...]
-    p: FloatArray
+    start: FloatArray
+    rows: Rows
+
+    @cached_property
+    def p(self) -> FloatArray:
+        """The predictions on these rows, when they are asked for."""
+        return self.on(self.start, self.rows)
 
     def on(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the predictions on other rows."""

@@ -149,7 +149,7 @@ class Fold:
         for name in simple_names(held.outcomes.p.shape[1]):
             with self._timed(name):
                 corrected = (groups if name == GROUPS else GLOBAL[name])(fitted, learner)
-            self.before[name], self.p[name] = corrected.p, corrected.on(held.outcomes.p, rows)
+            self.before[name], self.p[name] = corrected, corrected.on(held.outcomes.p, rows)
         self.bins = fitted.bins()
         self.rows = held.bins(self.bins.encoder.levels).rows  # type: ignore[attr-defined]
 
@@ -161,7 +161,7 @@ class Fold:
 
     def boost(self, name: str, start: str) -> Iterator[FloatArray]:
         """Grow trees on what a simpler candidate leaves, and yield the predictions on the fold after each round."""
-        boosting, moved = Boosting(self.fitted, self.bins, self.before[start]), np.zeros(self.p[start].shape)
+        boosting, moved = Boosting(self.fitted, self.bins, self.before[start].p), np.zeros(self.p[start].shape)
         self.seconds[name] = self.seconds[start]
         while True:
             with self._timed(name):
