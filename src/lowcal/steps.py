@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import softmax
 
 from lowcal.engines.clipped import best_step
 from lowcal.engines.products import dot
 from lowcal.engines.reference import rows_in_cache
-from lowcal.simplex import FloatArray, Geometry, centred, log_odds, move, potential, scores, sigmoid
+from lowcal.simplex import FloatArray, Geometry, centred, log_odds, move, potential, scores, sigmoid, softmax
 
 #: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
 MOST_NEWTON = 64.0
@@ -88,10 +87,10 @@ def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: Floa
 
 def _derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
     """Return the derivative of the log loss along delta, as a function of the step."""
-    score, seen = scores(p), dot(weight, (y * delta).sum(axis=1))
+    score, seen = scores(p), dot(weight, np.einsum("ij,ij->i", y, delta))
 
     def derivative(eta: float) -> float:
-        expected = (softmax(score + eta * delta, axis=1) * delta).sum(axis=1)
+        expected = np.einsum("ij,ij->i", softmax(score + eta * delta), delta)
         return dot(weight, expected) - seen
 
     return derivative

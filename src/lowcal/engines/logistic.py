@@ -22,11 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import log_softmax
 
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, rows_in_cache
-from lowcal.simplex import FloatArray, IntArray, from_scores, scores, sigmoid
+from lowcal.simplex import FloatArray, IntArray, from_scores, log_sum_exp, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -225,7 +224,7 @@ def _minimise(
 def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     if score.shape[1] == 1:
         return dot(weight, (np.logaddexp(0.0, score) - y * score)[:, 0])
-    return -dot(weight, (y * log_softmax(score, axis=1)).sum(axis=1))
+    return dot(weight, log_sum_exp(score) - np.einsum("ij,ij->i", y, score))
 
 
 def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -236,7 +235,7 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
         r, h, A = w * (y - f), w * f * (1.0 - f), np.column_stack([z, np.ones(len(z))])
         return product(A.T, r)[:, 0], product((A * h).T, A)
     f = from_scores(score)
-    r, mean = w * (y - f), (f * z).sum(axis=1, keepdims=True)
+    r, mean = w * (y - f), np.einsum("ij,ij->i", f, z)[:, None]
     g = np.concatenate([[(r * z).sum()], r.sum(axis=0)])
     H = np.empty((len(g), len(g)))
     H[0, 0] = (w * f * np.square(z - mean)).sum()
