@@ -244,7 +244,7 @@ def test_progress_is_shown(capsys, monkeypatch):
     recalibrate(y, p, X, progress=True)
     shown = capsys.readouterr().err
     assert "fitting simple candidates, 1 of 5 folds" in shown
-    assert "boosting trees, 1 of 300 rounds" in shown
+    assert "boosting trees, 10 of 300 rounds" in shown
 
 
 @pytest.mark.parametrize("cv", [1, 0, 2.5, "5"])

@@ -513,7 +513,7 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
     if table.shape[0] > len(codes):
         occupied, codes = np.unique(codes, return_inverse=True)
         table = Table(table.matrix[occupied])
-    starts, matrix = table.starts_of_runs, table.matrix.tocsc()
+    starts, matrix = np.flatnonzero(np.diff(table.runs, prepend=0)).tolist(), table.matrix.tocsc()
     is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
     if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
         return None

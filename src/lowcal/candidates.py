@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -17,7 +17,7 @@ from scipy.optimize import isotonic_regression
 from lowcal.frames import Table as Frame
 from lowcal.guard import subset
 from lowcal.inputs import Outcomes
-from lowcal.shrinkage import Fitted, are_many, few_terms, group_terms, line_terms, logit_hessian, logit_terms
+from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_terms, logit_hessian, logit_terms
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
@@ -115,6 +115,11 @@ class Side:
         """These rows as a step sees them."""
         return Fitted(self.outcomes.p, self.outcomes.y, self.outcomes.weight)
 
+    @cached_property
+    def line(self) -> Curve | None:
+        """The line of everyone: Platt scaling, or a temperature for several classes; None if it is noise."""
+        return fit_line_of(self.fitted, self.seed, self.outcomes.p.shape[1] == 1)
+
     def fitted_after(self, before: Corrected) -> Fitted:
         """Return these rows as a step sees them after what came before."""
         return replace(self.fitted, p=before.p)
@@ -124,12 +129,10 @@ class Side:
         """The seed of a step."""
         return self.shared.seed, 0
 
-    def corrected(
-        self, learner: WeakLearner, terms: tuple[Term, ...] | None, before: Corrected | None = None
-    ) -> Corrected:
+    def corrected(self, learner: WeakLearner, step: Step | None, before: Corrected | None = None) -> Corrected:
         """Return one step in log odds, or none, after what came before."""
         first = before or Corrected((), self.outcomes.p, learner.rows)
-        return first if terms is None else replace(first, updates=(*first.updates, Update(terms, "mirror")))
+        return first if step is None else replace(first, steps=(*first.steps, step))
 
     def groups(self) -> WeakLearner:
         """Return the groups of all columns on these rows."""
@@ -153,11 +156,15 @@ class Side:
         return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
 
 
+#: A correction of everyone, or an update of groups: takes predictions and rows.
+Step: TypeAlias = Curve | Update
+
+
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """Updates that were fitted to some rows, with the predictions before them."""
+    """Steps that were fitted to some rows, with the predictions before them."""
 
-    updates: tuple[Update, ...]
+    steps: tuple[Step, ...]
     start: FloatArray
     rows: Rows
 
@@ -168,27 +175,33 @@ class Corrected:
 
     def on(self, p: FloatArray, rows: Rows) -> FloatArray:
         """Return the predictions on other rows."""
-        for update in self.updates:
-            p = update(p, rows)
+        for step in self.steps:
+            p = step(p, rows)
         return p
+
+    def updates(self, learner: WeakLearner) -> tuple[Update, ...]:
+        """Return the steps as updates that read a learner's rows."""
+        everyone = learner.member(learner.names.index(EVERYONE))
+        return tuple(
+            Update((step.term(everyone),), "mirror") if isinstance(step, Curve) else step for step in self.steps
+        )
 
 
 def line(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a line of the log odds for everyone: Platt scaling, or a temperature for several classes."""
-    return side.corrected(learner, line_terms(learner, side.fitted, side.seed, side.outcomes.p.shape[1] == 1))
+    return side.corrected(learner, side.line)
 
 
 def beta(side: Side, learner: WeakLearner) -> Corrected:
     """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk."""
-    weights = Monomial(), LogOdds(), LogRest()
-    return side.corrected(learner, few_terms(learner, weights, side.fitted, side.seed))
+    return side.corrected(learner, fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.seed))
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shifts and multiples of every log p_b to every label, after a temperature: matrix scaling, shrunk."""
     before, d = line(side, learner), side.outcomes.p.shape[1]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return side.corrected(learner, few_terms(learner, weights, side.fitted_after(before), side.seed), before)
+    return side.corrected(learner, fit_curve(weights, side.fitted_after(before), side.seed), before)
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -199,7 +212,7 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
     o, rows = side.outcomes, side.fitted.n
     d = o.p.shape[1]
     weights: list[Weight] = [Monomial()]
-    theta = np.zeros((1, 1 + d, d))
+    theta = np.zeros((1 + d, d))
     for a in range(d):
         centre, mean, mass = _blocks(o.p[:, a], o.y[:, a], o.weight)
         target = np.maximum.accumulate((rows * mass * mean + centre) / (rows * mass + 1.0))
@@ -208,9 +221,8 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
         height = move[:, 0] - (move[:, 1] if d == 1 else 0.0)
         span = float(np.ptp(height))
         weights.append(Knots(a, centre, (height - height.min()) / (span or 1.0)))
-        theta[0, [0, 1 + a], a] = height.min(), span
-    everyone = learner.member(learner.names.index(EVERYONE))
-    return side.corrected(learner, (Term(everyone, tuple(weights), theta),))
+        theta[[0, 1 + a], a] = height.min(), span
+    return side.corrected(learner, Curve(tuple(weights), theta))
 
 
 def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -226,11 +238,12 @@ def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArra
 def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
-        terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian)
-        return side.corrected(learner, terms)
+        start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
+        terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian, start)
+        return side.corrected(learner, None if terms is None else Update(terms, "mirror"))
     before = line(side, learner)
     terms = group_terms(learner.families, (Monomial(),), learner, side.fitted_after(before), side.seed)
-    return side.corrected(learner, terms, before)
+    return side.corrected(learner, None if terms is None else Update(terms, "mirror"), before)
 
 
 class Boosting:
@@ -296,17 +309,17 @@ def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
     """Fit a candidate to rows; return its updates and the encoder that they need."""
     if name == UNCHANGED or name in GLOBAL:
         nobody = whole.shared.groups_of([])
-        return GLOBAL[name](whole, nobody).updates if name in GLOBAL else (), nobody.encoder
+        return GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else (), nobody.encoder
     if name == GROUPS:
         learner = whole.groups()
-        return groups(whole, learner).updates, learner.encoder
+        return groups(whole, learner).updates(learner), learner.encoder
     bins = whole.bins()
     if name == TREES:
         before = line(whole, bins)
-        return (*before.updates, _boosted(whole, bins, before.p, n_trees)), bins.encoder
+        return (*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder
     learner = whole.groups()
     before = groups(whole, learner)
-    updates = [_in_part(0, update) for update in before.updates]
+    updates = [_in_part(0, update) for update in before.updates(learner)]
     updates.append(_in_part(1, _boosted(whole, bins, before.p, n_trees)))
     return tuple(updates), UnionEncoder((learner.encoder, bins.encoder))
 

@@ -38,15 +38,16 @@ from lowcal.inputs import Outcomes, check_fit, check_whole, read_outcomes
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
-from lowcal.simplex import FloatArray, auc, brier, brier_losses, log_loss, log_losses, mirror
+from lowcal.simplex import FloatArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
+from lowcal.subpopulations.growing import Forest
 from lowcal.updates import Predictor, read_features
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of the best.
+#: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
@@ -160,16 +161,23 @@ class Fold:
         self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
     def boost(self, name: str, start: str) -> Iterator[FloatArray]:
-        """Grow trees on what a simpler candidate leaves, and yield the predictions on the fold after each round."""
-        boosting, moved = Boosting(self.fitted, self.bins, self.before[start].p), np.zeros(self.p[start].shape)
+        """Grow trees on what a simpler candidate leaves; yield the predictions on the fold after each of some rounds.
+
+        Of shape (rounds, rows, d).
+        """
+        boosting, at = Boosting(self.fitted, self.bins, self.before[start].p), scores(self.p[start])
         self.seconds[name] = self.seconds[start]
         while True:
             with self._timed(name):
                 rounds = boosting.grow(AT_A_TIME)
-            for forests in rounds:
-                for t in range(len(forests[0].feature)):
-                    moved += np.concatenate([forest.value[t][forest.leaf(self.rows, t)] for forest in forests], axis=1)
-                    yield mirror(self.p[start], moved)
+            path = at + np.cumsum(np.concatenate([self._moves(forests) for forests in rounds]), axis=0)
+            at = path[-1]
+            yield from_scores(path.reshape(-1, path.shape[-1])).reshape(path.shape)
+
+    def _moves(self, forests: Sequence[Forest]) -> FloatArray:
+        """Return what every tree of a forest for each label adds to the scores on the fold, (trees, rows, d)."""
+        trees = range(len(forests[0].feature))
+        return np.stack([[f.value[t][f.leaf(self.rows, t), 0] for t in trees] for f in forests], axis=-1)
 
 
 def _judge(
@@ -177,21 +185,25 @@ def _judge(
 ) -> tuple[list[Judged], FloatArray]:
     """Return all candidates on the judged folds, and the weights of these rows; too few rows can judge none."""
     if not are_enough(outcomes.weight):
-        judge = Judge(Side(shared, outcomes, np.arange(len(outcomes.p))), protected)
-        return [judge(UNCHANGED, [outcomes.p], 0.0)], outcomes.weight
+        judge = Judge(Side(shared, outcomes, np.arange(len(outcomes.p))), protected, [len(outcomes.p)])
+        return [judge(UNCHANGED, outcomes.p, 0.0)], outcomes.weight
     dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
     for fitted, held in dealt:
         folds.append(Fold(Side.of(shared, outcomes, fitted), Side.of(shared, outcomes, held)))
         passes.add(1)
-    judge = Judge(Side.of(shared, outcomes, np.concatenate([held for _, held in dealt])), protected)
+    judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
+    judge = Judge(judged, protected, [len(held) for _, held in dealt])
     return _judge_folds(folds, judge, passes), judge.outcomes.weight
 
 
 def _judge_folds(folds: Sequence[Fold], judge: Judge, passes: Passes) -> list[Judged]:
     """Return all candidates on all folds; trees on top of groups only where groups are better than trees."""
-    found = {name: judge(name, [fold.p[name] for fold in folds], _seconds(folds, name)) for name in folds[0].p}
+    found = {
+        name: judge(name, np.concatenate([fold.p[name] for fold in folds]), _seconds(folds, name))
+        for name in folds[0].p
+    }
     found[TREES] = _boosted(folds, judge, passes, TREES, LINE)
     weight = judge.outcomes.weight
     if dot(weight, found[GROUPS].log_losses) < dot(weight, found[TREES].log_losses):
@@ -202,16 +214,17 @@ def _judge_folds(folds: Sequence[Fold], judge: Judge, passes: Passes) -> list[Ju
 def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, start: str) -> Judged:
     """Return the best number of rounds of trees, on top of a simpler candidate, by the loss of all folds together."""
     passes.start(f"boosting {name}", MOST_TREES, " rounds")
-    best, n_best, n = [fold.p[start] for fold in folds], 0, 0
-    least = judge.mean_loss(best)
+    best, n_best, n = np.concatenate([fold.p[start] for fold in folds]), 0, 0
+    (least,) = judge.mean_losses(best[None])
     rounds = zip(*(fold.boost(name, start) for fold in folds), strict=True)
     while n < min(MOST_TREES, 1.25 * n_best + PATIENCE):
-        each = next(rounds)
-        n += 1
-        passes.add(1)
-        loss = judge.mean_loss(each)
-        if loss < least:
-            least, best, n_best = loss, list(each), n
+        paths = np.concatenate(next(rounds), axis=1)
+        losses = judge.mean_losses(paths)
+        lowest = int(losses.argmin())
+        if losses[lowest] < least:
+            least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
+        n += len(paths)
+        passes.add(len(paths))
     return replace(judge(name, best, _seconds(folds, name)), n_trees=n_best)
 
 
@@ -221,22 +234,23 @@ def _seconds(folds: Sequence[Fold], name: str) -> float:
 
 
 class Judge:
-    """The judged rows: what held-out predictions are worth."""
+    """The judged rows, fold after fold: what held-out predictions are worth."""
 
-    def __init__(self, side: Side, protected: WeakLearner) -> None:
+    def __init__(self, side: Side, protected: WeakLearner, sizes: Sequence[int]) -> None:
         self.outcomes, self.design = side.outcomes, protected.design(side.group_rows(protected))
+        self.stops = np.cumsum(sizes)[:-1]
 
-    def mean_loss(self, p: Sequence[FloatArray]) -> float:
-        """Return the mean log loss of predictions, fold by fold."""
-        return log_loss(np.concatenate(p), self.outcomes.y, self.outcomes.weight)
+    def mean_losses(self, paths: FloatArray) -> FloatArray:
+        """Return the mean log losses of predictions, shape (rounds, rows, d)."""
+        o = self.outcomes
+        return np.array([dot(o.weight, log_losses(p, o.y)) for p in paths])
 
-    def __call__(self, name: str, each: Sequence[FloatArray], seconds: float) -> Judged:
-        """Return a candidate's figures from its predictions, fold by fold."""
-        o, p = self.outcomes, np.concatenate(each)
-        stops = np.cumsum([len(one) for one in each])[:-1]
-        parts = zip(each, np.split(o.y, stops), np.split(o.weight, stops), strict=True)
+    def __call__(self, name: str, p: FloatArray, seconds: float) -> Judged:
+        """Return a candidate's figures from its predictions."""
+        o = self.outcomes
         rho = o.weight[:, None] * (o.y - p)
         violation = LowDegree(2).suprema(p, rho, self.design).value.max()
+        parts = zip(*(np.split(each, self.stops) for each in (p, o.y, o.weight)), strict=True)
         order = float(np.mean([auc(*part) for part in parts]))
         return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, float(violation), seconds)
 

@@ -163,9 +163,9 @@ def pools_of(design: Design) -> IntArray:
     for column in columns_of(design):
         m = column.shape[1]
         if isinstance(column, Codes) and isinstance(column.decode[0], Table):
-            starts = column.decode[0].starts_of_runs
-            pools.append(last + np.cumsum(np.isin(np.arange(m), starts)))
-            last += len(starts)
+            runs = column.decode[0].runs
+            pools.append(last + runs)
+            last = pools[-1][-1]
         else:
             pools.append(np.zeros(m, dtype=np.intp))
     return np.concatenate(pools).astype(np.intp)
@@ -250,15 +250,32 @@ def features_of(design: Design, weights: tuple[Weight, ...], p: FloatArray) -> F
 # --- steps ----------------------------------------------------------------------------------------------------
 
 
-def line_terms(
-    learner: WeakLearner, rows: Fitted, seed: Sequence[int], has_shifts: bool = True
-) -> tuple[Term, ...] | None:
-    """Return one slope of the scores and a shift for each label, for everyone; None if nobody is everyone.
+class Curve(NamedTuple):
+    """A correction of everyone that reads the prediction alone: weights, and coefficients of shape (weights, d)."""
+
+    weights: tuple[Weight, ...]
+    theta: FloatArray
+
+    def __call__(self, p: FloatArray, rows: object = None) -> FloatArray:
+        """Return the predictions moved in log space."""
+        return mirror(p, product(np.asarray(evaluate(self.weights, p)), self.theta))
+
+    def term(self, everyone: Family) -> Term:
+        """Return the same as a term of an update."""
+        return Term(everyone, self.weights, self.theta[None])
+
+
+def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple[Term, ...] | None:
+    """Return the line of everyone; None if it is noise, or nobody is everyone."""
+    line = fit_line_of(rows, seed) if EVERYONE in learner.names else None
+    return None if line is None else (line.term(learner.member(learner.names.index(EVERYONE))),)
+
+
+def fit_line_of(rows: Fitted, seed: Sequence[int], has_shifts: bool = True) -> Curve | None:
+    """Return one slope of the scores and a shift for each label; None if it is noise.
 
     The shifts of several labels are shrunk as a pool, or left out; the whole by James and Stein's factor.
     """
-    if EVERYONE not in learner.names:
-        return None
     few, d, n = rows.some(seed), rows.p.shape[1], rows.n
     precision = 0.0 if has_shifts else np.inf
     if d > 1 and has_shifts:
@@ -266,27 +283,20 @@ def line_terms(
         precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return _james_stein(learner, weights, np.vstack([shifts, slope * np.eye(d)]), few, n, 2.0 if d == 1 else 1.0)
+    return _james_stein(Curve(weights, np.vstack([shifts, slope * np.eye(d)])), few, n, 2.0 if d == 1 else 1.0)
 
 
-def few_terms(
-    learner: WeakLearner, weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]
-) -> tuple[Term, ...] | None:
-    """Return coefficients of a few weights, for everyone and each label, of least log loss, shrunk as a line is."""
+def fit_curve(weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]) -> Curve | None:
+    """Return coefficients of a few weights for each label, of least log loss, shrunk as a line is; None if noise."""
     few, d = rows.some(seed), rows.p.shape[1]
     theta = fit_coefficients(scores(few.p), np.asarray(evaluate(weights, few.p)), few.y, few.weight)
-    return _james_stein(learner, weights, theta, few, rows.n, float(len(weights) * max(1, d - 1)))
+    return _james_stein(Curve(weights, theta), few, rows.n, float(len(weights) * max(1, d - 1)))
 
 
-def _james_stein(
-    learner: WeakLearner, weights: tuple[Weight, ...], theta: FloatArray, few: Fitted, n: float, free: float
-) -> tuple[Term, ...] | None:
-    """Return everyone's coefficients times 1 - k / Q, Q being the likelihood-ratio statistic 2 n (fall of the loss)."""
-    moved = mirror(few.p, product(np.asarray(evaluate(weights, few.p)), theta))
-    fall = 2.0 * n * (few.loss - log_loss(moved, few.y, few.weight))
-    if fall <= free:
-        return None
-    return (Term(learner.member(learner.names.index(EVERYONE)), weights, (1.0 - free / fall) * theta[None]),)
+def _james_stein(curve: Curve, few: Fitted, n: float, free: float) -> Curve | None:
+    """Return the coefficients times 1 - k / Q, Q being the likelihood-ratio statistic 2 n (fall of the log loss)."""
+    fall = 2.0 * n * (few.loss - log_loss(curve(few.p), few.y, few.weight))
+    return None if fall <= free else curve._replace(theta=(1.0 - free / fall) * curve.theta)
 
 
 def group_terms(
@@ -321,12 +331,13 @@ def logit_terms(
     rows: Fitted,
     seed: Sequence[int],
     hessian: FloatArray | None = None,
+    line: FloatArray | None = None,
 ) -> tuple[Term, ...] | None:
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
     The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
     regression leaves that is more than noise loosens its prior, and it goes on from where it is. Where the `hessian` of
-    about these rows is known, it will do.
+    about these rows is known, it will do; the `line` of everyone, (shift, slope), is where it starts.
     """
     design, n = _design(families, learner), rows.n
     if design.shape[1] > MOST_DENSE:
@@ -337,8 +348,11 @@ def logit_terms(
     if not rows.weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(rows.weight))
     few = _some_rows(regression, seed)
-    theta = _start(regression, [name for family in families for name in family.names])
-    spread = np.where(theta.any(axis=1, keepdims=True), np.full((m, 2), FREE), 0.0)
+    theta, spread = np.zeros((m, 2)), np.zeros((m, 2))
+    names = [name for family in families for name in family.names]
+    if EVERYONE in names:
+        everyone = names.index(EVERYONE)
+        theta[everyone], spread[everyone] = _line_of_few(regression) if line is None else line, FREE
     g, h = regression.evidence(theta)
     for _ in range(LOOSENED):
         found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
@@ -381,15 +395,12 @@ def _design(families: Sequence[Family], learner: WeakLearner) -> Design:
     return stack(Stacked(tuple(family.design(learner.rows) for family in families)).joined())
 
 
-def _start(regression: Regression, names: Sequence[str]) -> FloatArray:
-    """Return coefficients that begin with the line of everyone, from few rows."""
-    theta = np.zeros((len(names), 2))
-    if EVERYONE in names:
-        few = slice(None, None, -(-len(regression.z) // START_ROWS))
-        weight = regression.weight[few]
-        slope, shift = fit_line(sigmoid(regression.z[few, None]), regression.y[few, None], weight / weight.sum())
-        theta[names.index(EVERYONE)] = shift[0], slope
-    return theta
+def _line_of_few(regression: Regression) -> FloatArray:
+    """Return the shift and the slope of the line of everyone, from few rows."""
+    few = slice(None, None, -(-len(regression.z) // START_ROWS))
+    weight = regression.weight[few]
+    slope, shift = fit_line(sigmoid(regression.z[few, None]), regression.y[few, None], weight / weight.sum())
+    return np.array([shift[0], slope])
 
 
 def witness_terms(

@@ -198,17 +198,17 @@ class Table:
         return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
 
     @cached_property
-    def starts_of_runs(self) -> list[int]:
-        """Where the runs of disjoint groups begin: at the first group that shares a code with the run before."""
+    def runs(self) -> IntArray:
+        """The number of every group's run, from 1: a group that shares a code with the run before begins a new one."""
         matrix = self.matrix.tocsc()
-        starts, taken = [0], np.zeros(matrix.shape[0], dtype=bool)
+        runs, taken = np.ones(matrix.shape[1], dtype=np.intp), np.zeros(matrix.shape[0], dtype=bool)
         for j in range(matrix.shape[1]):
             inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
             if taken[inside].any():
-                starts.append(j)
+                runs[j:] += 1
                 taken[:] = False
             taken[inside] = True
-        return starts
+        return runs
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as its entries: levels, groups and values."""
