@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
 GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
-#: Those of a few coefficients, whose likelihood alone tells them from chance.
-PARAMETRIC = LINE, BETA, MATRIX
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
-DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
+DEPTH, SHRINKAGE, MOST_TREES = 3, 0.2, 300
 #: Numbers are cut into at most this many bins.
 MOST_BINS = 32
 #: A leaf holds at least this many rows, or this share of few.
@@ -193,8 +191,16 @@ def line(side: Side, learner: WeakLearner) -> Corrected:
 
 
 def beta(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk."""
-    return side.corrected(learner, fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.seed))
+    """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk.
+
+    Where the curve falls anywhere, the line stands in: at scores that few rows have, such a curve goes far astray.
+    """
+    curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.seed)
+    if curve is not None:
+        _, slope, bend = curve.theta[:, 0]  # the log odds are (1 + slope) log p - (1 + slope - bend) log(1 - p) + shift
+        if min(1.0 + slope, 1.0 + slope - bend) < 0.0:
+            curve = side.line
+    return side.corrected(learner, curve)
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:

@@ -20,7 +20,6 @@ from lowcal.candidates import (
     GROUPS,
     LINE,
     MOST_TREES,
-    PARAMETRIC,
     TREES,
     UNCHANGED,
     Boosting,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 #: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
-JUDGED = 12_000
+JUDGED = 6_000
 
 
 def recalibrate(
@@ -70,8 +69,8 @@ def recalibrate(
     No notion, no alpha: cross-validation chooses among the model as it is, a line of its log odds (a temperature for
     several classes), beta calibration (matrix scaling), isotonic regression, the groups of all columns, boosted trees
     that read the score as a column, and trees on top of groups. The choice is the simplest candidate whose held-out log
-    loss is within one standard error of the best; it must beat the untouched model by 2 standard errors, or, where it
-    is a few coefficients, make held-out rows e^2 times as likely, and keep its AUC to .002.
+    loss is within one standard error of the best; it must beat the untouched model by 2 standard errors (a line may
+    instead make held-out rows e^2 times as likely for each of its coefficients), and keep its AUC to .002.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ def recalibrate(
     X : the columns to find errors with: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; None: p alone.
     sample_weight : weights of the rows, not negative.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many.
+    cv : the number of folds; above 6,000 rows as many of them are judged as hold that many.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
@@ -270,16 +269,17 @@ def _choose(found: Sequence[Judged], weight: FloatArray, *, is_protected: bool) 
 def _does_no_harm(one: Judged, untouched: Judged, weight: FloatArray, is_protected: bool) -> bool:
     mean, error = mean_change(untouched.log_losses, one.log_losses, weight)
     is_fair = not is_protected or one.violation <= untouched.violation
-    is_better = mean < -CAUTION * error or (one.name in PARAMETRIC and _is_likely(mean, weight))
+    is_better = mean < -CAUTION * error or (one.name == LINE and _is_likely(one, mean, weight))
     return is_fair and is_better and one.auc >= untouched.auc - ORDER
 
 
-def _is_likely(mean: float, weight: FloatArray) -> bool:
-    """Whether held-out rows are more likely by as much as a normal deviate of the same caution would make them.
+def _is_likely(line: Judged, mean: float, weight: FloatArray) -> bool:
+    """Whether held-out rows are as much likelier as a normal deviate of the same caution for each coefficient is.
 
-    A few sure mistakes make the mean change of the loss uncertain, but not the likelihood of a few coefficients.
+    A few sure mistakes make the mean change of the loss uncertain, but not the likelihood of a line.
     """
-    return -2.0 * mean > CAUTION**2 * dot(weight, weight)
+    coefficients = 2.0 if line.p.shape[1] == 1 else 1.0
+    return -2.0 * mean > CAUTION**2 * coefficients * dot(weight, weight)
 
 
 def _result(
