@@ -150,7 +150,8 @@ class Side:
                 for k, level in enumerate(levels)
             ]
         for k, (before, after) in enumerate(zip(levels, order, strict=True)):
-            codes[:, k] = recoded(before, after, codes[:, k])
+            if after is not before:
+                codes[:, k] = recoded(before, after, codes[:, k])
         return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
 
 

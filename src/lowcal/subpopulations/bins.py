@@ -121,8 +121,6 @@ def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
     >>> recoded(before, after, np.array([1, 2, 3], dtype=np.uint8))
     array([1, 3, 2], dtype=uint8)
     """
-    if after is before:
-        return codes
     place = {category: FIRST + k for k, category in enumerate(after.categories or ())}
     new = [UNSEEN, MISSING, *(place[category] for category in before.categories or ())]
     return np.asarray(np.array(new, dtype=codes.dtype)[codes])

@@ -199,7 +199,7 @@ def _learn_numbers(column: Column, n_bins: int, seen: FloatArray) -> Levels:
         return _learn_exact(column, n_bins, seen)
     values = column.numbers
     counted = _counted(values, seen)
-    if counted is None and _are_many(values, seen, n_bins):
+    if counted is None and len(values) > SAMPLE and _are_many(values, seen, n_bins):
         return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
     distinct, mass = _sorted_values(values, seen) if counted is None else counted
     if len(distinct) <= n_bins:
