@@ -293,3 +293,86 @@ def test_a_fit_does_not_depend_on_how_p_is_stored() -> None:
         for p in (data.p, np.asfortranarray(data.p))
     )
     assert by_rows.tobytes() == by_columns.tobytes()
+
+
+# --- names of columns --------------------------------------------------------------------------------------------
+
+
+def people(seed: int = 0) -> dict[str, np.ndarray]:
+    """Return columns with labels, probabilities and weights among them."""
+    data = lowcal.datasets.make_miscalibrated(2000, random_state=seed)
+    weight = np.random.default_rng(seed).integers(1, 4, 2000)
+    return {**data.X, "y": data.y, "p": data.p, "weight": weight, "answer": np.array(["no", "yes"])[data.y]}
+
+
+FRAMES = {"dict": dict, "pandas": pd.DataFrame, "polars": pl.DataFrame, "arrow": pa.table, "lazy": pl.LazyFrame}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_names_of_columns_are_the_columns(kind):
+    columns = people()
+    features = {name: column for name, column in columns.items() if name[0] in "gx"}
+    wanted = lowcal.multicalibrate(columns["y"], columns["p"], features, sample_weight=columns["weight"], alpha=0.01)
+    frame = FRAMES[kind]({name: column for name, column in columns.items() if name != "answer"})
+    fit = lowcal.multicalibrate("y", "p", frame, sample_weight="weight", alpha=0.01)
+    assert fit.predictor.to_dict() == wanted.predictor.to_dict()
+    np.testing.assert_array_equal(
+        np.asarray(fit.predictor("p", frame)), wanted.predictor(columns["p"], features), strict=True
+    )
+    report, same = (
+        lowcal.audit(*given, random_state=0, sample_weight=weight)
+        for given, weight in ((("y", "p", frame), "weight"), ((columns["y"], columns["p"], features), columns["weight"]))
+    )
+    assert report.to_dict() == same.to_dict()
+    assert lowcal.measure("y", "p", frame, sample_weight="weight").largest == report.violation
+
+
+def test_a_column_comes_back_as_the_kind_of_the_frame():
+    columns = people()
+    frame = pd.DataFrame(columns, index=np.arange(2000) * 2)
+    predictor = lowcal.recalibrate("y", "p", frame.drop(columns=["answer", "weight"])).predictor
+    calibrated = predictor("p", frame)
+    pd.testing.assert_index_equal(calibrated.index, frame.index)
+    assert calibrated.name == "p"
+    assert predictor("p", pl.DataFrame(columns)).name == "p"
+    assert isinstance(predictor("p", pa.table(columns)), pa.ChunkedArray)
+
+
+def test_labels_by_name_keep_their_values():
+    columns = people()
+    frame = pd.DataFrame(columns)[["answer", "p", "g0"]]
+    assert lowcal.multicalibrate("answer", "p", frame).predictor.layout.classes == ("no", "yes")
+    assert lowcal.multicalibrate("y", "p", pd.DataFrame(columns)[["y", "p", "g0"]]).predictor.layout.classes == (0, 1)
+
+
+def test_several_classes_by_name():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 600)
+    y = (rng.random((600, 1)) > np.cumsum(p, axis=1)).sum(axis=1)
+    frame = pd.DataFrame({"a": rng.integers(0, 3, 600), "y": y, **{f"p{k}": p[:, k] for k in range(3)}})
+    names = ["p0", "p1", "p2"]
+    fit = lowcal.multicalibrate("y", names, frame, guard=False, alpha=0.001)
+    wanted = lowcal.multicalibrate(y, p, frame[["a"]], guard=False, alpha=0.001)
+    assert fit.predictor.to_dict() == wanted.predictor.to_dict()
+    np.testing.assert_array_equal(fit.predictor(names, frame), wanted.predictor(p, frame[["a"]]))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("why", "p", pd.DataFrame(people())), "no column 'why'"),
+        (("y", "p_", pd.DataFrame(people())), "Did you mean 'p'"),
+        (("y", P, None), "y names the column 'y', but X is None"),
+        (("y", "p", np.eye(2)), "X has no column 'y'"),
+    ],
+)
+def test_names_that_are_no_columns_are_refused(given, words):
+    with pytest.raises(InvalidInput, match=words):
+        lowcal.audit(*given)
+
+
+def test_rows_on_a_cluster_are_not_collected():
+    dask = pytest.importorskip("dask.dataframe")
+    frame = dask.from_pandas(pd.DataFrame(people()), npartitions=2)
+    with pytest.raises(InvalidInput, match="rows lie on a cluster"):
+        lowcal.audit("y", "p", frame)

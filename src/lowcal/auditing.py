@@ -34,7 +34,7 @@ from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_n
 from lowcal.fitting import choose_subpopulations, read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
-from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_outcomes
+from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_rows
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
 from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.report.source import By
@@ -45,7 +45,6 @@ from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
 from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
-from lowcal.updates import read_features
 from lowcal.weights import Monomial
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ def measure(
     ('x1=0', 1.0)
     """
     chosen_notion = parse_notion(notion)
-    outcomes = read_outcomes(y, p, sample_weight, classes)
-    table = read_features(X, len(outcomes.p))
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
     with few_sums():
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
     problem = Problem(outcomes.y, outcomes.weight, chosen_notion, learner, alpha=np.inf)
@@ -221,8 +219,7 @@ def audit(
     tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
     _check_options(confidence, method, null_draws)
     parsed = parse_notion(notion)
-    outcomes = read_outcomes(y, p, sample_weight, classes)
-    table = read_features(X, len(outcomes.p))
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
     chosen = choose_subpopulations(subpopulations, X, table)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)

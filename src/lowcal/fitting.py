@@ -13,7 +13,7 @@ import numpy as np
 from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.frames import Table as Frame
 from lowcal.guard import SHARE, is_harmless, make_guard, subset
-from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_outcomes
+from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_rows
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.provenance import remember, sketch_rows
@@ -24,7 +24,6 @@ from lowcal.stopping import Monitor, noise_floor
 from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
-from lowcal.updates import read_features
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -65,8 +64,8 @@ def multicalibrate(
 
     Parameters
     ----------
-    y : labels (n,), or numbers in [0, 1] for bounded outcomes.
-    p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
+    y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
+    p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
     subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
         its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
@@ -82,7 +81,7 @@ def multicalibrate(
         themselves say (empirical Bayes), from everyone to single conditions to their conjunctions.
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
-    sample_weight : weights of the rows, not negative.
+    sample_weight : weights of the rows, not negative; or the name of a column.
     guard : keep an update only if it lowers the loss on rows it was not fitted to, and keeps their order: the fit is
         repeated on four fifths of the rows, five times (fewer where rows are many, not at all where constraints are few
         for the rows). A number is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does
@@ -112,9 +111,8 @@ def multicalibrate(
     if solver == "first" and per_person is not None:
         raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
     notion = parse_notion(notion)
-    outcomes = read_outcomes(y, p, sample_weight, classes)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
     check_fit(outcomes)
-    table = read_features(X, len(outcomes.p))
     rng = read_random_state(random_state)
     chosen = choose_subpopulations(subpopulations, X, table)
     if isinstance(chosen, Private):

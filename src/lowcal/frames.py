@@ -403,6 +403,33 @@ class Table:
 
         return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named, keep=self._keep)
 
+    def without(self, names: Sequence[str]) -> Table:
+        """Give the other columns.
+
+        >>> Table.of({"age": [31], "y": [1]}).without(["y"])
+        Table(1 rows: 'age')
+        """
+        kept = [j for j, name in enumerate(self.names) if name not in names]
+        return Table(
+            [self.names[j] for j in kept],
+            self.n_rows,
+            lambda position: self.column(self.names[kept[position]]),
+            is_named=self.is_named,
+            keep=self._keep,
+        )
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Give one column as an array: numbers, or objects with None for missing.
+
+        >>> Table.of({"y": ["no", "yes", "no"]}).array("y")
+        array(['no', 'yes', 'no'], dtype=object)
+        """
+        column = self.column(name)
+        if column.is_numeric:
+            return column.numbers
+        values, codes = column.distinct()
+        return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
+
     def name_of(self, name: str | int) -> str:
         """Give the name of a column that is named, or told by its position; nothing is converted."""
         return self.names[self._find(name)]
@@ -543,8 +570,30 @@ def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
         frame = nw.from_native(X, allow_series=True)
     except TypeError as error:
         raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+    if frame.implementation.is_dask() or frame.implementation.is_spark_like():
+        raise InvalidInput(
+            f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for Dask "
+            "or X.toPandas() for Spark, and give those."
+        )
     # once: a second run of the query may bring the rows in another order
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+
+
+def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
+    """Give values as a column of the kind that a data frame X has; as they are for other forms of X.
+
+    >>> column_like({"p": [0.5]}, "p", np.array([0.25]))
+    array([0.25])
+    """
+    import narwhals.stable.v2 as nw
+
+    if isinstance(X, Table | Mapping) or nw.from_native(X, pass_through=True) is X:
+        return values
+    frame: Any = nw.from_native(X)
+    column = nw.new_series(name, values, backend=frame.implementation).to_native()
+    if frame.implementation.is_pandas_like():
+        column.index = X.index
+    return column
 
 
 def _numbered(n_columns: int) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, sentence
+from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -67,6 +68,51 @@ class Outcomes:
     def residual(self) -> FloatArray:
         """Return y - p."""
         return self.y - self.p
+
+
+def read_rows(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+) -> tuple[Outcomes, Frame]:
+    """Check y, p, the weights and X together; all but X may be names of columns of X, which are then no features.
+
+    >>> outcomes, table = read_rows("y", "p", {"y": [0, 1], "p": [0.2, 0.9], "age": [31, 54]})
+    >>> outcomes.p.ravel(), table
+    (array([0.2, 0.9]), Table(2 rows: 'age'))
+    """
+    given: dict[str, Any] = {"y": y, "p": p, "sample_weight": sample_weight}
+    names = {role: name for role, name in given.items() if isinstance(name, str) or (role == "p" and are_names(name))}
+    if names:
+        if X is None:
+            role, name = next(iter(names.items()))
+            raise InvalidInput(f"{role} names the column {name!r}, but X is None; give the table that holds it as X.")
+        table = Frame.of(X)
+        given |= {role: take_named(table, name) for role, name in names.items()}
+        X = table.without([each for name in names.values() for each in ([name] if isinstance(name, str) else name)])
+    outcomes = read_outcomes(given["y"], given["p"], given["sample_weight"], classes)
+    return outcomes, read_features(X, len(outcomes.p))
+
+
+def are_names(p: object) -> bool:
+    """Whether probabilities are given as the name of a column, or as a list of names, one for each class."""
+    return isinstance(p, str) or (isinstance(p, list | tuple) and len(p) > 0 and all(isinstance(n, str) for n in p))
+
+
+def take_named(table: Frame, name: Any) -> NDArray[Any]:
+    """Return a column by its name, or several side by side."""
+    return table.array(name) if isinstance(name, str) else np.column_stack([table.array(each) for each in name])
+
+
+def read_features(X: object, n_rows: int) -> Frame:
+    """Return X as a table of n_rows rows; None is a table without columns."""
+    if X is None:
+        return Frame.of({}) if n_rows == 0 else Frame.of(np.zeros((n_rows, 0)))
+    table = Frame.of(X)
+    check_length("X", table.n_rows, n_rows)
+    return table
 
 
 def read_outcomes(

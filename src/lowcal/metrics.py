@@ -20,13 +20,12 @@ from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
 from lowcal.fitting import choose_subpopulations
-from lowcal.inputs import Outcomes, read_outcomes
+from lowcal.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
-from lowcal.updates import read_features
 from lowcal.weights import CellIds, occupied_cells
 
 if TYPE_CHECKING:
@@ -343,8 +342,7 @@ class _Sample:
         sample_weight: ArrayLike | None,
         classes: Sequence[Any] | None,
     ) -> _Sample:
-        outcomes = read_outcomes(y, p, sample_weight, classes)
-        table = read_features(X, len(outcomes.p))
+        outcomes, table = read_rows(y, p, X, sample_weight, classes)
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
         problem = Problem(outcomes.y, outcomes.weight, LowDegree(2), learner, alpha=np.inf)
         explore(problem, outcomes.p)

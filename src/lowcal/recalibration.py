@@ -33,7 +33,7 @@ from lowcal.engines.products import dot
 from lowcal.errors import InvalidInput
 from lowcal.fitting import read_random_state, remember_rows
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
-from lowcal.inputs import Outcomes, check_fit, check_whole, read_outcomes
+from lowcal.inputs import Outcomes, check_fit, check_whole, read_rows
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
@@ -41,7 +41,7 @@ from lowcal.simplex import FloatArray, auc, brier, brier_losses, from_scores, lo
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.subpopulations.growing import Forest
-from lowcal.updates import Predictor, read_features
+from lowcal.updates import Predictor
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -74,10 +74,10 @@ def recalibrate(
 
     Parameters
     ----------
-    y : labels (n,), or numbers in [0, 1] for bounded outcomes.
-    p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes.
+    y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
+    p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
     X : the columns to find errors with: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; None: p alone.
-    sample_weight : weights of the rows, not negative.
+    sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
     cv : the number of folds; above 6,000 rows as many of them are judged as hold that many.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
@@ -98,9 +98,8 @@ def recalibrate(
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     check_whole("cv", cv, 2)
-    outcomes = read_outcomes(y, p, sample_weight, classes)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
     check_fit(outcomes)
-    table = read_features(X, len(outcomes.p))
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
     shared = Shared(table, outcomes.weight, outcomes.p, seed)
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))

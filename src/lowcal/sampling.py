@@ -30,7 +30,7 @@ from lowcal.complexity import (
 from lowcal.errors import InvalidInput
 from lowcal.fitting import choose_subpopulations
 from lowcal.frames import Table as Frame
-from lowcal.inputs import Layout, check_fit, check_whole, read_outcomes
+from lowcal.inputs import Layout, check_fit, check_whole, read_features, read_outcomes
 from lowcal.moments import moments
 from lowcal.notions import Notion
 from lowcal.private import PrivacyGuarantee
@@ -41,7 +41,7 @@ from lowcal.solvers import single_term
 from lowcal.stopping import Status
 from lowcal.subpopulations import Private, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Found, Rows
-from lowcal.updates import Predictor, Update, read_features
+from lowcal.updates import Predictor, Update
 from lowcal.weights import evaluate
 
 if TYPE_CHECKING:

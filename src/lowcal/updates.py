@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.errors import brief
 from lowcal.frames import Table as Frame
-from lowcal.inputs import SUM_TOLERANCE, Layout, read_probabilities
+from lowcal.frames import column_like
+from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_probabilities, take_named
 from lowcal.moments import MomentSums, displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move, scores
@@ -266,8 +267,22 @@ class Predictor:
     #: The names under which the encoder reads the scores of p as columns of X: log odds, or log p of each class.
     scores: tuple[str, ...] = ()
 
-    def __call__(self, p: ArrayLike, X: object = None) -> FloatArray:
-        """Return the mended probabilities, in the shape of p."""
+    @overload
+    def __call__(self, p: str, X: object) -> Any: ...
+
+    @overload
+    def __call__(self, p: ArrayLike, X: object = None) -> FloatArray: ...
+
+    def __call__(self, p: ArrayLike, X: object = None) -> Any:
+        """Return the calibrated probabilities, in the shape of p.
+
+        p may be the name of a column of X: a data frame then gives a column of its own kind. A list of names, one for
+        each class, gives an array.
+        """
+        if are_names(p):
+            table = Frame.of(X)
+            calibrated = self(take_named(table, p), table)
+            return column_like(X, p, calibrated) if isinstance(p, str) else calibrated
         given = read_probabilities(p, self.layout)
         return self.layout.show(self.replay(given, self.rows(given, read_features(X, len(given)))), p)
 
@@ -401,17 +416,6 @@ class Predictor:
             **({"scores": list(self.scores)} if self.scores else {}),
             "updates": [update.to_dict() for update in self.updates],
         }
-
-
-def read_features(X: object, n_rows: int) -> Frame:
-    """Return X as a table of n_rows rows; None is a table without columns."""
-    from lowcal.inputs import check_length
-
-    if X is None:
-        return Frame.of({}) if n_rows == 0 else Frame.of(np.zeros((n_rows, 0)))
-    table = Frame.of(X)
-    check_length("X", table.n_rows, n_rows)
-    return table
 
 
 def read_probability(p: Any, layout: Layout) -> float:
