@@ -321,7 +321,10 @@ def test_names_of_columns_are_the_columns(kind):
     )
     report, same = (
         lowcal.audit(*given, random_state=0, sample_weight=weight)
-        for given, weight in ((("y", "p", frame), "weight"), ((columns["y"], columns["p"], features), columns["weight"]))
+        for given, weight in (
+            (("y", "p", frame), "weight"),
+            ((columns["y"], columns["p"], features), columns["weight"]),
+        )
     )
     assert report.to_dict() == same.to_dict()
     assert lowcal.measure("y", "p", frame, sample_weight="weight").largest == report.violation

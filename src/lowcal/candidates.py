@@ -72,8 +72,8 @@ class Shared:
         return self.groups_of(self.table.names)
 
     @cached_property
-    def hessian(self) -> FloatArray | None:
-        """The Hessian of the groups' regression on all rows, for two classes and not too many groups."""
+    def hessian(self) -> FloatArray:
+        """The Hessian of the groups' regression on all rows, for two classes."""
         return logit_hessian(self.groups.families, self.groups, self.p, self.weight, (self.seed, 0))
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
@@ -246,7 +246,7 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
-        terms = logit_terms(learner.families, learner, side.fitted, side.seed, side.shared.hessian, start)
+        terms = logit_terms(learner.families, learner, side.fitted, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if terms is None else Update(terms, "mirror"))
     before = line(side, learner)
     terms = group_terms(learner.families, (Monomial(),), learner, side.fitted_after(before), side.seed)

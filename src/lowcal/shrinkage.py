@@ -330,14 +330,14 @@ def logit_terms(
     learner: WeakLearner,
     rows: Fitted,
     seed: Sequence[int],
-    hessian: FloatArray | None = None,
+    hessian: Callable[[], FloatArray] | None = None,
     line: FloatArray | None = None,
 ) -> tuple[Term, ...] | None:
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
     The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
-    regression leaves that is more than noise loosens its prior, and it goes on from where it is. Where the `hessian` of
-    about these rows is known, it will do; the `line` of everyone, (shift, slope), is where it starts.
+    regression leaves that is more than noise loosens its prior, and it goes on from where it is. The `hessian` of about
+    these rows, where somebody knows it, will do; the `line` of everyone, (shift, slope), is where it starts.
     """
     design, n = _design(families, learner), rows.n
     if design.shape[1] > MOST_DENSE:
@@ -353,31 +353,29 @@ def logit_terms(
     if EVERYONE in names:
         everyone = names.index(EVERYONE)
         theta[everyone], spread[everyone] = _line_of_few(regression) if line is None else line, FREE
-    g, h = regression.evidence(theta)
+    (g, h), bends = regression.evidence(theta), None
     for _ in range(LOOSENED):
         found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
         if not found.any():
             break
         spread += found
-        penalty = np.divide(1.0 / n, spread, out=SHUT * np.maximum(h, 1e-12), where=spread > 0.0)
-        hessian = few.hessian(theta) if hessian is None else hessian
+        is_open = spread > 0.0
+        penalty = np.divide(1.0 / n, spread, out=np.zeros((m, 2)), where=is_open)
+        if bends is None:
+            bends = few.hessian(theta) if hessian is None else hessian()
         whole = replace(regression, penalty=penalty)
         some = whole if few is regression else replace(few, penalty=penalty)
-        theta = regress(whole, some, hessian, theta, n)
-        g = penalty * theta  # at a minimum the rows pull as hard as the prior does; of curvatures, the first will do
+        theta, left = regress(whole, some, bends, theta, n, is_open)
+        # at a minimum the rows pull an open coefficient as hard as its prior does; of curvatures, the first will do
+        g = np.where(is_open, penalty * theta, left)
     return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
 
 
 def logit_hessian(
     families: Sequence[Family], learner: WeakLearner, p: FloatArray, weight: FloatArray, seed: Sequence[int]
-) -> FloatArray | None:
-    """Return the Hessian of `logit_terms` where nothing is corrected yet, without a look at outcomes.
-
-    None for several classes, and for more members than a dense one is for.
-    """
+) -> FloatArray:
+    """Return the Hessian of `logit_terms` where nothing is corrected yet, without a look at outcomes."""
     design = _design(families, learner)
-    if p.shape[1] > 1 or design.shape[1] > MOST_DENSE:
-        return None
     nothing = np.zeros((design.shape[1], 2))
     regression = Regression(design, log_odds(p[:, 0]), np.zeros(len(p)), weight, nothing)
     return _some_rows(regression, seed).hessian(nothing)

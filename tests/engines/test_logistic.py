@@ -59,10 +59,25 @@ def test_a_few_steps_reach_the_minimum(everyone, size, spread):
         slope, shift = fit_line(sigmoid(r.z)[:, None], r.y[:, None], r.weight)
         start[everyone] = shift[0], slope
     some = r if sample is None else r.rows(sample)
-    found = loss(r, regress(r, some, some.hessian(start), start, n))
+    found = loss(r, regress(r, some, some.hessian(start), start, n)[0])
     worth = 16 * ENOUGH / n
     assert best - 1e-9 <= found <= best + (0.1 if spread < 2 else 1.0) * worth
     assert found < loss(r, np.zeros(16)) - 5 * worth
+
+
+def test_coefficients_that_are_shut_stay_where_they_are():
+    r, n = make(), 400.0
+    is_open = np.zeros((8, 2), dtype=bool)
+    is_open[[0, 2, 5], :] = True
+    theta, _ = regress(r, r, r.hessian(np.zeros((8, 2))), np.zeros((8, 2)), n, is_open)
+    assert not theta[~is_open].any()
+
+    def of_open(t):
+        every = np.zeros((8, 2))
+        every[is_open] = t
+        return loss(r, every)
+
+    assert loss(r, theta) <= minimize(of_open, np.zeros(6), tol=1e-12).fun + 16 * ENOUGH / n
 
 
 def test_rows_keep_the_regression_of_those_rows():
@@ -86,14 +101,14 @@ def test_sure_predictions_that_are_wrong_do_no_harm():
     r = Regression(Matrix(np.ones((300, 1))), z, y, np.full(300, 1 / 300), np.full((1, 2), 1e-4))
     best = minimize(lambda t: loss(r, t), np.array([shift, slope]), tol=1e-12).fun
     for start in (np.array([[shift, slope]]), np.zeros((1, 2))):
-        assert loss(r, regress(r, r, r.hessian(start), start, 300.0)) <= best + 2 * ENOUGH / 300
+        assert loss(r, regress(r, r, r.hessian(start), start, 300.0)[0]) <= best + 2 * ENOUGH / 300
 
 
 def test_pairs_of_steps_correct_a_wrong_hessian():
     r = make()
     best = minimize(lambda t: loss(r, t), np.zeros(16), tol=1e-12).fun
     wrong = 3.0 * np.diag(np.diag(r.hessian(np.zeros((8, 2)))))
-    assert loss(r, ascend(r, np.zeros((8, 2)), Path(wrong), 1e-9)) <= best + 1e-5
+    assert loss(r, ascend(r, np.zeros((8, 2)), Path(wrong), 1e-9)[0]) <= best + 1e-5
 
 
 def test_the_line_is_that_of_scipy():

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Design, rows_in_cache
@@ -99,19 +100,21 @@ def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
     return score
 
 
-@dataclass
 class Path:
-    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse."""
+    """A quasi-Newton ascent of minus the loss from a Hessian: L-BFGS whose first guess is that Hessian's inverse.
 
-    hessian: FloatArray
-    pairs: list[tuple[FloatArray, FloatArray, float]] = field(default_factory=list)
+    Only coefficients that are open move; None: all of them.
+    """
 
-    def __post_init__(self) -> None:
-        self.factor = Cholesky.of(self.hessian)
+    def __init__(self, hessian: FloatArray, is_open: NDArray[np.bool_] | None = None) -> None:
+        self.open = np.arange(len(hessian)) if is_open is None else np.flatnonzero(is_open)
+        inside = hessian if len(self.open) == len(hessian) else hessian[np.ix_(self.open, self.open)]
+        self.factor = Cholesky.of(inside)
+        self.pairs: list[tuple[FloatArray, FloatArray, float]] = []
 
     def direction(self, g: FloatArray) -> FloatArray:
         """Return the inverse Hessian times g, corrected by what earlier steps saw."""
-        q, shares = g.ravel().copy(), []
+        q, shares = g.ravel()[self.open], []
         for s, change, bend in reversed(self.pairs):
             share = dot(s, q) / bend
             q -= share * change
@@ -119,23 +122,29 @@ class Path:
         q = self.factor.solve(q)
         for (s, change, bend), share in zip(self.pairs, reversed(shares), strict=True):
             q += (share - dot(change, q) / bend) * s
-        return np.asarray(q.reshape(g.shape))
+        step = np.zeros(g.size)
+        step[self.open] = q
+        return step.reshape(g.shape)
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
         """Remember by how much the gradient fell along a step."""
-        bend = dot(step.ravel(), change.ravel())
+        along, fall = step.ravel()[self.open], change.ravel()[self.open]
+        bend = dot(along, fall)
         if bend > 0.0:
-            self.pairs.append((step.ravel(), change.ravel(), bend))
+            self.pairs.append((along, fall, bend))
 
 
-def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> FloatArray:
-    """Return theta after steps, the last of which gains less than `enough`; one that goes too far is cut short."""
+def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> tuple[FloatArray, FloatArray]:
+    """Return theta after steps, the last of which gains less than `enough`, and the gradient before that one.
+
+    A step that goes too far is cut short.
+    """
     g = regression.gradient(theta)
     for _ in range(MOST_STEPS):
         step = path.direction(g)
         ahead = float((g * step).sum())
         if ahead <= 2.0 * enough:
-            return theta + step
+            return theta + step, g
         there = regression.gradient(theta + step)
         while (behind := float((there * step).sum())) < -0.5 * ahead:  # the slope along a step has one root
             share = max(0.1, ahead / (ahead - behind))
@@ -143,7 +152,7 @@ def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float)
             there = regression.gradient(theta + step)
         path.see(step, g - there)
         theta, g = theta + step, there
-    return theta
+    return theta, g
 
 
 def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float = 0.0) -> tuple[float, FloatArray]:
@@ -244,12 +253,21 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
     return g, H
 
 
-def regress(regression: Regression, some: Regression, hessian: FloatArray, theta: FloatArray, n: float) -> FloatArray:
-    """Return coefficients of shape (m, 2) near the minimum, from a start, for rows worth n.
+def regress(
+    regression: Regression,
+    some: Regression,
+    hessian: FloatArray,
+    theta: FloatArray,
+    n: float,
+    is_open: NDArray[np.bool_] | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients of shape (m, 2) near the minimum, from a start, for rows worth n; and a gradient near there.
 
     `some`: the same regression, or that of some rows, on which the steps begin; `hessian`: one of about these rows.
+    Coefficients that are not open stay where they are.
     """
-    path, worth = Path(hessian + np.diag(regression.penalty.ravel())), theta.size / n
+    is_open = None if is_open is None else is_open.ravel()
+    path, worth = Path(hessian + np.diag(regression.penalty.ravel()), is_open), theta.size / n
     if some is not regression:
-        theta = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
+        theta, _ = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
     return ascend(regression, theta, path, ENOUGH * worth)
