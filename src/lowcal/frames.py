@@ -678,6 +678,10 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
     """Convert a narwhals series by its type."""
     import narwhals.stable.v2 as nw
 
+    if series.implementation.is_pandas():
+        native: Any = series.to_native()
+        if isinstance(native.dtype, np.dtype) and native.dtype.kind in "iufb":
+            return _from_array(name, native.to_numpy())  # only a short cut
     dtype = series.dtype
     if dtype.is_integer() and series.null_count() == 0:
         return _from_array(name, series.to_numpy())
