@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.products import Cholesky, dot, product
-from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.engines.reference import Codes, Design, rows_in_cache
 from lowcal.simplex import FloatArray, IntArray, from_scores, log_sum_exp, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
@@ -56,23 +56,29 @@ class Regression:
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
-        sums, combination = self.design.sums(2), self.design.combination(theta)
+        sums, predict = self.design.sums(2), self._predict(theta)
         for part in rows_in_cache(len(self.z), 4):
-            z, R = self.z[part], combination(part)
-            r = np.subtract(self.y[part], sigmoid(_bend(z, R)))
+            r = np.subtract(self.y[part], predict(part))
             r *= self.weight[part]
+            R = np.empty((len(r), 2))
             R[:, 0] = r
-            np.multiply(r, z, out=R[:, 1])
+            np.multiply(r, self.z[part], out=R[:, 1])
             sums.add(part, R)
         return sums.total() - self.penalty * theta
 
+    def _predict(self, theta: FloatArray) -> Callable[[slice], FloatArray]:
+        """Return the predictions at theta as a function of a slice of the rows."""
+        if isinstance(self.design, Codes):
+            return self.design.bent(theta, self.z)
+        combination = self.design.combination(theta)
+        return lambda part: sigmoid(_bend(self.z[part], combination(part)))
+
     def evidence(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the moments of 1 and z at theta and their curvatures, each of shape (m, 2)."""
-        squared, combination = self.design.power(2), self.design.combination(theta)
+        squared, predict = self.design.power(2), self._predict(theta)
         sums = [self.design.sums(4)] if squared is self.design else [self.design.sums(2), squared.sums(2)]
         for part in rows_in_cache(len(self.z), 6):
-            z, w = self.z[part], self.weight[part]
-            f = sigmoid(_bend(z, combination(part)))
+            z, w, f = self.z[part], self.weight[part], predict(part)
             r, h = w * (self.y[part] - f), w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
             R = np.column_stack([r, r * z, h, h * np.square(z)])
             for one, run in zip(sums, np.split(R, len(sums), axis=1), strict=True):

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
 from lowcal.engines.products import product
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, of_odds_against
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
@@ -322,6 +322,22 @@ class Codes:
             return total[:, :q]
 
         return look_up
+
+    def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
+        """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        each = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
+        tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
+        bend = kernels_for(len(z) * 2 * len(each)).bend
+
+        def predict(part: slice) -> FloatArray:
+            here = np.ascontiguousarray(z[part])
+            against = np.empty(len(here))
+            bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
+            return of_odds_against(against)
+
+        return predict
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return look-ups of pairs (code, cell), with one table for each code column, if these are not too large."""
