@@ -85,7 +85,7 @@ def multicalibrate(
     guard : keep an update only if it lowers the loss on rows it was not fitted to, and keeps their order: the fit is
         repeated on four fifths of the rows, five times (fewer where rows are many, not at all where constraints are few
         for the rows). A number is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does
-        to others, for study.
+        to others, for study; steps towards a given target are then hardly shrunk.
     validation_fraction : share of the rows that is held out to stop early, instead of the guard; 0 fits on all rows.
     max_updates : stop after this many updates; None: the a-priori bound.
     callback : called with a `Record` after every update (its violation is the one the update was made for, as the
@@ -139,6 +139,7 @@ def multicalibrate(
     )
     if per_person is not None:
         problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
+    problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
     floor = None
     if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
         floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed))

@@ -49,6 +49,8 @@ LOOSENED = 3
 LINE_ROWS, START_ROWS = 20_000, 2_000
 #: The prior variance of what a regression starts from: next to no prior.
 FREE = 100.0
+#: Prior variances of shifts and slopes where rows are to be fitted whatever that does to others.
+MILD = 1.0, 0.025
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,12 +334,14 @@ def logit_terms(
     seed: Sequence[int],
     hessian: Callable[[], FloatArray] | None = None,
     line: FloatArray | None = None,
+    is_mild: bool = False,
 ) -> tuple[Term, ...] | None:
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
     The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
     regression leaves that is more than noise loosens its prior, and it goes on from where it is. The `hessian` of about
-    these rows, where somebody knows it, will do; the `line` of everyone, (shift, slope), is where it starts.
+    these rows, where somebody knows it, will do; the `line` of everyone, (shift, slope), is where it starts. With a
+    mild prior all members take part, noise or not.
     """
     design, n = _design(families, learner), rows.n
     if design.shape[1] > MOST_DENSE:
@@ -347,28 +351,56 @@ def logit_terms(
     regression = Regression(design, log_odds(rows.p[:, 0]), rows.y[:, 0], rows.weight, np.zeros((m, 2)))
     if not rows.weight.all():  # not even the choice of the sample depends on rows without weight
         regression = regression.rows(np.flatnonzero(rows.weight))
-    few = _some_rows(regression, seed)
-    theta, spread = np.zeros((m, 2)), np.zeros((m, 2))
+    prior = _Prior(regression, _some_rows(regression, seed), hessian, n)
+    theta, free = np.zeros((m, 2)), np.zeros((m, 2))
     names = [name for family in families for name in family.names]
     if EVERYONE in names:
         everyone = names.index(EVERYONE)
-        theta[everyone], spread[everyone] = _line_of_few(regression) if line is None else line, FREE
-    (g, h), bends = regression.evidence(theta), None
+        theta[everyone], free[everyone] = _line_of_few(regression) if line is None else line, FREE
+    if is_mild:
+        theta, _ = prior.regress(np.maximum(free, MILD), theta)
+    else:
+        theta = _loosened(prior, free, theta, pools)
+    return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+
+
+@dataclass(eq=False)
+class _Prior:
+    """A regression on all rows and on some, to be solved under one prior after the other."""
+
+    whole: Regression
+    few: Regression
+    hessian: Callable[[], FloatArray] | None
+    n: float
+    _bends: FloatArray | None = None
+
+    def regress(self, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients and what the rows still say, for prior variances (m, 2); those of none stay at 0."""
+        is_open = variance > 0.0
+        penalty = np.divide(1.0 / self.n, variance, out=np.zeros(variance.shape), where=is_open)
+        whole = replace(self.whole, penalty=penalty)
+        some = whole if self.few is self.whole else replace(self.few, penalty=penalty)
+        theta, left = regress(whole, some, self.bends(theta), theta, self.n, is_open)
+        # at a minimum the rows pull an open coefficient as hard as its prior does
+        return theta, np.where(is_open, penalty * theta, left)
+
+    def bends(self, theta: FloatArray) -> FloatArray:
+        """Return the Hessian, once and for all."""
+        if self._bends is None:
+            self._bends = self.few.hessian(theta) if self.hessian is None else self.hessian()
+        return self._bends
+
+
+def _loosened(prior: _Prior, variance: FloatArray, theta: FloatArray, pools: IntArray) -> FloatArray:
+    """Return coefficients under the prior that the rows tell; what is left beyond noise loosens it a few times."""
+    n, (g, h) = prior.n, prior.whole.evidence(theta)  # of curvatures, the first will do
     for _ in range(LOOSENED):
         found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
         if not found.any():
             break
-        spread += found
-        is_open = spread > 0.0
-        penalty = np.divide(1.0 / n, spread, out=np.zeros((m, 2)), where=is_open)
-        if bends is None:
-            bends = few.hessian(theta) if hessian is None else hessian()
-        whole = replace(regression, penalty=penalty)
-        some = whole if few is regression else replace(few, penalty=penalty)
-        theta, left = regress(whole, some, bends, theta, n, is_open)
-        # at a minimum the rows pull an open coefficient as hard as its prior does; of curvatures, the first will do
-        g = np.where(is_open, penalty * theta, left)
-    return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+        variance = variance + found
+        theta, g = prior.regress(variance, theta)
+    return theta
 
 
 def logit_hessian(

@@ -80,7 +80,8 @@ class Problem:
 
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
     for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for;
-    `is_guarded`: whether steps may be undone, so that small ones come first.
+    `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
+    on these rows whatever that does to others.
     """
 
     y: FloatArray
@@ -95,6 +96,7 @@ class Problem:
     tolerance: Tolerance | None = None
     is_measured: bool = True
     is_guarded: bool = False
+    is_study: bool = False
     _memory: list[tuple[FloatArray, dict[Hashable, Any]]] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -372,7 +374,10 @@ def _logit(depth: int, problem: Problem, p: FloatArray, stage: tuple[int, ...]) 
         _learn_for_step(problem, p)
     weights, families = logit_weights(problem.notion, p.shape[1]), members_up_to(problem.learner, depth)
     given = (problem.learner, problem.fitted(p), (problem.seed, *stage))
-    terms = logit_terms(families, *given) if LogOdds() in weights else group_terms(families, weights, *given)
+    if LogOdds() in weights:
+        terms = logit_terms(families, *given, is_mild=problem.is_study)
+    else:
+        terms = group_terms(families, weights, *given)
     return _shrunk(problem, p, terms, stage)
 
 
