@@ -13,6 +13,8 @@ from lowcal.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabiliti
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+dataset = pytest.importorskip("pyarrow.dataset")
 
 Y = np.array([0, 1, 1, 0, 1])
 P = np.array([0.25, 0.5, 0.75, 0.125, 1.0])
@@ -379,3 +381,64 @@ def test_rows_on_a_cluster_are_not_collected():
     frame = dask.from_pandas(pd.DataFrame(people()), npartitions=2)
     with pytest.raises(InvalidInput, match="rows lie on a cluster"):
         lowcal.audit("y", "p", frame)
+
+
+# --- rows that lie in files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the people in three Parquet files, one of them deeper."""
+    table = pa.table({name: column for name, column in people().items() if name != "answer"})
+    (tmp_path / "rows" / "more").mkdir(parents=True)
+    for k, name in enumerate(("a.parquet", "b.parquet", "more/c.parquet")):
+        pq.write_table(table.slice(k * 700, 700), tmp_path / "rows" / name)
+    (tmp_path / "rows" / "notes.txt").write_text("not rows")
+    return tmp_path / "rows"
+
+
+def sources(folder):
+    """Return the same rows in every form."""
+    files = sorted(folder.glob("**/*.parquet"))
+    return {
+        "folder": folder,
+        "text": str(folder),
+        "glob": f"{folder}/**/*.parquet",
+        "list": files,
+        "names": [str(file) for file in files],
+        "dataset": dataset.dataset(files),
+        "function": lambda: (pq.read_table(file) for file in files),
+    }
+
+
+@pytest.mark.parametrize("form", ["folder", "text", "glob", "list", "names", "dataset", "function"])
+def test_rows_in_files_are_read_as_a_table(form, folder):
+    X = sources(folder)[form]
+    frame = pd.DataFrame(people()).drop(columns="answer")
+    fit = lowcal.multicalibrate("y", "p", X, sample_weight="weight", alpha=0.01)
+    wanted = lowcal.multicalibrate("y", "p", frame, sample_weight="weight", alpha=0.01)
+    assert fit.predictor.to_dict() == wanted.predictor.to_dict()
+    np.testing.assert_array_equal(fit.predictor("p", X), wanted.predictor("p", frame))
+    audits = [lowcal.audit("y", "p", rows, random_state=0).to_dict() for rows in (X, frame)]
+    assert audits[0] == audits[1]
+    measured = lowcal.measure_stream(X, subpopulations=Groups(["g0"]))
+    assert measured.largest == pytest.approx(
+        lowcal.measure("y", "p", frame, subpopulations=Groups(["g0"])).largest, abs=1e-12
+    )
+
+
+def test_files_that_no_rows_can_be_read_from(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    whole = (folder / "b.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    pq.write_table(pa.table({"y": [0, 1], "p": ["low", "high"]}), folder / "d.parquet")
+    for X, words in (
+        (tmp_path / "empty", "holds no file that ends in"),
+        (f"{tmp_path}/*.csv", "No file matches"),
+        (tmp_path / "nowhere.parquet", "There is no file"),
+        (tmp_path / "cut.parquet", "cut.parquet"),
+        (folder / "notes.txt", "neither a Parquet nor an Arrow file"),
+        (folder, "has no column 'g0'"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            lowcal.audit("y", "p", X)

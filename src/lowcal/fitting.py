@@ -66,7 +66,8 @@ def multicalibrate(
     ----------
     y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
-    X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns.
+    X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; or rows
+        that are read into memory: a Parquet or Arrow file, a folder, a glob, a list of files, an Arrow dataset.
     subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
         its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
         patience keep their defaults, there is no guard, and what is returned is a `PrivateFit`.

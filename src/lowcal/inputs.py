@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, sentence
+from lowcal.files.batches import is_source, read_whole
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray
 
@@ -89,7 +90,7 @@ def read_rows(
         if X is None:
             role, name = next(iter(names.items()))
             raise InvalidInput(f"{role} names the column {name!r}, but X is None; give the table that holds it as X.")
-        table = Frame.of(X)
+        table = read_table(X)
         given |= {role: take_named(table, name) for role, name in names.items()}
         X = table.without([each for name in names.values() for each in ([name] if isinstance(name, str) else name)])
     outcomes = read_outcomes(given["y"], given["p"], given["sample_weight"], classes)
@@ -110,9 +111,14 @@ def read_features(X: object, n_rows: int) -> Frame:
     """Return X as a table of n_rows rows; None is a table without columns."""
     if X is None:
         return Frame.of({}) if n_rows == 0 else Frame.of(np.zeros((n_rows, 0)))
-    table = Frame.of(X)
+    table = read_table(X)
     check_length("X", table.n_rows, n_rows)
     return table
+
+
+def read_table(X: object) -> Frame:
+    """Return X as a table: one in memory, or all rows of files, of an Arrow dataset or of a function's batches."""
+    return Frame.of(read_whole(X) if is_source(X) else X)
 
 
 def read_outcomes(

@@ -20,7 +20,7 @@ from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.errors import brief
 from lowcal.frames import Table as Frame
 from lowcal.frames import column_like
-from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_probabilities, take_named
+from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_probabilities, read_table, take_named
 from lowcal.moments import MomentSums, displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move, scores
@@ -280,7 +280,7 @@ class Predictor:
         each class, gives an array.
         """
         if are_names(p):
-            table = Frame.of(X)
+            table = read_table(X)
             calibrated = self(take_named(table, p), table)
             return column_like(X, p, calibrated) if isinstance(p, str) else calibrated
         given = read_probabilities(p, self.layout)

@@ -1,20 +1,23 @@
 """Tables that are read batch by batch, as often as wanted, and never held whole.
 
-A source is an Arrow IPC file or stream, a Parquet file, several of these, or anything that yields tables anew each
-time: a list of them, or a function that returns an iterator. A batch is a dict of columns of equal length, at most
-BATCH_ROWS: NumPy arrays, Arrow arrays in one piece, or the series of another data frame. Small Arrow batches are
-joined. Arrow files are mapped into memory, and what was read is given back at once.
+A source is an Arrow IPC file or stream, a Parquet file, several of these (a list, a folder, a glob), an Arrow dataset,
+or anything that yields tables anew each time: a list of them, or a function that returns an iterator. A batch is a dict
+of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece, or the series of another data
+frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was read is given back at once.
 """
 
 from __future__ import annotations
 
+import glob
 import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ from lowcal.files.parquet import damaged
 
 #: So many rows are in work at a time.
 BATCH_ROWS = 1 << 18
+#: Of a folder, files with these endings are read.
+SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
 Column = Any
 Batch = dict[str, Column]
@@ -80,14 +85,16 @@ def _require(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def open_batches(rows: object) -> Batches:
-    """Return a source: a path or several, a function that returns an iterator of tables, a list of tables, or a table.
+    """Return a source: a path, folder, glob or several paths, an Arrow dataset, a function, a table or several.
 
     >>> batches = open_batches(lambda: ({"p": np.array([0.5, 0.25])} for _ in range(2)))
     >>> [batch["p"].tolist() for batch in batches.read(None)]
     [[0.5, 0.25], [0.5, 0.25]]
     """
     if isinstance(rows, str | os.PathLike):
-        return _of_files([rows])
+        return _of_files(_files_of(os.fspath(rows)))
+    if _is_dataset(rows):
+        return Batches("the dataset", partial(_of_dataset, rows))
     if callable(rows):
         make = rows
         return Batches("the stream", lambda _: _iterable(make()))
@@ -99,6 +106,25 @@ def open_batches(rows: object) -> Batches:
     if isinstance(rows, Sequence) and rows and all(isinstance(one, str | os.PathLike) for one in rows):
         return _of_files(rows)
     return Batches("the stream", lambda _: _iterable(rows))
+
+
+def is_source(rows: object) -> bool:
+    """Whether rows are to be read from somewhere: not a table by itself.
+
+    >>> is_source("rows/*.parquet"), is_source({"p": [0.5]}), is_source([["a", 1.5]])
+    (True, False, False)
+    """
+    if isinstance(rows, list | tuple):
+        return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
+    return isinstance(rows, str | os.PathLike | partial) or isfunction(rows) or _is_dataset(rows)
+
+
+def read_whole(rows: object) -> Batch:
+    """Return all rows of a source in memory, as a dict of columns that `frames` takes."""
+    batches = list(open_batches(rows).read(None))
+    if not batches:
+        raise InvalidInput(f"{open_batches(rows).shown} holds no rows; give at least one.")
+    return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
 
 
 def _iterable(tables: object) -> Iterable[Any]:
@@ -113,6 +139,35 @@ def _iterable(tables: object) -> Iterable[Any]:
 
 
 # --- files --------------------------------------------------------------------------------------------------
+
+
+def _files_of(path: str) -> list[str]:
+    """Return the files of a path: itself, those of a folder and its folders, or those that match a glob, by name."""
+    if os.path.isdir(path):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = [file for file in found if file.endswith(SUFFIXES)]
+        if not found:
+            raise InvalidInput(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
+        return sorted(found)
+    if glob.has_magic(path) and not os.path.exists(path):
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise InvalidInput(f"No file matches {path}.")
+        return found
+    return [path]
+
+
+def _is_dataset(rows: object) -> bool:
+    dataset = sys.modules.get("pyarrow.dataset")
+    return dataset is not None and isinstance(rows, dataset.Dataset)
+
+
+def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the record batches of an Arrow dataset, in their order."""
+    _require("The dataset", dataset.schema.names, wanted or ())
+    with _reading("The dataset", "a dataset"):
+        names = None if wanted is None else list(wanted)
+        yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
 
 
 def _of_files(paths: Sequence[Any]) -> Batches:
