@@ -419,10 +419,15 @@ def test_numbers_that_became_text_at_predict():
             fit.predictor(P, {"age": np.full(N, "old", dtype=object)})
 
 
-@pytest.mark.parametrize("table", [5, np.zeros((N, 1, 1)), "text"])
+@pytest.mark.parametrize("table", [5, np.zeros((N, 1, 1))])
 def test_x_that_is_no_table(table):
     with says("X is"):
         mend(X=table)
+
+
+def test_x_that_is_no_file():
+    with says("There is no file text"):
+        mend(X="text")
 
 
 BAD_OPTIONS = [

@@ -98,8 +98,22 @@ def read_rows(
 
 
 def are_names(p: object) -> bool:
-    """Whether probabilities are given as the name of a column, or as a list of names, one for each class."""
-    return isinstance(p, str) or (isinstance(p, list | tuple) and len(p) > 0 and all(isinstance(n, str) for n in p))
+    """Whether probabilities are given as the name of a column, or as a list of names, one for each class.
+
+    >>> are_names("p"), are_names(["p_no", "p_yes"]), are_names(["0.5", "0.25"]), are_names(["a", "a"])
+    (True, True, False, False)
+    """
+    if not isinstance(p, list | tuple):
+        return isinstance(p, str)
+    return 0 < len(p) == len(set(map(str, p))) and all(isinstance(name, str) and not _is_number(name) for name in p)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def take_named(table: Frame, name: Any) -> NDArray[Any]:
