@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
 GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
-DEPTH, SHRINKAGE, MOST_TREES = 3, 0.2, 300
+DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
 #: Numbers are cut into at most this many bins.
 MOST_BINS = 32
 #: A leaf holds at least this many rows, or this share of few.
