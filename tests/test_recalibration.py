@@ -310,3 +310,22 @@ def test_a_beta_curve_never_falls():
     fit = recalibrate((rng.random(2000) < sigmoid(z**2 - 1.5)).astype(int), sigmoid(z))
     line, beta = (one for one in fit.candidates if one.name in ("line", "beta"))
     assert beta.log_loss == line.log_loss
+
+
+def test_an_interrupt_keeps_the_best_candidate_so_far(monkeypatch):
+    y, p, X, _ = world(1000, "group")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lowcal.candidates.Boosting.grow", interrupt)
+    with pytest.raises(lowcal.FitInterrupted, match="after 5 candidates; the best of them, groups") as caught:
+        recalibrate(y, p, X)
+    fit = caught.value.fit
+    assert fit.status == "stopped"
+    assert [one.name for one in fit.candidates] == ["unchanged", "line", "beta", "isotonic", "groups"]
+    assert log_loss(y, fit.predictor(p, X)) < log_loss(y, p)
+    monkeypatch.setattr("lowcal.recalibration.Fold", interrupt)
+    with pytest.raises(KeyboardInterrupt) as early:
+        recalibrate(y, p, X)
+    assert not isinstance(early.value, lowcal.FitInterrupted)

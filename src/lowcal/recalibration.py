@@ -30,14 +30,14 @@ from lowcal.candidates import (
     simple_names,
 )
 from lowcal.engines.products import dot
-from lowcal.errors import InvalidInput
+from lowcal.errors import FitInterrupted, InvalidInput
 from lowcal.fitting import read_random_state, remember_rows
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
-from lowcal.inputs import Outcomes, check_fit, check_whole, read_rows
+from lowcal.inputs import check_fit, check_whole, read_rows
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
-from lowcal.simplex import FloatArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
+from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.subpopulations.growing import Forest
@@ -87,7 +87,8 @@ def recalibrate(
 
     Returns
     -------
-    A `Fit` whose `candidates` say what each would have done on held-out rows.
+    A `Fit` whose `candidates` say what each would have done on held-out rows. An interrupt (`FitInterrupted`) keeps the
+    best of the candidates that were judged by then in `.fit`.
 
     Examples
     --------
@@ -104,14 +105,29 @@ def recalibrate(
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
     shared = Shared(table, outcomes.weight, outcomes.p, seed)
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
+    whole = Side(shared, outcomes, np.arange(len(outcomes.p)))
+    found: list[Judged] = []
+    is_whole = False
     with Passes(progress) as passes:
-        found, weight = _judge(shared, outcomes, protected, cv, passes)
+        try:
+            weight, judged = _judge(whole, protected, cv, passes)
+            while (one := next(judged, None)) is not None:
+                found.append(one)
+            is_whole = True
+        except KeyboardInterrupt:
+            if not found:
+                raise
         chosen = _choose(found, weight, is_protected=groups is not None)
         passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
-        whole = Side(shared, outcomes, np.arange(len(outcomes.p)))
         updates, encoder = fit(whole, chosen.name, chosen.n_trees)
     predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
-    return _result(whole, protected, predictor, found, chosen, weight)
+    result = _result(whole, protected, predictor, found, chosen, weight)
+    if not is_whole:
+        raise FitInterrupted(
+            f"Interrupted after {len(found)} candidates; the best of them, {chosen.name}, is kept in .fit.",
+            replace(result, status=Status.STOPPED),
+        ) from None
+    return result
 
 
 def _listed(groups: str | Sequence[str]) -> list[str]:
@@ -179,35 +195,35 @@ class Fold:
         return np.stack([[f.value[t][f.leaf(self.rows, t), 0] for t in trees] for f in forests], axis=-1)
 
 
-def _judge(
-    shared: Shared, outcomes: Outcomes, protected: WeakLearner, cv: int, passes: Passes
-) -> tuple[list[Judged], FloatArray]:
-    """Return all candidates on the judged folds, and the weights of these rows; too few rows can judge none."""
+def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tuple[FloatArray, Iterator[Judged]]:
+    """Return the weights of the judged rows, and one candidate after the other there; too few rows can judge none."""
+    shared, outcomes = whole.shared, whole.outcomes
     if not are_enough(outcomes.weight):
-        judge = Judge(Side(shared, outcomes, np.arange(len(outcomes.p))), protected, [len(outcomes.p)])
-        return [judge(UNCHANGED, outcomes.p, 0.0)], outcomes.weight
+        judge = Judge(whole, protected, [len(outcomes.p)])
+        return outcomes.weight, iter([judge(UNCHANGED, outcomes.p, 0.0)])
     dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
-    passes.start("fitting simple candidates", len(dealt), " folds")
-    folds = []
-    for fitted, held in dealt:
-        folds.append(Fold(Side.of(shared, outcomes, fitted), Side.of(shared, outcomes, held)))
-        passes.add(1)
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
-    return _judge_folds(folds, judge, passes), judge.outcomes.weight
+    return judged.outcomes.weight, _judged(whole, dealt, judge, passes)
 
 
-def _judge_folds(folds: Sequence[Fold], judge: Judge, passes: Passes) -> list[Judged]:
-    """Return all candidates on all folds; trees on top of groups only where groups are better than trees."""
-    found = {
+def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judge, passes: Passes) -> Iterator[Judged]:
+    """Yield all candidates on all folds; trees on top of groups only where groups are better than trees."""
+    passes.start("fitting simple candidates", len(dealt), " folds")
+    folds = []
+    for rows in dealt:
+        folds.append(Fold(*(Side.of(whole.shared, whole.outcomes, some) for some in rows)))
+        passes.add(1)
+    simple = {
         name: judge(name, np.concatenate([fold.p[name] for fold in folds]), _seconds(folds, name))
         for name in folds[0].p
     }
-    found[TREES] = _boosted(folds, judge, passes, TREES, LINE)
+    yield from simple.values()
+    trees = _boosted(folds, judge, passes, TREES, LINE)
+    yield trees
     weight = judge.outcomes.weight
-    if dot(weight, found[GROUPS].log_losses) < dot(weight, found[TREES].log_losses):
-        found[BOTH] = _boosted(folds, judge, passes, BOTH, GROUPS)
-    return list(found.values())
+    if dot(weight, simple[GROUPS].log_losses) < dot(weight, trees.log_losses):
+        yield _boosted(folds, judge, passes, BOTH, GROUPS)
 
 
 def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, start: str) -> Judged:
