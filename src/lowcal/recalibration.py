@@ -32,7 +32,7 @@ from lowcal.candidates import (
 from lowcal.engines.products import dot
 from lowcal.errors import FitInterrupted, InvalidInput
 from lowcal.fitting import read_random_state, remember_rows
-from lowcal.guard import CAUTION, JUDGED, ORDER, are_enough, deal, mean_change
+from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
 from lowcal.inputs import check_fit, check_whole, read_rows
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
 AT_A_TIME, PATIENCE = 10, 10
+#: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
+JUDGED = 12_000
 
 
 def recalibrate(
@@ -78,7 +80,7 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds; above 20,000 rows as many of them are judged as hold that many.
+    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
