@@ -694,8 +694,9 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "arrow")
     with pytest.raises(InvalidInput, match=r"There is no file .*row.arrow. Did you mean 'rows.arrow'"):
         measure_stream(str(tmp_path / "row.arrow"))
-    with pytest.raises(InvalidInput, match="is a folder"):
-        measure_stream(tmp_path)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(InvalidInput, match=r"The folder .*nothing holds no file that ends in .parquet"):
+        measure_stream(tmp_path / "nothing")
     csv = tmp_path / "rows.csv"
     csv.write_text("y,p\n1,.5\n")
     with pytest.raises(InvalidInput, match=r"rows.csv is neither a Parquet nor an Arrow file.*read_csv"):
