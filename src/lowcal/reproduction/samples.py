@@ -209,7 +209,8 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
 `lowcal reproduce samples --seeds {s["seeds"]}` wrote this page, [samples.json](samples.json) and the picture.
 
 An overconfident predictor (`make_miscalibrated`, four columns of four groups) is recalibrated for each notion, by
-Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on more and more rows, without held-out stopping; the degree-2 error is taken against the true f* on
+Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on more and more rows, without held-out stopping; the
+degree-2 error is taken against the true f* on
 {FRESH:,} fresh rows. Full has cells of width 0.2. The exact smooth step for three or more classes is slow and was tried
 on at most {MOST_SMOOTH:,} rows.
 
