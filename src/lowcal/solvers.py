@@ -348,8 +348,14 @@ class Stage(NamedTuple):
 
 
 def _stages(problem: Problem) -> list[Stage]:
-    """Return the plan of shrunk steps, from coarse to fine; what is learned comes last."""
-    d, listed = problem.y.shape[1], range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
+    """Return the plan of shrunk steps, from coarse to fine; what is learned comes last.
+
+    A study of scalar means of listed groups has none: least squares reach its alpha in one step.
+    """
+    d = problem.y.shape[1]
+    if problem.is_study and d == 1 and problem.learner.is_exact and LogOdds() not in logit_weights(problem.notion, d):
+        return []
+    listed = range(1, 1 + int(depths_of(problem.learner).max(initial=0)))
     is_begun = listed and not problem.is_guarded and starts_with_line(problem.notion, problem.learner, d)
     plan = [] if is_begun else [Stage(_line)]
     if are_many(problem.notion.probes(d), d):
