@@ -518,3 +518,15 @@ def test_forty_constraints_on_few_rows_are_not_learned_by_heart() -> None:
     for fits, is_spoiled in ((lowcal.multicalibrate, False), (multicalibrate, True)):
         fit = fits(y, p, columns, random_state=0, alpha=0.01)
         assert (np.square(fit.predictor(truth, others) - labels).mean() > best + 0.02) == is_spoiled
+
+
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3"])
+def test_a_study_reaches_a_target_below_the_noise_in_one_update(notion: str) -> None:
+    """Shrunk steps stop at the noise of these rows; where nothing guards them, alpha is reached all the same."""
+    data = make_miscalibrated(2_000, random_state=0)
+    kind = {"subpopulations": lowcal.Groups(), "notion": notion, "alpha": 0.003}
+    study = lowcal.multicalibrate(data.y, data.p, data.X, guard=False, **kind)
+    assert study.status == "reached"
+    assert study.n_updates == 1
+    del kind["alpha"]
+    assert lowcal.measure(data.y, study.predictor(data.p, data.X), data.X, **kind).largest <= 0.003
