@@ -140,7 +140,7 @@ def multicalibrate(
     )
     if per_person is not None:
         problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
-    problem = replace(problem, is_study=not guard and problem.alpha > 0.0)
+    problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
     floor = None
     if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
         floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed))
