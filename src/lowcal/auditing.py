@@ -41,6 +41,7 @@ from lowcal.report.source import By
 from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
 from lowcal.simplex import FloatArray, IntArray
+from lowcal.rows import START, Memory
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
@@ -145,9 +146,9 @@ def measure(
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     with few_sums():
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
-    problem = Problem(outcomes.y, outcomes.weight, chosen_notion, learner, alpha=np.inf)
-    explore(problem, outcomes.p)
-    rho = problem.rho(outcomes.p)
+    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    explore(Problem(rows, chosen_notion, learner, alpha=np.inf), START)
+    rho = outcomes.weight[:, None] * (outcomes.y - outcomes.p)
     are_sums = isinstance(chosen_notion, LowDegree | Multiaccuracy)
     design = learner.design_for_sums() if are_sums else learner.design()
     mass = design.moments(outcomes.weight[:, None])[:, 0]
@@ -284,12 +285,12 @@ def _crossed(
     """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
     y, p = outcomes.y[finds], outcomes.p[finds]
     learner = chosen.prepare(table.take(finds), outcomes.weight[finds], lambda: y - p)
-    problem = Problem(y, learner.weight, notion, learner, np.inf)
+    problem = Problem(Memory.of(learner.rows, p, y, learner.weight), notion, learner, np.inf)
     known = len(learner.names)
     for _ in range(SEARCHES):
-        if not explore(problem, p):
+        if not explore(problem, START):
             break
-    found = problem.suprema(p).value[known:]
+    found = problem.suprema(START).value[known:]
     if len(found) == 0:
         return None
     worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]

@@ -35,8 +35,10 @@ from lowcal.engines.reference import (
     sample_rows,
     stack,
 )
-from lowcal.moments import displacement, moments, moments_at
-from lowcal.notions.base import Notion, Suprema
+from lowcal.moments import displacement, moments
+from lowcal.notions.base import Suprema
+from lowcal.rows.base import Local, Rows, State
+from lowcal.rows.passes import Moments
 from lowcal.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
@@ -106,28 +108,30 @@ class Squares:
 
 
 def block_terms(
-    notion: Notion,
+    rows: Rows,
+    state: State,
     learner: WeakLearner,
-    p: FloatArray,
-    rho: FloatArray,
-    weight: FloatArray,
+    weights: tuple[Weight, ...],
     found: Suprema,
     geometry: Geometry,
-    seed: int | Sequence[int],
+    seed: Sequence[int],
     alpha: float = 0.0,
 ) -> tuple[Term, ...]:
-    """Return the terms theta c(x) u(f) that solve this round's least-squares problem, for weighted residuals rho."""
-    weights = tuple(notion.features(p))
+    """Return the terms theta c(x) u(f) that solve this round's least-squares problem; without weights, of witnesses."""
     if not weights:
-        return _witness_terms(learner, p, rho, weight[:, None] * _row_curvature(p, geometry), found, seed)
-    families, chosen = _active(learner, found.value, _per_member(weights), alpha)
-    design = stack([family.design(learner.rows) for family in families])
-    g = moments_at(design, weights, p, rho) if found.moments is None else found.moments[chosen]
-    rows = sample_rows(len(p), seed, _rows_needed(design, _per_member(weights)))
-    if rows is not None:
-        design, weight, p = design.rows(rows), weight[rows] * (len(p) / len(rows)), p[rows]
-    h = weight[:, None] * _row_curvature(p, geometry)
-    return split_terms(families, weights, solve_all(design, evaluate(weights, p), h, g, seed, rows is not None))
+        return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
+    few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
+    families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
+    if found.moments is None:
+        g = rows.run(Moments(state, tuple(families), weights))
+    else:
+        g = found.moments[chosen]
+    which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
+    some = rows.sample(which)
+    p = some.at(state)
+    h = some.weight[:, None] * _row_curvature(p, geometry)
+    theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, which is not None)
+    return split_terms(families, weights, theta)
 
 
 def _per_member(weights: Sequence[Weight]) -> int:
@@ -135,8 +139,10 @@ def _per_member(weights: Sequence[Weight]) -> int:
     return 1 if isinstance(weights[0], Cell) else len(weights)
 
 
-def _active(learner: WeakLearner, value: FloatArray, per_member: int, alpha: float) -> tuple[list[Family], IntArray]:
-    """Return the families to solve for, and the numbers of their members.
+def _active(
+    learner: WeakLearner, few: Local, value: FloatArray, per_member: int, alpha: float
+) -> tuple[list[Family], IntArray]:
+    """Return the families to solve for, and the numbers of their members; `few` are any rows.
 
     All, where these are few. Of many, those whose violation is far below alpha sit out; a later round may need them.
     """
@@ -145,7 +151,7 @@ def _active(learner: WeakLearner, value: FloatArray, per_member: int, alpha: flo
     for family in learner.families:
         size = len(family.names)
         here = value[start : start + size]
-        inside = _representatives(family.design(learner.rows), here, MAX_FEATURES // per_member)
+        inside = _representatives(few.design([family]), here, MAX_FEATURES // per_member)
         if is_many:
             inside = inside[here[inside] >= SMALL_SHARE * min(alpha, value.max())]
         if len(inside):
@@ -523,23 +529,20 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
 
 # ---------------------------------------------------------------------------------------------- infinite weight classes
 def _witness_terms(
-    learner: WeakLearner,
-    p: FloatArray,
-    rho: FloatArray,
-    h: FloatArray,
-    found: Suprema,
-    seed: int | Sequence[int],
+    rows: Local, state: State, learner: WeakLearner, found: Suprema, geometry: Geometry, seed: Sequence[int]
 ) -> tuple[Term, ...]:
     """Return terms for an infinite weight class: each violated subpopulation brings its own witness."""
-    worst = np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
-    chosen, design = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0], learner.design()
+    p, worst = rows.at(state), np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
+    design = rows.design(learner.families)
+    chosen = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0]
     columns = [_feature(design.column(j), weights, p) for j, weights in chosen]
-    A = np.concatenate(columns, axis=1)
-    g, rows = product(A.T, rho)[:, None, :], sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
-    if rows is not None:
-        A, h = A[rows], h[rows] * (len(h) / len(rows))
+    A, h = np.concatenate(columns, axis=1), rows.weight[:, None] * _row_curvature(p, geometry)
+    g = product(A.T, rows.weight[:, None] * (rows.y - p))[:, None, :]
+    which = sample_rows(len(p), seed, max(GRAM_ROWS, 10 * A.shape[1]))
+    if which is not None:
+        A, h = A[which], h[which] * (len(h) / len(which))
     one = np.ones((len(A), 1))
-    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), rows is not None), seed))[:, 0]
+    theta = solve(Squares(Matrix(A), one, h, g, _ridge(len(g), len(A), which is not None), seed))[:, 0]
     stops = np.cumsum([len(weights) for _, weights in chosen])[:-1]
     parts = np.split(theta, stops)
     return tuple(Term(learner.member(j), weights, part[None]) for (j, weights), part in zip(chosen, parts, strict=True))

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from lowcal.engines.products import dot
 from lowcal.frames import Table as Frame
 from lowcal.guard import subset
 from lowcal.inputs import Outcomes
-from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_terms, logit_hessian, logit_terms
+from lowcal.rows import START, Memory
+from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_step, logit_hessian, logit_step
 from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
 from lowcal.subpopulations import Groups
-from lowcal.subpopulations.base import EVERYONE, Everyone, Rows, WeakLearner
+from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
 from lowcal.subpopulations.growing import Forest, Growth, grow
 from lowcal.subpopulations.levels import Levels
@@ -74,7 +76,8 @@ class Shared:
     @cached_property
     def hessian(self) -> FloatArray:
         """The Hessian of the groups' regression on all rows, for two classes."""
-        return logit_hessian(self.groups.families, self.groups, self.p, self.weight, (self.seed, 0))
+        rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
+        return logit_hessian(self.groups.families, rows, (self.seed, 0))
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""
@@ -110,17 +113,27 @@ class Side:
 
     @cached_property
     def fitted(self) -> Fitted:
-        """These rows as a step sees them."""
-        return Fitted(self.outcomes.p, self.outcomes.y, self.outcomes.weight)
+        """As many of these rows as a few coefficients for everyone need."""
+        return self.fitted_after(None)
 
     @cached_property
     def line(self) -> Curve | None:
         """The line of everyone: Platt scaling, or a temperature for several classes; None if it is noise."""
-        return fit_line_of(self.fitted, self.seed, self.outcomes.p.shape[1] == 1)
+        return fit_line_of(self.fitted, self.worth, self.outcomes.p.shape[1] == 1)
 
-    def fitted_after(self, before: Corrected) -> Fitted:
-        """Return these rows as a step sees them after what came before."""
-        return replace(self.fitted, p=before.p)
+    @cached_property
+    def worth(self) -> float:
+        """The effective number of rows."""
+        return 1.0 / dot(self.outcomes.weight, self.outcomes.weight)
+
+    def fitted_after(self, before: Corrected | None) -> Fitted:
+        """Return as many of these rows as a few coefficients need, after what came before."""
+        return Fitted.few(self.rows_after(before, ()), START, self.seed)
+
+    def rows_after(self, before: Corrected | None, encoded: Encoded) -> Memory:
+        """Return these rows, with their predictions after what came before."""
+        o = self.outcomes
+        return Memory.of(encoded, o.p if before is None else before.p, o.y, o.weight)
 
     @property
     def seed(self) -> tuple[int, int]:
@@ -165,14 +178,14 @@ class Corrected:
 
     steps: tuple[Step, ...]
     start: FloatArray
-    rows: Rows
+    rows: Encoded
 
     @cached_property
     def p(self) -> FloatArray:
         """The predictions on these rows, when they are asked for."""
         return self.on(self.start, self.rows)
 
-    def on(self, p: FloatArray, rows: Rows) -> FloatArray:
+    def on(self, p: FloatArray, rows: Encoded) -> FloatArray:
         """Return the predictions on other rows."""
         for step in self.steps:
             p = step(p, rows)
@@ -196,7 +209,7 @@ def beta(side: Side, learner: WeakLearner) -> Corrected:
 
     Where the curve falls anywhere, the line stands in: at scores that few rows have, such a curve goes far astray.
     """
-    curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.seed)
+    curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.worth)
     if curve is not None:
         _, slope, bend = curve.theta[:, 0]  # the log odds are (1 + slope) log p - (1 + slope - bend) log(1 - p) + shift
         if min(1.0 + slope, 1.0 + slope - bend) < 0.0:
@@ -208,7 +221,7 @@ def matrix(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shifts and multiples of every log p_b to every label, after a temperature: matrix scaling, shrunk."""
     before, d = line(side, learner), side.outcomes.p.shape[1]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return side.corrected(learner, fit_curve(weights, side.fitted_after(before), side.seed), before)
+    return side.corrected(learner, fit_curve(weights, side.fitted_after(before), side.worth), before)
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -216,7 +229,7 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
 
     A block counts one row more, with the model's own mean there: no prediction is 0 or 1.
     """
-    o, rows = side.outcomes, side.fitted.n
+    o, rows = side.outcomes, side.worth
     d = o.p.shape[1]
     weights: list[Weight] = [Monomial()]
     theta = np.zeros((1 + d, d))
@@ -246,11 +259,13 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
-        terms = logit_terms(learner.families, learner, side.fitted, side.seed, lambda: side.shared.hessian, start)
-        return side.corrected(learner, None if terms is None else Update(terms, "mirror"))
+        rows = side.rows_after(None, learner.rows)
+        moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
+        return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
-    terms = group_terms(learner.families, (Monomial(),), learner, side.fitted_after(before), side.seed)
-    return side.corrected(learner, None if terms is None else Update(terms, "mirror"), before)
+    rows = side.rows_after(before, learner.rows)
+    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed)
+    return side.corrected(learner, None if moved is None else moved.update, before)
 
 
 class Boosting:

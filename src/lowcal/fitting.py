@@ -17,6 +17,7 @@ from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_ro
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.provenance import remember, sketch_rows
+from lowcal.rows import Memory
 from lowcal.runs import Fit, HeldOut, Record, Run
 from lowcal.simplex import FloatArray, Geometry
 from lowcal.solvers import SOLVERS, Problem, is_shrunk
@@ -121,14 +122,15 @@ def multicalibrate(
         return fit_privately(
             chosen, outcomes, table, notion, ALPHA if alpha is None else alpha, max_updates, callback, progress, rng
         )
+    given = outcomes, table
+    outcomes, table = drop_weightless(outcomes, table)
     held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
     fitted = subset(outcomes, np.flatnonzero(~held_out)) if held_out.any() else outcomes
     fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
     learner = chosen.prepare(fitted_table, fitted.weight, fitted.residual)
     geometry = geometry or _best_geometry(solver, learner)
     problem = Problem(
-        fitted.y,
-        fitted.weight,
+        Memory.of(learner.rows, fitted.p, fitted.y, fitted.weight),
         notion,
         learner,
         0.0 if alpha is None else float(alpha),
@@ -143,31 +145,39 @@ def multicalibrate(
     problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
     floor = None
     if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
-        floor = noise_floor(problem, fitted.p, np.random.default_rng(problem.seed))
+        floor = noise_floor(problem)
         problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
     watch = watched = None
     rounds = patience or PATIENCE[solver]
     if held_out.any():
         rest = subset(outcomes, np.flatnonzero(held_out))
         kind: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
-        watch = HeldOut(rest, learner.encoder(table.take(np.flatnonzero(held_out))), kind, rounds)
-    elif guard and not is_harmless(problem, fitted.p):
+        encoded = learner.encoder(table.take(np.flatnonzero(held_out)))
+        watch = HeldOut(Memory.of(encoded, rest.p, rest.y, rest.weight), kind, rounds)
+    elif guard and not is_harmless(problem):
         problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
         watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds, share)
     run = Run(problem, solver, outcomes.layout, watch, watched, max_updates, callback, floor)
-    fit = run(fitted.p, progress)
-    _warn_of_harm(fit, fitted.p, run.end)
+    fit = run(progress)
+    _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
-        remember_rows(fit, outcomes, table, run.end if watch is None else None)
+        remember_rows(fit, *given)
     return fit
 
 
-def _warn_of_harm(fit: Fit, before: FloatArray, after: FloatArray) -> None:
-    """Warn where a fit made probabilities of exactly 0 or 1, or raised the loss on held-out rows."""
-    sure = int((((after == 0.0) | (after == 1.0)) & (before > 0.0) & (before < 1.0)).any(axis=1).sum())
+def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
+    """Return the rows that have weight: not even the choice of a sample depends on the others."""
+    if outcomes.weight.all():
+        return outcomes, table
+    kept = np.flatnonzero(outcomes.weight)
+    return subset(outcomes, kept), table.take(kept)
+
+
+def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
+    """Warn where a fit made `sure` of n probabilities exactly 0 or 1, or raised the loss on held-out rows."""
     if sure:
         warnings.warn(
-            f"{sure:,} of {len(after):,} calibrated predictions are exactly 0 or 1, which one wrong label makes "
+            f"{sure:,} of {n:,} calibrated predictions are exactly 0 or 1, which one wrong label makes "
             'infinitely wrong; use geometry="mirror", a larger alpha or more rows.',
             FitWarning,
             stacklevel=3,
@@ -189,13 +199,10 @@ def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
     return "euclidean" if solver == "first" else learner.geometry or "mirror"
 
 
-def remember_rows(fit: Fit, outcomes: Outcomes, table: Frame, calibrated: FloatArray | None) -> None:
-    """Leave a sketch of the rows, so that an audit on them can warn; `calibrated`: their predictions, if known."""
+def remember_rows(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
+    """Leave a sketch of the rows, so that an audit on them can warn."""
     some = sketch_rows(len(outcomes.p))
-    if calibrated is None:
-        end = fit.predictor.replay(outcomes.p[some], fit.predictor.rows(outcomes.p[some], table.take(some)))
-    else:
-        end = calibrated[some]
+    end = fit.predictor.replay(outcomes.p[some], fit.predictor.rows(outcomes.p[some], table.take(some)))
     remember(len(outcomes.p), outcomes.y[some], end)
 
 

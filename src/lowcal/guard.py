@@ -18,11 +18,14 @@ from lowcal.engines.products import dot
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes
+from lowcal.rows import START, Memory, Rows
+from lowcal.rows.keys import folds as deal_folds
+from lowcal.rows.packing import take_rows
 from lowcal.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.solvers import SOLVERS, Problem, Step
 from lowcal.stopping import Patience
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import Rows
+from lowcal.subpopulations.base import WeakLearner
 
 #: The share of the rows in each fold.
 SHARE = 0.2
@@ -41,39 +44,44 @@ HARMLESS = 2e-4
 INFINITE = 20
 
 
-def is_harmless(problem: Problem, p: FloatArray) -> bool:
+def is_harmless(problem: Problem) -> bool:
     """Whether the constraints are so few for the rows that to fit them all can do no harm worth speaking of.
 
     F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
     """
     if not problem.learner.is_exact:
         return False
-    weights = len(problem.notion.features(p)) or INFINITE
-    features = len(problem.learner.names) * weights * p.shape[1]
+    weights = len(problem.features(START)) or INFINITE
+    features = len(problem.learner.names) * weights * problem.d
     return bool(features / (2.0 * problem.n) < HARMLESS)
 
 
 class Fold:
     """The solver on the rows outside a fold, and the predictions on the fold."""
 
-    def __init__(self, problem: Problem, solver: str, start: FloatArray, held: Outcomes, rows: Rows) -> None:
-        self.outcomes, self.rows, self.p = held, rows, held.p
-        self.trial = self.p
-        self._stream = SOLVERS[solver](problem, start)
+    def __init__(self, problem: Problem, solver: str, held: Rows) -> None:
+        self.held = held.sample(None)
+        self.state = self.trial = START
+        self._stream = SOLVERS[solver](problem, START)
         self._step = next(self._stream, None)
         self._is_tried = False
+
+    @property
+    def tried(self) -> FloatArray:
+        """The predictions on the fold after what is tried."""
+        return self.held.at(self.trial)
 
     def propose(self, stage: tuple[int, ...]) -> None:
         """Try the solver's step of this stage on the fold, if it has one; steps of earlier stages are passed over."""
         while self._step is not None and self._step.stage < stage:
             self._answer(False)
         self._is_tried = self._step is not None and self._step.stage == stage
-        self.trial = self._step.update(self.p, self.rows) if self._is_tried and self._step is not None else self.p
+        self.trial = self._step.state if self._is_tried and self._step is not None else self.state
 
     def decide(self, is_kept: bool) -> None:
         """Keep what was tried, or undo it."""
         if is_kept:
-            self.p = self.trial
+            self.state = self.trial
         if self._is_tried:
             self._answer(is_kept)
 
@@ -98,7 +106,7 @@ class Guard:
 
     def __init__(self, folds: Sequence[Fold], geometry: Geometry, rounds: int | None) -> None:
         self.folds, self.geometry = folds, geometry
-        weight = np.concatenate([fold.outcomes.weight for fold in folds])
+        weight = np.concatenate([fold.held.weight for fold in folds])
         self.weight = weight / weight.sum()
         self.best = self.now = self._scores()
         self.start, self.order = self.now, self._auc(self.now)
@@ -148,15 +156,15 @@ class Guard:
 
     def _auc(self, scores: Scores) -> float:
         """Return the mean AUC within the folds: each has its own fit, and their levels differ."""
-        each = [auc(p, fold.outcomes.y, fold.outcomes.weight) for p, fold in zip(scores.p, self.folds, strict=True)]
+        each = [auc(p, fold.held.y, fold.held.weight) for p, fold in zip(scores.p, self.folds, strict=True)]
         return float(np.mean(each))
 
     def _watched(self, scores: Scores) -> FloatArray:
         return scores.brier if self.geometry == "euclidean" else scores.log_loss
 
     def _scores(self) -> Scores:
-        each = [fold.trial for fold in self.folds]
-        p, y = np.concatenate(each), np.concatenate([fold.outcomes.y for fold in self.folds])
+        each = [fold.tried for fold in self.folds]
+        p, y = np.concatenate(each), np.concatenate([fold.held.y for fold in self.folds])
         return Scores(brier_losses(p, y), log_losses(p, y), each)
 
 
@@ -196,16 +204,26 @@ def make_guard(
     """Return the guard of a fit; None where rows are too few to deal."""
     folds = []
     for fitted, held in deal(outcomes.weight, share, problem.seed, JUDGED):
-        inside = subset(outcomes, fitted)
-        part = table.take(fitted)
+        inside, part = subset(outcomes, fitted), subset(outcomes, held)
         try:
-            learner = chosen.prepare(part, inside.weight, inside.residual)
+            learner = _of_fold(problem.learner, chosen, table, inside, fitted)
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
-        own = replace(problem, y=inside.y, weight=inside.weight, learner=learner, is_measured=problem.alpha > 0.0)
-        folds.append(Fold(own, solver, inside.p, subset(outcomes, held), learner.encoder(table.take(held))))
+        rows = Memory.of(learner.rows, inside.p, inside.y, inside.weight)
+        own = replace(problem, rows=rows, learner=learner, is_measured=problem.alpha > 0.0)
+        encoded = take_rows(problem.learner.rows, held) if learner.is_exact else learner.encoder(table.take(held))
+        folds.append(Fold(own, solver, Memory.of(encoded, part.p, part.y, part.weight)))
     return Guard(folds, problem.geometry, rounds) if folds else None
+
+
+def _of_fold(
+    learner: WeakLearner, chosen: Subpopulations, table: Frame, inside: Outcomes, fitted: IntArray
+) -> WeakLearner:
+    """Return the class on the rows outside a fold: a listed one is the same, which knows nothing of outcomes."""
+    if learner.is_exact:
+        return WeakLearner(learner.encoder, take_rows(learner.rows, fitted), inside.weight, learner.families)
+    return chosen.prepare(table.take(fitted), inside.weight, inside.residual)
 
 
 def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
@@ -217,10 +235,10 @@ def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield the fitted and the held-out rows of each fold, of as many folds as hold `judged` rows.
 
-    Rows without weight belong to none.
+    Encoded without weight belong to none.
     """
     rows, folds = np.flatnonzero(weight), max(2, round(1.0 / share))
-    fold = np.random.default_rng((seed, folds)).permutation(len(rows)) % folds
+    fold = deal_folds((seed, folds), 0, len(rows), folds)
     for k in range(int(np.clip(np.ceil(folds * judged / max(1, len(rows))), 1, folds))):
         if (fold == k).any() and (fold != k).any():
             yield rows[fold != k], rows[fold == k]

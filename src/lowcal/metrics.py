@@ -24,6 +24,7 @@ from lowcal.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
 from lowcal.simplex import FloatArray
+from lowcal.rows import START, Memory
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.weights import CellIds, occupied_cells
@@ -344,10 +345,10 @@ class _Sample:
     ) -> _Sample:
         outcomes, table = read_rows(y, p, X, sample_weight, classes)
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
-        problem = Problem(outcomes.y, outcomes.weight, LowDegree(2), learner, alpha=np.inf)
-        explore(problem, outcomes.p)
-        design = learner.design()
-        return _Sample(outcomes, design, problem.rho(outcomes.p), design.moments(outcomes.weight[:, None]))
+        rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+        explore(Problem(rows, LowDegree(2), learner, alpha=np.inf), START)
+        design, rho = learner.design(), outcomes.weight[:, None] * (outcomes.y - outcomes.p)
+        return _Sample(outcomes, design, rho, design.moments(outcomes.weight[:, None]))
 
     @property
     def safe_mass(self) -> FloatArray:

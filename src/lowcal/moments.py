@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lowcal.engines.exact import ExactSums, Grid, Tables
 from lowcal.engines.kernels import kernels_for, padded
 from lowcal.engines.reference import CodeSums, Design, rows_in_cache
 from lowcal.simplex import FloatArray
@@ -57,10 +58,12 @@ def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Fl
 class MomentSums:
     """`moments` of weights under construction, where predictions and residuals come in pieces."""
 
-    def __init__(self, design: Design, weights: Sequence[Weight], d: int) -> None:
+    def __init__(self, design: Design, weights: Sequence[Weight], d: int, grid: Grid | None = None) -> None:
         self.weights, self.shape = weights, (design.shape[1], len(weights), d)
-        self.sums = design.sums(len(weights) * d)
-        own = self.sums.kernels if isinstance(self.sums, CodeSums) else None
+        q = len(weights) * d
+        self.sums = design.sums(q) if grid is None else ExactSums(design, q, grid)
+        made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
+        own = made.kernels if isinstance(made, CodeSums) else None
         self.kernels = own or kernels_for(design.shape[0] * len(weights))
         self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
 
@@ -88,7 +91,13 @@ class MomentSums:
 
     def total(self) -> FloatArray:
         """Return the sum of all that was added, shape (m, S, d)."""
+        assert not isinstance(self.sums, ExactSums)
         return self.sums.total().reshape(self.shape)
+
+    def wholes(self) -> Tables:
+        """Return exact sums of all that was added."""
+        assert isinstance(self.sums, ExactSums)
+        return self.sums.wholes()
 
 
 def _products(U: FloatArray, rho: FloatArray) -> FloatArray:

@@ -21,9 +21,9 @@ from lowcal.complexity import basis_tolerance, basis_width, finite_basis, fresh_
 from lowcal.errors import InvalidInput
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion
+from lowcal.rows import START
 from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, single_term
-from lowcal.subpopulations.base import Found
 from lowcal.subpopulations.private import Private
 from lowcal.updates import Update
 from lowcal.weights import Cell, Weight, evaluate, monomials, n_intervals
@@ -115,7 +115,7 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
     The step alpha / (2B) makes a gain of alpha / 2 lower the Brier score by alpha^2 / (4B), so that 4 phi B / alpha^2
     updates are enough (spec 4.3) and one more round to find nothing.
     """
-    n, n_classes = len(problem.y), max(2, d)
+    n, n_classes = problem.rows.scale.n, max(2, d)
     tolerance = basis_tolerance(finite_basis(problem.notion), problem.alpha, n_classes)
     pairs = 2 * problem.learner.design().shape[1] * len(public_weights(problem.notion, d)) * d
     needed = fresh_rounds(tolerance, n_classes) + 1
@@ -147,18 +147,19 @@ def _affordable(budget: Callable[[int], PrivacyGuarantee], limit: int) -> int:
 
 
 def rounds(
-    problem: Problem, p: FloatArray, guarantee: PrivacyGuarantee, rng: np.random.Generator
+    problem: Problem, guarantee: PrivacyGuarantee, rng: np.random.Generator
 ) -> Iterator[tuple[float, Update | None]]:
     """Yield each round's released score and the update it led to; None ends the run. The last round only measures.
 
     Cost: the moments of all pairs once a round.
     """
+    p, y = problem.whole(START)
     n, d = p.shape
     weights = public_weights(problem.notion, d)
     design = problem.learner.design()
     for t in range(1, guarantee.rounds + 1):
         problem.learner.n_calls += 1
-        g = moments(design, evaluate(weights, p), problem.rho(p))
+        g = moments(design, evaluate(weights, p), problem.learner.weight[:, None] * (y - p))
         scores = np.concatenate([g.ravel(), -g.ravel()])
         chosen = select(scores, n, guarantee.eps0, rng)
         released = release(scores[chosen], n, guarantee.eps0, rng)
@@ -175,8 +176,7 @@ def _update(problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: t
     sign, pair = divmod(chosen, int(np.prod(shape)))
     c, u, a = np.unravel_index(pair, shape)
     member = problem.learner.member(int(c))
-    found = Found(member, -1.0 if sign else 1.0, np.nan, member.design(problem.learner.rows))
-    return Update((single_term(found, weights[u], int(a), shape[2], step),))
+    return Update((single_term(member, weights[u], int(a), shape[2], -step if sign else step),))
 
 
 def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generator) -> int:

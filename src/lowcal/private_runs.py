@@ -13,6 +13,7 @@ from lowcal.frames import Table as Frame
 from lowcal.inputs import Outcomes
 from lowcal.notions import Notion
 from lowcal.progress import Progress
+from lowcal.rows import Memory
 from lowcal.runs import Fit, Record
 from lowcal.solvers import Problem
 from lowcal.stopping import Status
@@ -85,13 +86,14 @@ def fit_privately(
         raise InvalidInput(
             "Private(...) takes no sample weights: a heavy row would need more noise. Leave sample_weight out."
         )
-    problem = Problem(outcomes.y, weight, notion, chosen.listed(table, weight), alpha)
+    learner = chosen.listed(table, weight)
+    problem = Problem(Memory.of(learner.rows, outcomes.p, outcomes.y, weight), notion, learner, alpha)
     guarantee = private.plan(chosen, problem, outcomes.p.shape[1], None if max_updates is None else max_updates + 1)
     updates: list[Update] = []
     history: list[Record] = []
     violation, status = np.nan, Status.LIMIT
     with Progress(progress, alpha) as bar:
-        for violation, update in private.rounds(problem, outcomes.p, guarantee, rng):
+        for violation, update in private.rounds(problem, guarantee, rng):
             history[-1:] = [Record(len(updates), violation, np.nan, np.nan)] if updates else []
             if updates and callback is not None and callback(history[-1]):
                 status = Status.STOPPED

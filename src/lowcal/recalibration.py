@@ -337,7 +337,7 @@ def _result(
         candidates=Candidates(_candidate(one, found[0], weight, one is chosen) for one in found),
     )
     if predictor.updates:
-        remember_rows(fit, o, whole.shared.table, p)
+        remember_rows(fit, o, whole.shared.table)
     return fit
 
 

@@ -12,6 +12,7 @@ from lowcal.engines.reference import Design
 from lowcal.moments import moments
 from lowcal.notions.base import Finite, Notion
 from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.rows.keys import draw_labels
 from lowcal.simplex import FloatArray
 from lowcal.weights import CellIds, evaluate
 
@@ -25,11 +26,7 @@ def redraw_labels(p: FloatArray, random_state: np.random.Generator) -> FloatArra
     >>> redraw_labels(np.array([[0.0], [1.0]]), np.random.default_rng(0)).ravel().tolist()
     [0.0, 1.0]
     """
-    u = random_state.random(len(p))
-    if p.shape[1] == 1:
-        return (u < p[:, 0]).astype(np.float64)[:, None]
-    label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
-    return np.asarray(np.eye(p.shape[1])[label])
+    return draw_labels(p, random_state.random(len(p)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,21 +6,21 @@ says what is true of the predictor on the fitted rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lowcal.errors import FitInterrupted
 from lowcal.guard import Guard
-from lowcal.inputs import Layout, Outcomes
+from lowcal.inputs import Layout
 from lowcal.notions import Notion, Suprema
 from lowcal.progress import Progress
-from lowcal.simplex import FloatArray, brier, log_loss
+from lowcal.rows import START, Rows, State
+from lowcal.rows.passes import losses
 from lowcal.solvers import SOLVERS, Problem, Step, are_within, bound, explore
 from lowcal.stopping import Monitor, Patience, Status
-from lowcal.subpopulations.base import Rows
-from lowcal.updates import Predictor, Update
+from lowcal.updates import Predictor
 
 
 @dataclass(frozen=True)
@@ -161,24 +161,21 @@ class Fit:
 class HeldOut:
     """The held-out rows: follows every update, measures, and runs out of patience."""
 
-    def __init__(self, outcomes: Outcomes, rows: Rows, monitor: Monitor, rounds: int) -> None:
-        self.outcomes, self.rows, self.monitor = outcomes, rows, monitor
-        self.p = outcomes.p
+    def __init__(self, rows: Rows, monitor: Monitor, rounds: int) -> None:
+        self.rows, self.monitor = rows, monitor
         self.patience = Patience(rounds)
 
-    def scores(self, problem: Problem, with_violation: bool) -> dict[str, float | None]:
+    def scores(self, problem: Problem, state: State, with_violation: bool) -> dict[str, float | None]:
         """Return the held-out figures of a record; the violation only where it is wanted or watched."""
-        o = self.outcomes
         violation = None
         if with_violation or self.monitor == "violation":
-            rho = o.weight[:, None] * (o.y - self.p)
-            design = problem.learner.design(self.rows)
             alpha = None if self.monitor == "violation" else problem.alpha  # what is compared must not be rough
-            violation = float(problem.notion.suprema(self.p, rho, design, alpha).value.max())
+            violation = float(replace(problem, rows=self.rows).measure(state, alpha)[0].value.max())
+        lost = losses(self.rows, state)
         return {
             "held_out_violation": violation,
-            "held_out_brier": brier(self.p, o.y, o.weight),
-            "held_out_log_loss": log_loss(self.p, o.y, o.weight),
+            "held_out_brier": lost.brier,
+            "held_out_log_loss": lost.log_loss,
         }
 
     def is_over(self, scores: dict[str, float | None], n_updates: int) -> bool:
@@ -205,33 +202,31 @@ class Run:
         self.problem = problem
         self.solver, self.layout, self.held_out, self.guard = solver, layout, held_out, guard
         self.max_updates, self.callback, self.floor = max_updates, callback, floor
-        self.updates: list[Update] = []
+        self.states: list[State] = [START]
         self.history: list[Record] = []
 
-    def __call__(self, p: FloatArray, progress: bool) -> Fit:
+    def __call__(self, progress: bool) -> Fit:
         """Consume updates until the stream ends or a stop rule speaks."""
-        self.bound = bound(self.solver, self.problem, p)
-        self.start = p
-        self.before = self._before(p)
-        status, self.end = None, p
+        self.bound = bound(self.solver, self.problem)
+        self.before = self._before()
+        status = None
         with Progress(progress, self.problem.alpha) as bar:
             try:
-                for step in self._kept_steps(p):
-                    self.last = step  # its predictions may cost a pass over the rows: they are asked for at the end
+                for step in self._kept_steps():
                     status = self._take(step)
-                    bar.show(len(self.updates), step.violation)
+                    bar.show(len(self.history), step.violation)
                     if status is not None:
                         break
             except KeyboardInterrupt:
                 fit = self._finish(Status.STOPPED)
                 raise FitInterrupted(
-                    f"Interrupted after {len(self.updates)} updates; they are kept in .fit.", fit
+                    f"Interrupted after {len(self.history)} updates; they are kept in .fit.", fit
                 ) from None
         return self._finish(status)
 
-    def _kept_steps(self, p: FloatArray) -> Iterator[Step]:
+    def _kept_steps(self) -> Iterator[Step]:
         """Yield the solver's steps that the guard keeps; the solver is told of those that are undone."""
-        stream = SOLVERS[self.solver](self.problem, p)
+        stream = SOLVERS[self.solver](self.problem, START)
         step = next(stream, None)
         while step is not None:
             is_kept = self.guard is None or self.guard.keeps(step)
@@ -242,31 +237,32 @@ class Run:
             except StopIteration:
                 return
 
-    def _before(self, p: FloatArray) -> Record:
+    def _before(self) -> Record:
         """Return the figures before the first update."""
-        problem, scores = self.problem, {}
+        scores: dict[str, float | None] = {}
         if self.held_out is not None:
-            scores = self.held_out.scores(problem, False)
+            scores = self.held_out.scores(self.problem, START, False)
             self.held_out.is_over(scores, 0)
         elif self.guard is not None:
             scores = self.guard.figures(self.guard.start)
-        record = Record(0, np.nan, problem.brier(p), problem.log_loss(p))
-        return replace(record, **scores)  # type: ignore[arg-type]
+        return self._record(START, scores)
+
+    def _record(self, state: State, scores: dict[str, float | None]) -> Record:
+        lost = self.problem.losses(state)
+        return replace(Record(state.n_updates, np.nan, lost.brier, lost.log_loss), **scores)  # type: ignore[arg-type]
 
     def _take(self, step: Step) -> Status | None:
         """Record an update; return a status if it is time to stop."""
         if self.history:
             self.history[-1] = replace(self.history[-1], violation=step.violation)
-        self.updates.append(step.update)
-        problem, n = self.problem, len(self.updates)
+        self.states.append(step.state)
+        n = step.state.n_updates
         scores: dict[str, float | None] = {}
         if self.held_out is not None:
-            self.held_out.p = step.update(self.held_out.p, self.held_out.rows)
-            scores = self.held_out.scores(problem, self.solver != "first")
+            scores = self.held_out.scores(self.problem, step.state, self.solver != "first")
         elif self.guard is not None:
             scores = self.guard.figures(self.guard.now)
-        record = Record(n, np.nan, *step.losses(problem))
-        self.history.append(replace(record, **scores))  # type: ignore[arg-type]
+        self.history.append(self._record(step.state, scores))
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED
         if self.held_out is not None and self.held_out.is_over(scores, n):
@@ -279,23 +275,22 @@ class Run:
 
     def _finish(self, status: Status | None) -> Fit:
         """Measure once more, keep the best held-out predictor, and say what holds."""
-        updates, p = self.updates, self.last.p if self.updates else self.start
+        self.end = self.states[-1]
         best = self._best()
-        if best < len(updates) and status is not Status.STOPPED:
+        if best < self.end.n_updates and status is not Status.STOPPED:
             status = Status.PATIENCE if self.guard is None else Status.GUARDED
-            updates, p = updates[:best], self._replay(updates[:best])
-        self.end = p
+            self.end = self.states[best]
         if status is Status.LIMIT:
-            explore(self.problem, p)  # a learner that was cut short is asked once more before anything is said
-        found = self.problem.suprema(p)
-        if self.history and len(updates) == len(self.history):
+            explore(self.problem, self.end)  # a learner that was cut short is asked once more before anything is said
+        found = self.problem.suprema(self.end)
+        if self.history and self.end is self.states[-1]:
             self.history[-1] = replace(self.history[-1], violation=float(found.value.max()))
-        if self.history and len(updates) < len(self.history) and np.isnan(self.history[-1].violation):
-            last = self.problem.suprema(self._replay(self.updates))
+        elif self.history and np.isnan(self.history[-1].violation):
+            last = self.problem.suprema(self.states[-1])
             self.history[-1] = replace(self.history[-1], violation=float(last.value.max()))
         learner, tolerance = self.problem.learner, self.problem.tolerance
         return Fit(
-            Predictor(learner.encoder, tuple(updates), self.layout),
+            Predictor(learner.encoder, self.end.updates, self.layout),
             self._status(found, status),
             tuple(self.history),
             float(found.value.max()),
@@ -321,13 +316,7 @@ class Run:
             return self.held_out.patience.best_updates
         if self.guard is not None and self.guard.patience is not None:
             return self.guard.patience.best_updates
-        return len(self.updates)
-
-    def _replay(self, updates: Sequence[Update]) -> FloatArray:
-        p = self.start
-        for update in updates:
-            p = update(p, self.problem.learner.rows)
-        return p
+        return len(self.history)
 
     def _status(self, found: Suprema, status: Status | None) -> Status:
         """Return what is true of the final predictor."""

@@ -40,7 +40,7 @@ from lowcal.simplex import FloatArray, brier, leading, log_loss
 from lowcal.solvers import single_term
 from lowcal.stopping import Status
 from lowcal.subpopulations import Private, Subpopulations, WeakLearner
-from lowcal.subpopulations.base import Found, Rows
+from lowcal.subpopulations.base import Encoded
 from lowcal.updates import Predictor, Update
 from lowcal.weights import evaluate
 
@@ -280,7 +280,7 @@ def _unpack(batch: Any) -> Batch:
     return y, p, X
 
 
-def _read(batch: Any, learner: WeakLearner, layout: Layout) -> tuple[FloatArray, FloatArray, Rows]:
+def _read(batch: Any, learner: WeakLearner, layout: Layout) -> tuple[FloatArray, FloatArray, Encoded]:
     """Return a batch as the run takes it: outcomes, start predictions and encoded rows."""
     y, p, X = _unpack(batch)
     outcomes = read_outcomes(y, p, None, layout.classes)
@@ -295,7 +295,7 @@ def _read(batch: Any, learner: WeakLearner, layout: Layout) -> tuple[FloatArray,
 def _run(
     learner: WeakLearner,
     layout: Layout,
-    batches: Iterator[tuple[FloatArray, FloatArray, Rows]],
+    batches: Iterator[tuple[FloatArray, FloatArray, Encoded]],
     plan: _Plan,
     rows_used: int,
 ) -> FreshFit:
@@ -325,22 +325,22 @@ def _run(
         updates.append(found)
 
 
-def _search(learner: WeakLearner, plan: _Plan, y: FloatArray, p: FloatArray, rows: Rows) -> tuple[Update, float]:
+def _search(learner: WeakLearner, plan: _Plan, y: FloatArray, p: FloatArray, rows: Encoded) -> tuple[Update, float]:
     """Return the step along the pair with the largest violation of a batch, and the violation."""
     learner.n_calls += 1
     weights = tuple(plan.notion.basis(p, plan.alpha))
     g = moments(learner.design(rows), evaluate(weights, p), (y - p) / len(y))
     c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
     member, violation = learner.member(int(c)), float(abs(g[c, u, a]))
-    found = Found(member, float(np.sign(g[c, u, a])), violation, member.design(rows))
-    return Update((single_term(found, weights[u], int(a), p.shape[1], plan.step),)), violation
+    size = plan.step * float(np.sign(g[c, u, a]))
+    return Update((single_term(member, weights[u], int(a), p.shape[1], size),)), violation
 
 
 def _finish(
     predictor: Predictor,
     history: Sequence[Record],
     plan: _Plan,
-    last: tuple[FloatArray, FloatArray, Rows],
+    last: tuple[FloatArray, FloatArray, Encoded],
     learner: WeakLearner,
     rows_used: int,
 ) -> FreshFit:

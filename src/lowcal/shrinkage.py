@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +22,17 @@ import numpy as np
 from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, take_columns
 from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.engines.products import dot, product
-from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table, sample_rows, stack
-from lowcal.moments import displacement, moments
+from lowcal.engines.reference import Codes, Design, Table, sample_rows, stack
 from lowcal.notions.base import Notion, Suprema
-from lowcal.simplex import FloatArray, IntArray, log_loss, log_odds, mirror, scores, sigmoid
+from lowcal.rows.base import START, Local, Rows, State
+from lowcal.rows.memory import Memory
+from lowcal.rows.passes import Evidence, Gradient, Seen, losses
+from lowcal.simplex import FloatArray, IntArray, log_loss, mirror, scores, sigmoid
 from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
-from lowcal.updates import Term, sum_terms
-from lowcal.weights import CellIds, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
+from lowcal.subpopulations.memberships import Members
+from lowcal.updates import Term, Update
+from lowcal.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
 
 #: A pool takes part if it exceeds what noise shows by this many standard deviations of a chi-square.
 SCREEN = 1.0
@@ -61,6 +64,12 @@ class Fitted:
     y: FloatArray
     weight: FloatArray
 
+    @classmethod
+    def few(cls, rows: Rows, state: State, seed: Sequence[int]) -> Fitted:
+        """Return as many rows as a few coefficients for everyone need, as they are after a state."""
+        some = rows.sample(sample_rows(rows.scale.n, seed, LINE_ROWS))
+        return cls(some.at(state), some.y, some.weight)
+
     @property
     def n(self) -> float:
         """The effective number of rows."""
@@ -70,13 +79,6 @@ class Fitted:
     def loss(self) -> float:
         """The log loss."""
         return log_loss(self.p, self.y, self.weight)
-
-    def some(self, seed: Sequence[int]) -> Fitted:
-        """Return as many of the rows as a few coefficients for everyone need."""
-        which = sample_rows(len(self.p), seed, LINE_ROWS)
-        if which is None:
-            return self
-        return Fitted(self.p[which], self.y[which], self.weight[which] / self.weight[which].sum())
 
     @property
     def rho(self) -> FloatArray:
@@ -125,10 +127,9 @@ def starts_with_line(notion: Notion, learner: WeakLearner, d: int) -> bool:
     return LogOdds() in logit_weights(notion, d) and len(learner.names) <= MOST_DENSE
 
 
-def notion_weights(notion: Notion, p: FloatArray) -> tuple[Weight, ...]:
+def notion_weights(notion: Notion, features: tuple[Weight, ...], d: int) -> tuple[Weight, ...]:
     """Return the notion's own features, or its probes where these are many; none: witnesses of an infinite class."""
-    d = p.shape[1]
-    features, probes = tuple(notion.features(p)), tuple(notion.probes(d))
+    probes = tuple(notion.probes(d))
     return probes if are_many(features or probes, d) else features
 
 
@@ -199,56 +200,6 @@ def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
     return total
 
 
-# --- features -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """The features c(x) u(f) of a step: the members of a design, and the weights that act on each label.
-
-    `U` is one evaluation of the weights that all labels share, or one for each label of its own.
-    """
-
-    design: Design
-    U: tuple[Evaluated, ...]
-
-    def by_label(self, each: Callable[[Evaluated, FloatArray], FloatArray], values: FloatArray) -> FloatArray:
-        """Return a function of the weights and of values for each label, whose last axis is that of the labels."""
-        if len(self.U) == 1:
-            return each(self.U[0], values)
-        return np.concatenate([each(U, values[..., [a]]) for a, U in enumerate(self.U)], axis=-1)
-
-    def moments(self, rho: FloatArray) -> FloatArray:
-        """Return `moments` for weighted residuals."""
-        return self.by_label(partial(moments, self.design), rho)
-
-    def squares(self, curvature: FloatArray) -> FloatArray:
-        """Return the moments of the squared features."""
-        design = self.design.power(2)
-        return self.by_label(lambda U, h: moments(design, U if isinstance(U, CellIds) else np.square(U), h), curvature)
-
-    def displacement(self, theta: FloatArray) -> FloatArray:
-        """Return `displacement` for coefficients of shape (m, S, d)."""
-        return self.by_label(partial(displacement, self.design), theta)
-
-    def spread(self, theta: FloatArray) -> FloatArray:
-        """Return the coefficients of all `monomials(d, 1)` from those of 1 and each label's own coordinate."""
-        if len(self.U) == 1:
-            return theta
-        m, _, d = theta.shape
-        common, labels = np.zeros((m, 1 + d, d)), np.arange(d)
-        common[:, 0], common[:, 1 + labels, labels] = theta[:, 0], theta[:, 1]
-        return common
-
-
-def features_of(design: Design, weights: tuple[Weight, ...], p: FloatArray) -> Features:
-    """Return the features of these weights; of many classes, 1 and a label's own coordinate for each but everyone."""
-    d = p.shape[1]
-    if has_own_weights(weights, d) and design.shape[1] > 1:
-        return Features(design, tuple(np.column_stack([np.ones(len(p)), p[:, a]]) for a in range(d)))
-    return Features(design, (evaluate(weights, p),))
-
-
 # --- steps ----------------------------------------------------------------------------------------------------
 
 
@@ -267,18 +218,22 @@ class Curve(NamedTuple):
         return Term(everyone, self.weights, self.theta[None])
 
 
-def line_terms(learner: WeakLearner, rows: Fitted, seed: Sequence[int]) -> tuple[Term, ...] | None:
+def line_step(rows: Rows, state: State, learner: WeakLearner, seed: Sequence[int]) -> State | None:
     """Return the line of everyone; None if it is noise, or nobody is everyone."""
-    line = fit_line_of(rows, seed) if EVERYONE in learner.names else None
-    return None if line is None else (line.term(learner.member(learner.names.index(EVERYONE))),)
+    if EVERYONE not in learner.names:
+        return None
+    line = fit_line_of(Fitted.few(rows, state, seed), rows.worth)
+    if line is None:
+        return None
+    return state.then(Update((line.term(learner.member(learner.names.index(EVERYONE))),), "mirror"))
 
 
-def fit_line_of(rows: Fitted, seed: Sequence[int], has_shifts: bool = True) -> Curve | None:
-    """Return one slope of the scores and a shift for each label; None if it is noise.
+def fit_line_of(few: Fitted, n: float, has_shifts: bool = True) -> Curve | None:
+    """Return one slope of the scores and a shift for each label, for rows worth n; None if it is noise.
 
     The shifts of several labels are shrunk as a pool, or left out; the whole by James and Stein's factor.
     """
-    few, d, n = rows.some(seed), rows.p.shape[1], rows.n
+    d = few.p.shape[1]
     precision = 0.0 if has_shifts else np.inf
     if d > 1 and has_shifts:
         g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
@@ -288,11 +243,10 @@ def fit_line_of(rows: Fitted, seed: Sequence[int], has_shifts: bool = True) -> C
     return _james_stein(Curve(weights, np.vstack([shifts, slope * np.eye(d)])), few, n, 2.0 if d == 1 else 1.0)
 
 
-def fit_curve(weights: tuple[Weight, ...], rows: Fitted, seed: Sequence[int]) -> Curve | None:
+def fit_curve(weights: tuple[Weight, ...], few: Fitted, n: float) -> Curve | None:
     """Return coefficients of a few weights for each label, of least log loss, shrunk as a line is; None if noise."""
-    few, d = rows.some(seed), rows.p.shape[1]
     theta = fit_coefficients(scores(few.p), np.asarray(evaluate(weights, few.p)), few.y, few.weight)
-    return _james_stein(Curve(weights, theta), few, rows.n, float(len(weights) * max(1, d - 1)))
+    return _james_stein(Curve(weights, theta), few, n, float(len(weights) * max(1, few.p.shape[1] - 1)))
 
 
 def _james_stein(curve: Curve, few: Fitted, n: float, free: float) -> Curve | None:
@@ -301,74 +255,137 @@ def _james_stein(curve: Curve, few: Fitted, n: float, free: float) -> Curve | No
     return None if fall <= free else curve._replace(theta=(1.0 - free / fall) * curve.theta)
 
 
-def group_terms(
-    families: Sequence[Family], weights: tuple[Weight, ...], learner: WeakLearner, rows: Fitted, seed: Sequence[int]
-) -> tuple[Term, ...] | None:
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features c(x) u(f) of a step: members, weights, and rows whose f is that of a state.
+
+    Of many classes, every label has two weights of its own, 1 and its coordinate (`own`).
+    """
+
+    rows: Rows
+    base: State
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+
+    @cached_property
+    def any_design(self) -> Design:
+        """The design on any of the rows: it tells tables, not memberships."""
+        return self.rows.sample(sample_rows(self.rows.scale.n, 0, GRAM_ROWS)).design(self.families)
+
+    @property
+    def own(self) -> bool:
+        """Whether every label has weights of its own."""
+        return has_own_weights(self.weights, self.rows.d) and sum(len(f.names) for f in self.families) > 1
+
+    def seen(self, now: State) -> Seen:
+        """Return moments, curvatures and noise where rows are now."""
+        return self.rows.run(Evidence(self.base, now, self.families, self.weights, self.own, self.rows.is_even))
+
+    def moved(self, theta: FloatArray) -> State:
+        """Return the state after a step with these coefficients."""
+        return self.base.then(Update(self.terms(theta), "mirror"))
+
+    def terms(self, theta: FloatArray) -> tuple[Term, ...]:
+        """Return the terms of coefficients (m, S, d): those of all `monomials(d, 1)` from each label's own two."""
+        if self.own:
+            m, _, d = theta.shape
+            common, labels = np.zeros((m, 1 + d, d)), np.arange(d)
+            common[:, 0], common[:, 1 + labels, labels] = theta[:, 0], theta[:, 1]
+            theta = common
+        return split_terms(self.families, self.weights, theta)
+
+    def evaluated(self, some: Local) -> list[Evaluated]:
+        """Return the weights on some rows: one evaluation that all labels share, or one for each."""
+        p = some.at(self.base)
+        if self.own:
+            return [np.column_stack([np.ones(len(p)), p[:, a]]) for a in range(p.shape[1])]
+        return [evaluate(self.weights, p)]
+
+
+def group_step(
+    families: Sequence[Family], weights: tuple[Weight, ...], rows: Rows, state: State, seed: Sequence[int]
+) -> State | None:
     """Return the shrunk step of the log loss along c(x) u(f), for all members and weights; None if it is all noise.
 
     Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
     shrunk less in the end than the many that are not.
     """
-    features = features_of(_design(families, learner), weights, rows.p)
-    pools, theta, gained = pools_of(features.design), None, 0.0
+    features = Features(rows, state, tuple(families), weights)
+    pools, now, theta, gained = pools_of(features.any_design), state, None, 0.0
     for _ in range(MOST_STEPS):
-        solved = _newton(features, rows, pools, seed)
+        solved = _newton(features, now, pools, seed)
         if solved is None:
             break
-        delta = features.displacement(solved.theta)
-        eta = shrunk_step(rows.p, rows.y, delta, rows.weight, solved.price)
-        moved = Fitted(mirror(rows.p, eta * delta), rows.y, rows.weight)
-        gain = rows.loss - moved.loss
-        if gain < 1.0 / rows.n:
+        eta = shrunk_step(rows, state, now, features.terms(solved.theta), solved.price)
+        total = eta * solved.theta + (0.0 if theta is None else theta)
+        moved = features.moved(total)
+        gain = losses(rows, now).log_loss - losses(rows, moved).log_loss
+        if gain < 1.0 / rows.worth:
             break
-        theta, rows, gained = eta * solved.theta + (0.0 if theta is None else theta), moved, gained + gain
+        theta, now, gained = total, moved, gained + gain
         if gain < LITTLE * gained:
             break
-    return None if theta is None else split_terms(families, weights, features.spread(theta))
+    return None if theta is None else now
 
 
-def logit_terms(
+def logit_step(
     families: Sequence[Family],
-    learner: WeakLearner,
-    rows: Fitted,
+    rows: Rows,
+    state: State,
     seed: Sequence[int],
     hessian: Callable[[], FloatArray] | None = None,
     line: FloatArray | None = None,
     is_mild: bool = False,
-) -> tuple[Term, ...] | None:
+) -> State | None:
     """Return the shift and the slope of the log odds of every member, for two classes; None if all of it is noise.
 
-    The same shrinkage as that of `group_terms`, by the regression that takes the fewest passes over the rows. What a
+    The same shrinkage as that of `group_step`, by the regression that takes the fewest passes over the rows. What a
     regression leaves that is more than noise loosens its prior, and it goes on from where it is. The `hessian` of about
     these rows, where somebody knows it, will do; the `line` of everyone, (shift, slope), is where it starts. With a
     mild prior all members take part, noise or not.
     """
-    design, n = _design(families, learner), rows.n
-    if design.shape[1] > MOST_DENSE:
-        return group_terms(families, (Monomial(), LogOdds()), learner, rows, seed)
-    pools = pools_of(design)
-    m = len(pools)
-    regression = Regression(design, log_odds(rows.p[:, 0]), rows.y[:, 0], rows.weight, np.zeros((m, 2)))
-    if not rows.weight.all():  # not even the choice of the sample depends on rows without weight
-        regression = regression.rows(np.flatnonzero(rows.weight))
-    prior = _Prior(regression, _some_rows(regression, seed), hessian, n)
-    theta, free = np.zeros((m, 2)), np.zeros((m, 2))
     names = [name for family in families for name in family.names]
+    m, weights = len(names), (Monomial(), LogOdds())
+    if m > MOST_DENSE:
+        return group_step(families, weights, rows, state, seed)
+    features = Features(rows, state, tuple(families), weights)
+    few = _few_rows(features, seed)
+    prior = _Prior(_Whole(rows, state, features.families, np.zeros((m, 2))), few, hessian, rows.worth)
+    theta, free = np.zeros((m, 2)), np.zeros((m, 2))
     if EVERYONE in names:
         everyone = names.index(EVERYONE)
-        theta[everyone], free[everyone] = _line_of_few(regression) if line is None else line, FREE
+        theta[everyone], free[everyone] = _line_of_few(few) if line is None else line, FREE
     if is_mild:
         theta, _ = prior.regress(np.maximum(free, MILD), theta)
     else:
-        theta = _loosened(prior, free, theta, pools)
-    return split_terms(families, (Monomial(), LogOdds()), theta[:, :, None]) if theta.any() else None
+        theta = _loosened(prior, features, free, theta)
+    return features.moved(theta[:, :, None]) if theta.any() else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A regression on all rows, by passes."""
+
+    rows: Rows
+    state: State
+    families: tuple[Family, ...]
+    penalty: FloatArray
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return self.rows.scale.n
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return minus the gradient of the penalised loss."""
+        return self.rows.run(Gradient(self.state, self.families, theta)) - self.penalty * theta
 
 
 @dataclass(eq=False)
 class _Prior:
     """A regression on all rows and on some, to be solved under one prior after the other."""
 
-    whole: Regression
+    whole: _Whole
     few: Regression
     hessian: Callable[[], FloatArray] | None
     n: float
@@ -379,7 +396,7 @@ class _Prior:
         is_open = variance > 0.0
         penalty = np.divide(1.0 / self.n, variance, out=np.zeros(variance.shape), where=is_open)
         whole = replace(self.whole, penalty=penalty)
-        some = whole if self.few is self.whole else replace(self.few, penalty=penalty)
+        some = None if self.few.size == whole.size else replace(self.few, penalty=penalty)
         theta, left = regress(whole, some, self.bends(theta), theta, self.n, is_open)
         # at a minimum the rows pull an open coefficient as hard as its prior does
         return theta, np.where(is_open, penalty * theta, left)
@@ -391,38 +408,32 @@ class _Prior:
         return self._bends
 
 
-def _loosened(prior: _Prior, variance: FloatArray, theta: FloatArray, pools: IntArray) -> FloatArray:
+def _loosened(prior: _Prior, features: Features, variance: FloatArray, theta: FloatArray) -> FloatArray:
     """Return coefficients under the prior that the rows tell; what is left beyond noise loosens it a few times."""
-    n, (g, h) = prior.n, prior.whole.evidence(theta)  # of curvatures, the first will do
+    seen = features.seen(features.moved(theta[:, :, None]) if theta.any() else features.base)
+    n, g, h, pools = prior.n, seen.g, seen.h, pools_of(features.any_design)  # of curvatures, the first will do
     for _ in range(LOOSENED):
-        found = 1.0 / (n * precisions(g[:, :, None], h[:, :, None], h[:, :, None] / n, pools, n)[:, :, 0])
+        found = 1.0 / (n * precisions(g, h, h / n, pools, n)[:, :, 0])
         if not found.any():
             break
         variance = variance + found
-        theta, g = prior.regress(variance, theta)
+        theta, left = prior.regress(variance, theta)
+        g = left[:, :, None]
     return theta
 
 
-def logit_hessian(
-    families: Sequence[Family], learner: WeakLearner, p: FloatArray, weight: FloatArray, seed: Sequence[int]
-) -> FloatArray:
-    """Return the Hessian of `logit_terms` where nothing is corrected yet, without a look at outcomes."""
-    design = _design(families, learner)
-    nothing = np.zeros((design.shape[1], 2))
-    regression = Regression(design, log_odds(p[:, 0]), np.zeros(len(p)), weight, nothing)
-    return _some_rows(regression, seed).hessian(nothing)
+def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -> FloatArray:
+    """Return the Hessian of `logit_step` where nothing is corrected yet, without a look at outcomes."""
+    few = _few_rows(Features(rows, START, tuple(families), (Monomial(), LogOdds())), seed)
+    return few.hessian(np.zeros(few.penalty.shape))
 
 
-def _some_rows(regression: Regression, seed: Sequence[int]) -> Regression:
+def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on as many rows as its Hessian needs."""
-    n, m = len(regression.z), regression.design.shape[1]
-    sample = sample_rows(n, seed, max(GRAM_ROWS, 20 * m, n // SHARE_OF_HESSIAN))
-    return regression if sample is None else regression.rows(sample)
-
-
-def _design(families: Sequence[Family], learner: WeakLearner) -> Design:
-    """Return the memberships in all families; many matrices of a column each, as learners find them, become one."""
-    return stack(Stacked(tuple(family.design(learner.rows) for family in families)).joined())
+    n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
+    some = features.rows.sample(sample_rows(n, seed, max(GRAM_ROWS, 20 * m, n // SHARE_OF_HESSIAN)))
+    z = some.scores(features.base)[:, 0]
+    return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
 
 
 def _line_of_few(regression: Regression) -> FloatArray:
@@ -433,38 +444,27 @@ def _line_of_few(regression: Regression) -> FloatArray:
     return np.array([shift[0], slope])
 
 
-def witness_terms(
-    learner: WeakLearner, found: Suprema, rows: Fitted, depth: int, seed: Sequence[int]
-) -> tuple[Term, ...] | None:
+def witness_step(
+    learner: WeakLearner, found: Suprema, rows: Rows, state: State, depth: int, seed: Sequence[int]
+) -> State | None:
     """Return the shrunk step of an infinite weight class: the worst subpopulations bring their witnesses."""
     order = np.argsort(-found.value, kind="stable")
     worst = order[(depths_of(learner)[order] <= depth) & (found.value[order] > 0.0)][:MOST_WITNESSES]
     if len(worst) == 0:
         return None
-    design, witnesses = learner.design(), [found.witness(int(j)) for j in worst]
-    A = np.concatenate(
-        [design.column(int(j))[:, None] * one(rows.p) for j, one in zip(worst, witnesses, strict=True)], axis=1
-    )
-    d = rows.p.shape[1]
-    features = [(k, a) for k in range(len(worst)) for a in range(d)]
-    kept = [k for k, column in enumerate(A.T) if column.any()]
-    solved = [_witness_label(A[:, [k for k in kept if features[k][1] == a]], rows, a, seed) for a in range(d)]
-    size = np.zeros((len(worst), d))
-    price = 0.0
-    for a, one in enumerate(solved):
-        if one is not None:
-            size[[features[k][0] for k in kept if features[k][1] == a], a] = one.theta[:, 0, 0]
-            price += one.price
-    if not size.any():
-        return None
+    whole = rows.sample(None)
+    p, design, witnesses = whole.at(state), whole.design(learner.families), [found.witness(int(j)) for j in worst]
+    members = [(design.column(int(j)), one) for j, one in zip(worst, witnesses, strict=True)]
+    A = np.stack([c[:, None] * one(p) for c, one in members])
+    solved = [_witness_label(A[:, :, a].T, whole, p, a, seed) for a in range(rows.d)]
+    size, price = np.stack([one.theta[:, 0, 0] for one in solved], axis=1), sum(one.price for one in solved)
     terms = tuple(
         Term(learner.member(int(j)), witness.weights, (witness.coefficients * size[k])[None])
         for k, (j, witness) in enumerate(zip(worst, witnesses, strict=True))
         if size[k].any()
     )
-    delta = sum_terms(terms, rows.p, learner.rows)
-    eta = shrunk_step(rows.p, rows.y, delta, rows.weight, price)
-    return tuple(term.scaled(eta) for term in terms) if eta > 0.0 else None
+    eta = shrunk_step(rows, state, state, terms, price) if terms else 0.0
+    return state.then(Update(tuple(term.scaled(eta) for term in terms), "mirror")) if eta > 0.0 else None
 
 
 class Solved(NamedTuple):
@@ -474,45 +474,41 @@ class Solved(NamedTuple):
     price: float
 
 
-def _witness_label(A: FloatArray, rows: Fitted, label: int, seed: Sequence[int]) -> Solved | None:
-    """Return the coefficients of witnesses on one label."""
-    if A.shape[1] == 0:
-        return None
-    one = Fitted(rows.p[:, [label]], rows.y[:, [label]], rows.weight)
-    features = Features(Matrix(A), (np.ones((len(A), 1)),))
-    return _newton(features, one, np.zeros(A.shape[1], dtype=np.intp), seed)
+def _witness_label(A: FloatArray, whole: Local, p: FloatArray, label: int, seed: Sequence[int]) -> Solved:
+    """Return the coefficients of witnesses, the columns of A, on one label; 0 where they are noise."""
+    A = np.ascontiguousarray(A)
+    members = Members(tuple(map(str, range(A.shape[1]))), tuple(range(A.shape[1])))
+    rows = Memory.of(A, p[:, [label]], whole.y[:, [label]], whole.weight)
+    features = Features(rows, START, (members,), (Monomial(),))
+    solved = _newton(features, START, np.zeros(A.shape[1], dtype=np.intp), seed)
+    return solved or Solved(np.zeros((A.shape[1], 1, 1)), 0.0)
 
 
-def _newton(features: Features, rows: Fitted, pools: IntArray, seed: Sequence[int]) -> Solved | None:
+def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]) -> Solved | None:
     """Return theta with (H + Lambda) theta = g, for the prior that the moments themselves tell."""
-    curvature, n = rows.curvature, rows.n
-    g, h = features.moments(rows.rho), features.squares(curvature)
-    is_even = np.ptp(rows.weight) <= 1e-12 * rows.weight.max()
-    v = h / n if is_even else features.squares(rows.weight[:, None] * curvature)
-    prior = precisions(g, h, v, pools, n)
+    g, h, v = features.seen(now)
+    prior = precisions(g, h, v, pools, features.rows.worth)
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
     prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, np.finfo(float).tiny))
     theta = np.zeros(g.shape)
-    theta[active] = _solve(features, active, curvature, g[active], prior[active], seed)
+    theta[active] = _solve(features, now, active, g[active], prior[active], seed)
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))
 
 
 def _solve(
-    features: Features, active: IntArray, h: FloatArray, g: FloatArray, prior: FloatArray, seed: Sequence[int]
+    features: Features, now: State, active: IntArray, g: FloatArray, prior: FloatArray, seed: Sequence[int]
 ) -> FloatArray:
     """Return the coefficients of the active members; Gram matrices may come from some of the rows."""
-    few = take_members(features.design, active)
-    per_member = 1 if isinstance(features.U[0], CellIds) else g.shape[1]
-    rows = sample_rows(len(h), seed, max(GRAM_ROWS, 10 * len(active) * per_member))
-    if rows is not None:
-        few, h = few.rows(rows), h[rows] * (len(h) / len(rows))
-    solved = []
-    for a, U in enumerate(features.U):
-        own = slice(None) if len(features.U) == 1 else slice(a, a + 1)
-        some = U if rows is None else CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
-        solved.append(solve_all(few, some, h[:, own], g[..., own], seed, rows is not None, prior[..., own]))
+    per_member = 1 if isinstance(features.weights[0], Cell) else g.shape[1]
+    which = sample_rows(features.rows.scale.n, seed, max(GRAM_ROWS, 10 * len(active) * per_member))
+    some = features.rows.sample(which)
+    few = take_members(some.design(features.families), active)
+    h, U, solved = Fitted(some.at(now), some.y, some.weight).curvature, features.evaluated(some), []
+    for a, one in enumerate(U):
+        own = slice(None) if len(U) == 1 else slice(a, a + 1)
+        solved.append(solve_all(few, one, h[:, own], g[..., own], seed, which is not None, prior[..., own]))
     return np.concatenate(solved, axis=2)
 
 

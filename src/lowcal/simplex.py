@@ -265,7 +265,7 @@ def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     if y @ other == 0.0:  # of a label that is 0 or 1 only one logarithm is needed
         np.abs(np.subtract(other, q, out=q), out=q)
         return np.negative(np.log(q, out=q), out=q)
-    return np.asarray(-(y * np.log(q) + other * np.log1p(-q)))
+    return np.asarray(-(y * np.log(q) + other * np.log(1.0 - q)))  # the same bits as above where y is 0 or 1
 
 
 def _log_loss(p: FloatArray, y: FloatArray) -> FloatArray:

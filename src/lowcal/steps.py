@@ -1,123 +1,105 @@
-"""Step sizes: how far to go along a displacement delta (spec 4.4).
+"""Step sizes: how far to go along terms, by passes over the rows (spec 4.4).
 
 Any step whose loss is at most that of the Newton step eta* = g / B keeps the iteration bound:
-phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of all is found exactly.
+phi(f) - phi(f_new) >= g^2 / B. In the scalar Euclidean case the best step of all is found exactly; in log space the
+loss is convex, and the step at which its slope is 0 is found between a few steps, twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import brentq
 
-from lowcal.engines.clipped import best_step
-from lowcal.engines.products import dot
-from lowcal.engines.reference import rows_in_cache
-from lowcal.simplex import FloatArray, Geometry, centred, log_odds, move, potential, scores, sigmoid, softmax
+from lowcal.engines import clipped
+from lowcal.rows.base import Rows, State
+from lowcal.rows.passes import Ahead, Along, Clipped, Hidden, Slopes, Tries, reach
+from lowcal.simplex import FloatArray, Geometry
+from lowcal.updates import Term
 
-#: The convex search goes at most so many Newton steps far: a separable direction has no minimum.
-MOST_NEWTON = 64.0
+#: Multiples of the Newton step at which slopes are looked at: a separable direction has no minimum.
+MULTIPLES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+#: Steps between two others at which slopes are looked at next.
+BETWEEN = 7
+#: Multiples of the Newton step that are tried on the simplex.
+TRIED = (1.0, 2.0, 0.5, 4.0, 8.0)
 
-
-def slope(delta: FloatArray, rho: FloatArray) -> float:
-    """Return g = sum_i <delta_i, rho_i> for weighted residuals rho: minus half the derivative of the Brier score."""
-    return float(np.sum(delta * rho))
-
-
-def curvature(p: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
-    """Return B with phi(eta) <= phi(0) - 2 eta g + eta^2 B (Euclidean) or phi(0) - eta g + eta^2 B / 2 (mirror).
-
-    Euclidean: E||delta - mean||^2, exactly. Mirror: E[range(delta)^2] / 4, a bound on E[Var_f(delta)].
-    """
-    if geometry == "euclidean":
-        return dot(weight, np.square(centred(delta)).sum(axis=1))
-    spread = np.abs(delta[:, 0]) if p.shape[1] == 1 else np.ptp(delta, axis=1)
-    return dot(weight, np.square(spread)) / 4.0
+#: Steps -> the slopes of a convex loss there.
+SlopesAt = Callable[[tuple[float, ...]], FloatArray]
 
 
-def newton(p: FloatArray, delta: FloatArray, rho: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
-    """Return eta* = g / B, or 0 where delta does not move anything."""
-    bend = curvature(p, delta, weight, geometry)
-    return slope(delta, rho) / bend if bend > 0 else 0.0
+def newton(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
+    """Return eta* = g / B, or 0 where the terms do not move anything."""
+    return rows.run(Along(state, terms, geometry)).newton
 
 
-def line_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
+def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geometry) -> float:
     """Return a step that loses no more than the Newton step: exact for scalars, the best of a few on the simplex."""
-    start = _newton_by_pieces(p, y, delta, weight, geometry)
-    if start == 0.0:
+    ahead = rows.run(Along(state, terms, geometry))
+    if ahead.newton == 0.0:
         return 0.0
     if geometry == "mirror":
-        return _convex_search(p, y, delta, weight, start)
-    if p.shape[1] == 1:
-        ahead = delta[:, 0] if start > 0.0 else -delta[:, 0]
-        return float(np.sign(start)) * exact_clipped(p[:, 0], y[:, 0], ahead, weight, abs(start))
-    tries = [start * 2.0**k for k in (0, 1, -1, 2, 3)]
-    losses = [potential(move(p, eta * delta, geometry), y, weight, geometry) for eta in tries]
-    return tries[int(np.argmin(losses))]
+        return _root(lambda steps: rows.run(Slopes(state, state, terms, steps, ahead.most)), ahead)
+    if rows.d == 1:
+        return float(np.sign(ahead.slope)) * _clipped(rows, Clipped(state, terms, ahead))
+    tries = tuple(ahead.newton * multiple for multiple in TRIED)
+    return tries[int(np.argmin(rows.run(Tries(state, terms, tries))))]
 
 
-def _newton_by_pieces(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
-    """Return the Newton step without the residuals of all rows in memory."""
-    g = bend = 0.0
-    for part in rows_in_cache(*p.shape):
-        g += slope(delta[part], weight[part, None] * (y[part] - p[part]))
-        bend += curvature(p[part], delta[part], weight[part], geometry)
-    return g / bend if bend > 0 else 0.0
+def _clipped(rows: Rows, along: Clipped) -> float:
+    """Return the global minimiser over eta >= 0 of E(y - clip(f + eta delta, 0, 1))^2."""
+    if rows.scale.n < clipped.BINNED_FROM:
+        return clipped.sorted_step(rows.run(Hidden(along, None))[0])
+    return clipped.binned_step(rows.run(along), lambda hidden: rows.run(Hidden(along, hidden)))
 
 
-def exact_clipped(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, scale: float = 1.0) -> float:
-    """Return the global minimiser over eta >= 0 of sum_i p_i (y_i - clip(f_i + eta delta_i, 0, 1))^2 (spec 4.4).
+def _root(slopes: SlopesAt, ahead: Ahead) -> float:
+    """Return the step at which the slope of a convex loss is 0, at most 64 Newton steps away."""
+    sign = float(np.sign(ahead.newton))
+    steps = tuple(ahead.newton * multiple for multiple in MULTIPLES)
+    return sign * root_between(lambda at: sign * slopes(tuple(sign * eta for eta in at)), [sign * eta for eta in steps])
 
-    It lies near `scale`, which only changes the cost: O(n log n), and nearly O(n) for many rows.
+
+def root_between(slopes: SlopesAt, steps: Sequence[float]) -> float:
+    """Return where slopes that grow cross 0 between the first step and the last; the last if they do not.
+
+    >>> round(root_between(lambda at: np.array(at) ** 2 - 2.0, [0.0, 1.0, 4.0]), 3)
+    1.414
     """
-    return best_step(f, y, delta, weight, scale)
+    values = slopes(tuple(steps))
+    low, high = _around(values)
+    if low is None or high is None:
+        return float(steps[-1] if high is None else steps[0])
+    between = np.linspace(steps[low], steps[high], BETWEEN + 2)
+    values = np.concatenate([[values[low]], slopes(tuple(between[1:-1].tolist())), [values[high]]])
+    low, high = _around(values)
+    if low is None or high is None:
+        return float(between[-1])
+    share = values[low] / (values[low] - values[high])
+    return float(between[low] + share * (between[high] - between[low]))
 
 
-def _convex_search(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, start: float) -> float:
-    """Return the minimiser of the log loss along delta: its derivative grows with the step, so its root is found."""
-    along = _scalar_derivative if p.shape[1] == 1 else _derivative
-    derivative = along(p, y, np.sign(start) * delta, weight)
-    high = abs(start)
-    while derivative(high) < 0.0 and high < MOST_NEWTON * abs(start):
-        high *= 2.0
-    root = brentq(derivative, 0.0, high, xtol=1e-300) if derivative(high) > 0.0 > derivative(0.0) else high
-    return float(np.sign(start) * root)
+def _around(values: FloatArray) -> tuple[int | None, int | None]:
+    """Return the places of the last slope before 0 is crossed and of the first after it; None: there is none."""
+    above = values > 0.0
+    if not above.any():
+        return len(values) - 1, None
+    first = int(above.argmax())
+    return (first - 1 if first else None), first
 
 
-def _derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
-    """Return the derivative of the log loss along delta, as a function of the step."""
-    score, seen = scores(p), dot(weight, np.einsum("ij,ij->i", y, delta))
-
-    def derivative(eta: float) -> float:
-        expected = np.einsum("ij,ij->i", softmax(score + eta * delta), delta)
-        return dot(weight, expected) - seen
-
-    return derivative
-
-
-def _scalar_derivative(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray) -> Callable[[float], float]:
-    """Return the same of scalar predictions."""
-    score, along, mass = log_odds(p[:, 0]), delta[:, 0], weight * delta[:, 0]
-    seen = dot(mass, y[:, 0])
-    return lambda eta: dot(mass, sigmoid(score + eta * along)) - seen
-
-
-def shrunk_step(p: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, price: float) -> float:
+def shrunk_step(rows: Rows, base: State, now: State, terms: tuple[Term, ...], price: float) -> float:
     """Return a step in (0, 1] along a shrunk Newton step in log space; 0 if the penalised loss rises from the start.
 
     The penalised loss is the log loss + step^2 price / 2. The whole step is taken unless its slope there has grown to
     half of what it was at the start, against it: then the step ends where the slope is 0.
     """
-    along = _scalar_derivative if p.shape[1] == 1 else _derivative
-    slope_at = along(p, y, delta, weight)
+    most = reach(terms)
 
-    def derivative(eta: float) -> float:
-        return slope_at(eta) + eta * price
+    def slopes(steps: tuple[float, ...]) -> FloatArray:
+        return rows.run(Slopes(base, now, terms, steps, most)) + np.array(steps) * price
 
-    ahead = -derivative(0.0)
-    if not ahead > 0.0:
+    start, end = slopes((0.0, 1.0))
+    if not start < 0.0:
         return 0.0
-    if derivative(1.0) <= 0.5 * ahead:
-        return 1.0
-    return float(brentq(derivative, 0.0, 1.0, xtol=1e-3))
+    return 1.0 if end <= -0.5 * start else root_between(slopes, [0.0, 0.5, 1.0])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 import numpy as np
 
-from lowcal.notions.base import Finite
 from lowcal.notions.smooth import Smooth
-from lowcal.resampling import COARSE, redraw_labels, statistic
-from lowcal.simplex import FloatArray
+from lowcal.resampling import COARSE, statistic
+from lowcal.rows import START
 from lowcal.solvers import Problem, explore
 
 
@@ -80,25 +79,31 @@ class Patience:
         return n_updates - self.best_updates >= self.rounds
 
 
-def noise_floor(problem: Problem, p: FloatArray, random_state: np.random.Generator, draws: int | None = None) -> float:
+def noise_floor(problem: Problem, draws: int | None = None) -> float:
     """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
 
     If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
     """
     draws = draws or (DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH)
-    found = _redraw(problem, p)
-    return float(np.quantile([found(redraw_labels(p, random_state)) for _ in range(draws)], 0.95))
+    seen = _smooth(problem) if problem.learner.is_exact and isinstance(problem.notion, Smooth) else _redrawn(problem)
+    return float(np.quantile([seen((problem.seed, k)) for k in range(draws)], 0.95))
 
 
-def _redraw(problem: Problem, p: FloatArray) -> Callable[[FloatArray], float]:
-    """Return the largest supremum as a function of the labels; a learner that searches is asked anew for each."""
-    if problem.learner.is_exact and isinstance(problem.notion, Finite | Smooth):
-        values = statistic(problem.notion, p, problem.learner.design(), COARSE).values
-        return lambda y: float(values(problem.weight[:, None] * (y - p)).max())
+def _redrawn(problem: Problem) -> Callable[[Sequence[int]], float]:
+    """Return the largest supremum as a function of a seed; a learner that searches is asked anew for each."""
 
-    def search(y: FloatArray) -> float:
-        null = replace(problem, y=y, learner=problem.learner.fresh())
-        explore(null, p)
-        return float(null.suprema(p, np.inf).value.max())
+    def largest(seed: Sequence[int]) -> float:
+        learner = problem.learner if problem.learner.is_exact else problem.learner.fresh()
+        null = replace(problem, rows=problem.rows.redrawn(START, seed), learner=learner)
+        explore(null, START)
+        return float(null.suprema(START, np.inf).value.max())
 
-    return search
+    return largest
+
+
+def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
+    """Return the same for smooth weights of a listed class, on a coarse grid of predictions."""
+    whole = problem.rows.sample(None)
+    p = whole.at(START)
+    values = statistic(problem.notion, p, whole.design(problem.families), COARSE).values
+    return lambda seed: float(values(whole.weight[:, None] * (problem.rows.redrawn(START, seed).sample(None).y - p)).max())

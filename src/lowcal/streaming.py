@@ -49,7 +49,7 @@ from lowcal.streams import (
     wanted_columns,
 )
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import Family, Rows
+from lowcal.subpopulations.base import Family, Encoded
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.tolerances import Tolerance
 from lowcal.updates import Predictor, Term, Update, compile_updates, sum_terms
@@ -262,7 +262,7 @@ def _weights(notion: Finite) -> Sequence[Weight]:
     return public_weights(notion, 1) if isinstance(notion, Full) else notion.constraints(np.zeros((1, 1)))
 
 
-Replay = Callable[[FloatArray, Rows], FloatArray]
+Replay = Callable[[FloatArray, Encoded], FloatArray]
 
 
 def _replay(updates: Sequence[Update], predictor: Predictor) -> Replay:

@@ -21,10 +21,10 @@ from lowcal.errors import brief
 from lowcal.frames import Table as Frame
 from lowcal.frames import column_like
 from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_probabilities, read_table, take_named
-from lowcal.moments import MomentSums, displacement, displacer
+from lowcal.moments import displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move, scores
-from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Rows
+from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Encoded
 from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
 from lowcal.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
@@ -54,7 +54,7 @@ class Term:
         """Return the displacement at every row, shape (n, d); `design` is the family's on these rows."""
         return displacement(design, evaluate(self.weights, p), self.theta)
 
-    def on(self, rows: Rows) -> Displacement:
+    def on(self, rows: Encoded) -> Displacement:
         """Return the displacement on encoded rows as a function of a slice of them and the predictions there."""
         design = self.family.design(rows)
         if self._is_witness:
@@ -96,14 +96,14 @@ class Update:
     terms: tuple[Term, ...]
     geometry: Geometry = "euclidean"
 
-    def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
+    def __call__(self, p: FloatArray, rows: Encoded) -> FloatArray:
         """Return the moved predictions on encoded rows."""
         moved = np.empty(p.shape)
         for part, here in self.pieces(p, rows):
             moved[part] = here
         return moved
 
-    def pieces(self, p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+    def pieces(self, p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the moved predictions, a piece of the rows at a time."""
         if not self.terms:
             yield slice(0, len(p)), p
@@ -112,21 +112,8 @@ class Update:
         if compiled is not None:
             yield from compiled.pieces(p, rows)
             return
-        for part, delta in _displacements(self.terms, p, rows):
+        for part, delta in displacements(self.terms, p, rows):
             yield part, move(p[part], delta, self.geometry)
-
-    def with_moments(
-        self, p: FloatArray, rows: Rows, y: FloatArray, weight: FloatArray, design: Design, weights: Sequence[Weight]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the moved predictions and their moments, the next round's, in one pass over the rows.
-
-        A piece of rows is moved and measured while it is in cache. No weight is a cell.
-        """
-        moved, sums = np.empty(p.shape), MomentSums(design, weights, p.shape[1])
-        for part, here in self.pieces(p, rows):
-            moved[part] = here
-            sums.add_residuals(part, here, y[part], weight[part])
-        return moved, sums.total()
 
     def __str__(self) -> str:
         named = [
@@ -144,15 +131,15 @@ class Update:
         return {"geometry": self.geometry, "terms": [term.to_dict() for term in self.terms]}
 
 
-def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Rows) -> FloatArray:
+def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> FloatArray:
     """Return the displacement of all terms together."""
     total = np.empty(p.shape)
-    for part, delta in _displacements(terms, p, rows):
+    for part, delta in displacements(terms, p, rows):
         total[part] = delta
     return total
 
 
-def _displacements(terms: Sequence[Term], p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+def displacements(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
     """Yield the displacement of all terms, a piece of the rows at a time."""
     each = [term.on(rows) for term in terms]
     for part in rows_in_cache(len(p), max([1, *(term.numbers for term in terms)])):
@@ -170,11 +157,11 @@ class Compiled:
     program: Program | MirrorProgram
     keys: tuple[Key, ...]
 
-    def __call__(self, p: FloatArray, rows: Rows) -> FloatArray:
+    def __call__(self, p: FloatArray, rows: Encoded) -> FloatArray:
         """Return the predictions after all updates."""
         return self.program(p[:, 0], [_at(rows, key) for key in self.keys])[:, None]
 
-    def pieces(self, p: FloatArray, rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+    def pieces(self, p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the predictions after all updates, a piece of the rows at a time."""
         for part, moved in self.program.pieces(p[:, 0], [_at(rows, key) for key in self.keys]):
             yield part, moved[:, None]
@@ -286,7 +273,7 @@ class Predictor:
         given = read_probabilities(p, self.layout)
         return self.layout.show(self.replay(given, self.rows(given, read_features(X, len(given)))), p)
 
-    def rows(self, p: FloatArray, table: Frame) -> Rows:
+    def rows(self, p: FloatArray, table: Frame) -> Encoded:
         """Return the encoded rows of a table, for checked predictions p."""
         return self.encoder(table.joined(self.scores, scores(p)) if self.scores else table)
 
@@ -384,7 +371,7 @@ class Predictor:
             current = update(current, rows)
             yield self.layout.show(current, p)
 
-    def replay(self, p: FloatArray, rows: Rows) -> FloatArray:
+    def replay(self, p: FloatArray, rows: Encoded) -> FloatArray:
         """Return the mended predictions for checked p and encoded rows."""
         for segment in self._segments:
             p = segment(p, rows)

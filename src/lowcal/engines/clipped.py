@@ -10,11 +10,13 @@ the last one on, and a lower bound in between, so that only the few bins in whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.exact import BLOCK, Grid
 from lowcal.engines.kernels import kernels_for
 from lowcal.engines.reference import rows_in_cache
 from lowcal.simplex import FloatArray, IntArray
@@ -52,6 +54,10 @@ class Outside(NamedTuple):
     start: FloatArray
 
 
+#: Which bins may hide the best step -> their rows, and the bin of each row.
+Fetch = Callable[[NDArray[np.bool_]], tuple[Line, NDArray[np.integer]]]
+
+
 def best_step(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, scale: float = 1.0) -> float:
     """Return the global minimiser; of several, the smallest but for rounding. `scale` is a guess of it.
 
@@ -63,75 +69,89 @@ def best_step(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArra
     """
     line = Line(f, y, delta, weight)
     if len(f) < BINNED_FROM:
-        line = line.take((np.abs(delta) > TINY) & (weight > 0.0))
-        nothing = np.zeros(1)
-        return _best(*_pieces(line, np.zeros(len(line.f), dtype=np.intp), Outside(*[nothing] * 5)))
-    bins, where = _binned(line, scale)
+        return sorted_step(line)
+    bins = Clipping(scale)
+    where = bins.add(line)
+
+    def fetch(hidden: NDArray[np.bool_]) -> tuple[Line, NDArray[np.integer]]:
+        rows = np.flatnonzero(np.append(hidden, False)[where])
+        return line.take(rows), where[rows]
+
+    return binned_step(bins, fetch)
+
+
+def sorted_step(line: Line) -> float:
+    """Return the best step from all rows, sorted by their limits: the definition."""
+    line = line.take((np.abs(line.delta) > TINY) & (line.weight > 0.0))
+    nothing = np.zeros(1)
+    return _best(*_pieces(line, np.zeros(len(line.f), dtype=np.intp), Outside(*[nothing] * 5)))
+
+
+def binned_step(clipping: Clipping, fetch: Fetch) -> float:
+    """Return the best step from bins, and from the rows of those bins in which it may hide."""
+    bins = clipping.bins
     outside = _outside(bins)
     at_bins = _between(bins, outside)
     hidden = _may_hide(bins, outside, at_bins[1].min())
-    rows = np.flatnonzero(np.append(hidden, False)[where])
-    inside = _pieces(line.take(rows), where[rows], outside)
+    inside = _pieces(*fetch(hidden), outside) if hidden.any() else (np.zeros(0), np.zeros(0))
     return _best(*(np.concatenate(pair) for pair in zip(at_bins, inside, strict=True)))
-
-
-class Bins:
-    """The same line search for rows that come in batches and are not kept: their sums in bins.
-
-    The step is the best of those whose loss the sums tell exactly, one between every two bins and the last limit of
-    each bin, or the Newton step where it may lose less; so it never loses more than the Newton step does.
-
-    >>> bins = Bins(3.0)
-    >>> f, y, w = np.array([0.5, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5])
-    >>> bins.add(Line(f, y, np.array([0.25, -0.25]), w))
-    >>> bins.best()
-    3.6
-    """
-
-    def __init__(self, scale: float = 1.0) -> None:
-        self.scale, self.sums = scale, empty_bins()
-
-    def add(self, line: Line) -> None:
-        """Add rows."""
-        _add_rows(line, self.scale, self.sums)
-
-    def best(self) -> float:
-        """Return the step."""
-        bend, cross, square = self.sums[:, :3].sum(axis=0)
-        if bend <= 0.0 or cross <= 0.0:
-            return 0.0
-        eta, loss = _between(self.sums, _outside(self.sums))
-        # an upper bound on the loss of the Newton step: to clip at 0 and 1 brings rows nearer to their outcomes
-        newton = square - cross * cross / bend
-        return _best(eta, loss) if loss.min() <= newton else float(cross / bend)
 
 
 def _best(eta: FloatArray, loss: FloatArray) -> float:
     return float(eta[int(loss.argmin())])
 
 
-def empty_bins() -> FloatArray:
+class Clipping:
+    """Rows in bins of their limits: sums that add up exactly on a grid, and the least and the largest limit of each."""
+
+    def __init__(self, scale: float, grid: Grid | None = None) -> None:
+        self.scale, self.grid, self.held = scale, grid, 0
+        self.far = np.zeros(5) if grid is None else grid.far
+        self._open, self._sums = _empty_bins(), np.zeros((BINS, 5), dtype=np.int64)
+
+    def add(self, line: Line) -> NDArray[np.uint16]:
+        """Add rows; return the bin of each, BINS for rows that do not move."""
+        n = len(line.f)
+        where = np.empty(n, dtype=np.uint16)
+        add_clipped = kernels_for(8 * n).add_clipped
+        for part in rows_in_cache(n, 4):
+            piece = [np.ascontiguousarray(a[part]) for a in line]
+            if self.held + len(piece[0]) > BLOCK:
+                self._flush()
+            self.held += len(piece[0])
+            add_clipped(*piece, self.scale, TINY, self._open, where[part], self.far)
+        return where
+
+    def _flush(self) -> None:
+        if self.grid is not None:
+            self._sums += self.grid.wholes(self._open[:, :5])
+            self._open[:, :5] = 0.0
+            self.held = 0
+
+    def __add__(self, other: Clipping) -> Clipping:
+        both = Clipping(self.scale, self.grid)
+        for one in (self, other):
+            one._flush()
+            both._sums += one._sums
+            np.minimum(both._open[:, 5], one._open[:, 5], out=both._open[:, 5])
+            np.maximum(both._open[:, 6], one._open[:, 6], out=both._open[:, 6])
+        return both
+
+    @property
+    def bins(self) -> FloatArray:
+        """The sums and limits of every bin (see `add_clipped`)."""
+        self._flush()
+        bins = self._open.copy()
+        if self.grid is not None:
+            bins[:, :5] = self.grid.floats(self._sums)
+        return bins
+
+
+def _empty_bins() -> FloatArray:
     """Return bins without rows."""
     bins = np.zeros((BINS, 7))
     bins[:, 5] = np.inf
     return bins
-
-
-def _binned(line: Line, scale: float) -> tuple[FloatArray, NDArray[np.uint16]]:
-    """Return the sums of every bin (rows of `add_clipped`) and the bin of every row, BINS for rows that do not move."""
-    bins = empty_bins()
-    return bins, _add_rows(line, scale, bins)
-
-
-def _add_rows(line: Line, scale: float, bins: FloatArray) -> NDArray[np.uint16]:
-    """Add rows to bins; return the bin of each."""
-    n = len(line.f)
-    where = np.empty(n, dtype=np.uint16)
-    add_clipped = kernels_for(8 * n).add_clipped
-    for part in rows_in_cache(n, 4):
-        piece = (np.ascontiguousarray(a[part]) for a in line)
-        add_clipped(*piece, scale, TINY, bins, where[part])
-    return where
 
 
 def _outside(bins: FloatArray) -> Outside:

@@ -141,6 +141,7 @@ def add_clipped(
     tiny: float,
     bins: FloatArray,
     where: NDArray[np.uint16],
+    far: FloatArray,
 ) -> None:
     """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics."""
     n_bins = len(bins)
@@ -156,12 +157,12 @@ def add_clipped(
         where[i] = b
         gap, rest = y[i] - f[i], y[i] - end
         loss = w * gap * gap
-        bins[b, 0] += w * d * d
-        bins[b, 1] += w * d * gap
-        bins[b, 2] += loss
-        bins[b, 3] += w * rest * rest
+        bins[b, 0] += (w * d * d + far[0]) - far[0]
+        bins[b, 1] += (w * d * gap + far[1]) - far[1]
+        bins[b, 2] += (loss + far[2]) - far[2]
+        bins[b, 3] += (w * rest * rest + far[3]) - far[3]
         if gap * d < 0.0:
-            bins[b, 4] += loss
+            bins[b, 4] += (loss + far[4]) - far[4]
         bins[b, 5] = min(bins[b, 5], limit)
         bins[b, 6] = max(bins[b, 6], limit)
 

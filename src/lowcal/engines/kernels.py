@@ -65,7 +65,7 @@ def kernels_for(numbers: int) -> Kernels:
     >>> kernels_for(100).compiled
     False
     """
-    return (_compiled() or PURE) if numbers * _times.get() >= COMPILE_FROM else PURE
+    return (_compiled() or PURE) if round(numbers * _times.get()) >= COMPILE_FROM else PURE
 
 
 #: How many times as large as what is at hand the whole is.
@@ -178,12 +178,14 @@ def add_clipped(
     tiny: float,
     bins: FloatArray,
     where: NDArray[np.uint16],
+    far: FloatArray,
 ) -> None:
     """Sort rows that move along delta into bins by the step at which they reach 0 or 1, and sum their quadratics.
 
     A row loses w (y - f - eta delta)^2 until eta = limit = (end - f) / delta, then w (y - end)^2. Row b of `bins` sums
     w delta^2, w delta (y - f), w (y - f)^2, w (y - end)^2, w (y - f)^2 of the rows that move away from y, and keeps the
     least and the largest limit. The bin B limit / (limit + scale) grows with the limit; rows that stay get the bin B.
+    Every term is rounded by adding `far` and taking it off again.
     """
     moving = (np.abs(delta) > tiny) & (weight > 0.0)
     where[:] = len(bins)
@@ -198,7 +200,7 @@ def add_clipped(
     away = np.where(gap * delta < 0.0, loss, 0.0)
     masses = (weight * delta * delta, weight * delta * gap, loss, weight * np.square(y - end), away)
     for k, mass in enumerate(masses):
-        bins[:, k] += np.bincount(bin_, mass, len(bins))
+        bins[:, k] += np.bincount(bin_, (mass + far[k]) - far[k], len(bins))
     np.minimum.at(bins[:, 5], bin_, limit)
     np.maximum.at(bins[:, 6], bin_, limit)
 

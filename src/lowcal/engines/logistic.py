@@ -20,13 +20,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Codes, Design, rows_in_cache
-from lowcal.simplex import FloatArray, IntArray, from_scores, log_sum_exp, scores, sigmoid
+from lowcal.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3
@@ -39,6 +40,24 @@ LEAST_CURVATURE = 1e-3
 ENOUGH, ENOUGH_OF_SAMPLE = 0.01, 0.1
 
 
+class Regressed(Protocol):
+    """A regression on any rows, as steps see it."""
+
+    @property
+    def penalty(self) -> FloatArray:
+        """The precision of every coefficient, shape (m, 2)."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return minus the gradient of the penalised loss."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Regression:
     """The regression on some rows: memberships, log odds z, outcomes, weights that sum to one, penalties (m, 2)."""
@@ -49,42 +68,17 @@ class Regression:
     weight: FloatArray
     penalty: FloatArray
 
-    def rows(self, some: IntArray) -> Regression:
-        """Return the same regression on some rows."""
-        weight = self.weight[some] / self.weight[some].sum()
-        return Regression(self.design.rows(some), self.z[some], self.y[some], weight, self.penalty)
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return len(self.z)
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
-        sums, predict = self.design.sums(2), self._predict(theta)
+        sums, predict = self.design.sums(2), predictions(self.design, theta, self.z)
         for part in rows_in_cache(len(self.z), 4):
-            r = np.subtract(self.y[part], predict(part))
-            r *= self.weight[part]
-            R = np.empty((len(r), 2))
-            R[:, 0] = r
-            np.multiply(r, self.z[part], out=R[:, 1])
-            sums.add(part, R)
+            sums.add(part, residuals(self.y[part], predict(part), self.weight[part], self.z[part]))
         return sums.total() - self.penalty * theta
-
-    def _predict(self, theta: FloatArray) -> Callable[[slice], FloatArray]:
-        """Return the predictions at theta as a function of a slice of the rows."""
-        if isinstance(self.design, Codes):
-            return self.design.bent(theta, self.z)
-        combination = self.design.combination(theta)
-        return lambda part: sigmoid(_bend(self.z[part], combination(part)))
-
-    def evidence(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the moments of 1 and z at theta and their curvatures, each of shape (m, 2)."""
-        squared, predict = self.design.power(2), self._predict(theta)
-        sums = [self.design.sums(4)] if squared is self.design else [self.design.sums(2), squared.sums(2)]
-        for part in rows_in_cache(len(self.z), 6):
-            z, w, f = self.z[part], self.weight[part], predict(part)
-            r, h = w * (self.y[part] - f), w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
-            R = np.column_stack([r, r * z, h, h * np.square(z)])
-            for one, run in zip(sums, np.split(R, len(sums), axis=1), strict=True):
-                one.add(part, run)
-        total = np.concatenate([one.total() for one in sums], axis=1)
-        return total[:, :2], total[:, 2:]
 
     def hessian(self, theta: FloatArray) -> FloatArray:
         """Return the Hessian of the loss, without its penalties, at theta; features are ordered as theta.ravel()."""
@@ -96,6 +90,24 @@ class Regression:
         H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
         flat = H.reshape(2 * m, 2 * m)
         return flat + np.diag(1e-9 * np.diag(flat))
+
+
+def residuals(y: FloatArray, f: FloatArray, weight: FloatArray, z: FloatArray) -> FloatArray:
+    """Return weighted residuals, and these times z, shape (n, 2)."""
+    r = np.subtract(y, f)
+    r *= weight
+    R = np.empty((len(r), 2))
+    R[:, 0] = r
+    np.multiply(r, z, out=R[:, 1])
+    return R
+
+
+def predictions(design: Design, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
+    """Return sigmoid(z + sum of c(x) (theta_c0 + theta_c1 z)) as a function of a slice of the rows."""
+    if isinstance(design, Codes):
+        return design.bent(theta, z)
+    combination = design.combination(theta)
+    return lambda part: sigmoid(_bend(z[part], combination(part)))
 
 
 def _bend(z: FloatArray, amplitude: FloatArray) -> FloatArray:
@@ -140,7 +152,7 @@ class Path:
             self.pairs.append((along, fall, bend))
 
 
-def ascend(regression: Regression, theta: FloatArray, path: Path, enough: float) -> tuple[FloatArray, FloatArray]:
+def ascend(regression: Regressed, theta: FloatArray, path: Path, enough: float) -> tuple[FloatArray, FloatArray]:
     """Return theta after steps, the last of which gains less than `enough`, and the gradient before that one.
 
     A step that goes too far is cut short.
@@ -260,8 +272,8 @@ def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatA
 
 
 def regress(
-    regression: Regression,
-    some: Regression,
+    whole: Regressed,
+    some: Regressed | None,
     hessian: FloatArray,
     theta: FloatArray,
     n: float,
@@ -269,11 +281,11 @@ def regress(
 ) -> tuple[FloatArray, FloatArray]:
     """Return coefficients of shape (m, 2) near the minimum, from a start, for rows worth n; and a gradient near there.
 
-    `some`: the same regression, or that of some rows, on which the steps begin; `hessian`: one of about these rows.
-    Coefficients that are not open stay where they are.
+    `some`: the regression of some rows, on which the steps begin; `hessian`: one of about these rows. Coefficients that
+    are not open stay where they are.
     """
     is_open = None if is_open is None else is_open.ravel()
-    path, worth = Path(hessian + np.diag(regression.penalty.ravel()), is_open), theta.size / n
-    if some is not regression:
-        theta, _ = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * len(regression.z) / len(some.z))
-    return ascend(regression, theta, path, ENOUGH * worth)
+    path, worth = Path(hessian + np.diag(whole.penalty.ravel()), is_open), theta.size / n
+    if some is not None:
+        theta, _ = ascend(some, theta, path, ENOUGH_OF_SAMPLE * worth * whole.size / some.size)
+    return ascend(whole, theta, path, ENOUGH * worth)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.engines.exact import BLOCK, Grid
 from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
 from lowcal.engines.products import product
 from lowcal.simplex import FloatArray, IntArray, of_odds_against
@@ -57,6 +58,10 @@ class Sums(Protocol):
         """Return the sum of all that was added, shape (m, q)."""
         ...
 
+    def tables(self) -> Sequence[FloatArray]:
+        """Return what the sum is made of, to be read or replaced; a table may have more columns that do not count."""
+        ...
+
 
 class Design(Protocol):
     """The matrix C on some rows."""
@@ -70,11 +75,14 @@ class Design(Protocol):
         """Return C'R for R of shape (n, q)."""
         ...
 
-    def sums(self, q: int) -> Sums:
-        """Return C'R for R of q columns under construction: zero, before the first piece of R is added."""
+    def sums(self, q: int, grid: Grid | None = None) -> Sums:
+        """Return C'R for R of q columns under construction: zero, before the first piece of R is added.
+
+        With a grid, on which R lies, products that are not are rounded to it.
+        """
         ...
 
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return sum_i C_ij R_ia [ids_i = s] as (m, n_cells, q); rows with ids = n_cells belong to no cell."""
         ...
 
@@ -139,6 +147,11 @@ class Decode(Protocol):
         """Return the table of powers."""
         ...
 
+    @property
+    def is_sharp(self) -> bool:
+        """Whether all memberships are 0 or 1."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain data."""
         ...
@@ -191,10 +204,11 @@ class Table:
 
     def power(self, exponent: int) -> Table:
         """Return the table of powers: itself where memberships are 0 and 1."""
-        return self if self._is_sharp else Table(self.matrix.power(exponent))
+        return self if self.is_sharp else Table(self.matrix.power(exponent))
 
     @cached_property
-    def _is_sharp(self) -> bool:
+    def is_sharp(self) -> bool:
+        """Whether all memberships are 0 or 1."""
         return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
 
     @cached_property
@@ -261,6 +275,11 @@ class Cumulative:
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
+    @property
+    def is_sharp(self) -> bool:
+        """Yes: a code is in a group or not."""
+        return True
+
     def power(self, exponent: int) -> Cumulative:
         """Return itself: its memberships are 0 and 1."""
         return self
@@ -287,15 +306,18 @@ class Codes:
         """Return C'R: a histogram for each code column, then its decode table."""
         return moments_by_pieces(self, R)
 
-    def sums(self, q: int) -> CodeSums:
+    def sums(self, q: int, grid: Grid | None = None) -> CodeSums:
         """Return empty histograms of all code columns."""
         return CodeSums(self, q)
 
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
         n, q = R.shape
         parts = []
         for c, t in zip(self.codes, self.decode, strict=True):
+            if not t.is_sharp and grid is not None:
+                parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R, grid))
+                continue
             if t.shape[0] * (n_cells + 1) > max(n, 1) * t.shape[1]:
                 parts.append(Matrix(t.look_up(c)).cell_moments(ids, n_cells, R))
                 continue
@@ -405,20 +427,24 @@ class CodeSums:
     def __init__(self, design: Codes, q: int) -> None:
         self.design, self.q = design, q
         levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.tables = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
+        self.histograms = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
         self.columns = {id(c): c for c in design.codes}
         self.kernels = kernels_for(design.shape[0] * q * len(levels))
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
         R = _pad(R)
-        for key, table in self.tables.items():
+        for key, table in self.histograms.items():
             self.kernels.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
+
+    def tables(self) -> list[FloatArray]:
+        """Return the histograms of all columns."""
+        return list(self.histograms.values())
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
         pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(self.tables[id(c)][:, : self.q]) for c, t in pairs])
+        return np.concatenate([t.gather(self.histograms[id(c)][:, : self.q]) for c, t in pairs])
 
 
 def _pad(R: FloatArray) -> FloatArray:
@@ -460,12 +486,15 @@ class Matrix:
         """Return C'R."""
         return product(self.matrix.T, R)
 
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell.
 
         With more numbers a row than cells, a product for each cell.
         """
         n, q = R.shape
+        if grid is not None:
+            each = [_rounded(self.column(j)[:, None], R, grid) for j in range(self.shape[1])]
+            return np.stack([histogram(ids, terms, n_cells + 1)[:n_cells] for terms in each])
         if q > n_cells:
             return self._by_cell(ids, n_cells, R)
         placed = [sparse.csr_array((R[:, a], ids, np.arange(n + 1)), shape=(n, n_cells + 1)) for a in range(q)]
@@ -480,9 +509,9 @@ class Matrix:
             total[:, s] = product(self.matrix[rows].T, R[rows])
         return total
 
-    def sums(self, q: int) -> MatrixSums:
+    def sums(self, q: int, grid: Grid | None = None) -> MatrixSums:
         """Return zero."""
-        return MatrixSums(self.matrix, np.zeros((self.shape[1], q)))
+        return MatrixSums(self.matrix, np.zeros((self.shape[1], q)), grid)
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
@@ -526,14 +555,39 @@ class MatrixSums:
 
     matrix: FloatArray | sparse.csr_array
     sum: FloatArray
+    grid: Grid | None = None
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the product of a slice."""
-        self.sum[...] += product(self.matrix[part].T, R[:, : self.sum.shape[1]])
+        R = R[:, : self.sum.shape[1]]
+        if self.grid is None:
+            self.sum[...] += product(self.matrix[part].T, R)
+        else:
+            add_rounded(self.matrix[part], R, self.grid, self.sum)
+
+    def tables(self) -> list[FloatArray]:
+        """Return the sum."""
+        return [self.sum]
 
     def total(self) -> FloatArray:
         """Return the sum."""
         return self.sum
+
+
+def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
+    """Add C'R to the total, every product C_ij R_ia rounded to the grid of its column a."""
+    if not isinstance(C, np.ndarray):
+        rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
+        total += histogram(C.indices, _rounded(C.data[:, None], R[rows], grid), C.shape[1])
+        return
+    for part in pieces(*C.shape):
+        for a, unit in enumerate(np.broadcast_to(grid.unit, R.shape[1])):
+            total[:, a] += _rounded(C[part], R[part, a, None], Grid(unit)).sum(axis=0)
+
+
+def _rounded(C: FloatArray, R: FloatArray, grid: Grid) -> FloatArray:
+    """Return the products of two arrays, rounded."""
+    return grid.round(np.multiply(C, R))
 
 
 @dataclass(frozen=True, eq=False)
@@ -551,13 +605,13 @@ class Stacked:
         """Return C'R, part by part."""
         return np.concatenate([part.moments(R) for part in self.parts])
 
-    def sums(self, q: int) -> StackedSums:
+    def sums(self, q: int, grid: Grid | None = None) -> StackedSums:
         """Return the sums of all parts."""
-        return StackedSums(tuple(part.sums(q) for part in self.joined()))
+        return StackedSums(tuple(part.sums(q, grid) for part in self.joined()))
 
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell, part by part."""
-        return np.concatenate([part.cell_moments(ids, n_cells, R) for part in self.parts])
+        return np.concatenate([part.cell_moments(ids, n_cells, R, grid) for part in self.parts])
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta, the sum of the parts' contributions."""
@@ -652,6 +706,10 @@ class StackedSums:
         """Add the rows of a slice to every part."""
         for sums in self.parts:
             sums.add(part, R)
+
+    def tables(self) -> list[FloatArray]:
+        """Return the tables of all parts."""
+        return [table for sums in self.parts for table in sums.tables()]
 
     def total(self) -> FloatArray:
         """Return the parts, one below the other."""
@@ -784,12 +842,12 @@ def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) 
 
 
 def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
-    """Cut n rows into slices of at most CHUNK numbers each.
+    """Cut n rows into slices of at most CHUNK numbers each, and of no more rows than exact sums take at once.
 
     >>> list(pieces(5, CHUNK // 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
     """
-    size = max(1, CHUNK // max(1, numbers_per_row))
+    size = max(1, min(BLOCK, CHUNK // max(1, numbers_per_row)))
     return (slice(start, start + size) for start in range(0, n, size))
 
 

@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.exact import Grid
 from lowcal.engines.kernels import kernels_for
 from lowcal.engines.products import product
 from lowcal.engines.reference import (
     CellCombination,
     Combination,
     Matrix,
+    MatrixSums,
     combine_by_pieces,
     pick_cells,
     pieces,
@@ -71,15 +73,15 @@ class Small:
         sums.add(slice(0, len(R)), R)
         return sums.total()
 
-    def sums(self, q: int) -> SmallSums:
+    def sums(self, q: int, grid: Grid | None = None) -> SmallSums:
         """Return zero."""
-        return SmallSums(self, np.zeros((self.shape[1], q)))
+        return SmallSums(self, np.zeros((self.shape[1], q)), grid)
 
-    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray) -> FloatArray:
+    def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell, a piece of the rows at a time."""
         total = np.zeros((self.shape[1], n_cells, R.shape[1]))
         for part in pieces(*self.shape):
-            total += Matrix(self.rows(part).dense()).cell_moments(ids[part], n_cells, R[part])
+            total += Matrix(self.rows(part).dense()).cell_moments(ids[part], n_cells, R[part], grid)
         return total
 
     def combine(self, theta: FloatArray) -> FloatArray:
@@ -128,7 +130,7 @@ class Small:
 class Bytes(Small):
     """0/1 memberships, a byte each: the sums of a pass are made in one reading, where compiled with float32 inside."""
 
-    def sums(self, q: int) -> SmallSums:
+    def sums(self, q: int, grid: Grid | None = None) -> SmallSums:
         """Return zero."""
         return ByteSums(self, np.zeros((self.shape[1], q)))
 
@@ -139,12 +141,17 @@ class SmallSums:
 
     design: Small
     sum: FloatArray
+    grid: Grid | None = None
 
     def add(self, rows: slice, R: FloatArray) -> None:
         """Add the product of a slice, converted piece by piece."""
         here, R = self.design.rows(rows), R[:, : self.sum.shape[1]]
         for part in pieces(*here.shape):
-            self.sum[...] += product(here.rows(part).dense().T, R[part])
+            MatrixSums(here.rows(part).dense(), self.sum, self.grid).add(slice(None), R[part])
+
+    def tables(self) -> list[FloatArray]:
+        """Return the sum."""
+        return [self.sum]
 
     def total(self) -> FloatArray:
         """Return the sum."""

@@ -60,7 +60,7 @@ class Multiaccuracy:
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max_a |v_a| (spec 2.1)."""
         weights = self.features(p)
-        v = _moments(weights, p, rho, design)
+        v = monomial_moments(weights, p, rho, design)
         return replace(self.norm(weights, v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
@@ -130,7 +130,7 @@ class LowDegree:
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
         weights = self.features(p)
-        v = _moments(weights, p, rho, design)
+        v = monomial_moments(weights, p, rho, design)
         return replace(self.norm(weights, v), moments=v)
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
@@ -163,12 +163,12 @@ class LowDegree:
     def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
         """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
         weights = monomials(p.shape[1], self.degree - 1)
-        v = _moments(weights, p, rho, design)[j]
+        v = monomial_moments(weights, p, rho, design)[j]
         both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
         return max(low for low, _ in both), max(high for _, high in both)
 
 
-def _moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:
+def monomial_moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:
     """Return the moments of all weights; many products a row (many classes) are never written out."""
     if len(weights) * rho.shape[1] <= FEW_PRODUCTS:
         return moments_at(design, weights, p, rho)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 #: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
-Rows = Any
+Encoded = Any
 
 EVERYONE = "everyone"
 
@@ -42,7 +42,7 @@ EVERYONE = "everyone"
 class Encoder(Protocol):
     """Turns X into the rows that a family understands, with what was learned from the fitted X."""
 
-    def __call__(self, X: Frame) -> Rows:
+    def __call__(self, X: Frame) -> Encoded:
         """Encode new rows."""
         ...
 
@@ -59,7 +59,7 @@ class Family(Protocol):
         """A readable name for each."""
         ...
 
-    def design(self, rows: Rows) -> Design:
+    def design(self, rows: Encoded) -> Design:
         """Return the matrix of memberships on these rows."""
         ...
 
@@ -124,7 +124,7 @@ class Everyone:
 
     names: tuple[str, ...] = (EVERYONE,)
 
-    def design(self, rows: Rows) -> Design:
+    def design(self, rows: Encoded) -> Design:
         """Return a column of ones."""
         return Codes((np.zeros(rows.shape[0], dtype=np.uint8),), (_ONE,))
 
@@ -201,7 +201,7 @@ class WeakLearner:
     def __init__(
         self,
         encoder: Encoder,
-        rows: Rows,
+        rows: Encoded,
         weight: FloatArray,
         known: Sequence[Family],
         learn: Learn | None = None,
@@ -216,7 +216,7 @@ class WeakLearner:
         self.learner = learn
         self._start = tuple(known)
         self._names: set[str] = set()
-        self._designs: dict[int, tuple[Rows, list[Design]]] = {}
+        self._designs: dict[int, tuple[Encoded, list[Design]]] = {}
         self._keep(known)
 
     @property
@@ -244,7 +244,7 @@ class WeakLearner:
         offers: Sequence[Offer] = getattr(self.learner, "offers", ())
         return offers
 
-    def design(self, rows: Rows | None = None) -> Design:
+    def design(self, rows: Encoded | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
         rows = self.rows if rows is None else rows
         # the rows are kept with their designs: an id may be used again once its object is gone

@@ -18,7 +18,7 @@ from lowcal.engines.joint import Look, join_codes
 from lowcal.files.batches import for_frames, is_arrow_array
 from lowcal.frames import Table as Frame
 from lowcal.simplex import IntArray
-from lowcal.subpopulations.base import Encoder, Rows
+from lowcal.subpopulations.base import Encoder, Encoded
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, Levels
 from lowcal.subpopulations.serving import columns_of
@@ -67,7 +67,7 @@ class BatchEncoder:
         self._known: dict[str, Known] = {}
         self._tables: dict[tuple[int, int], tuple[Known, NDArray[Any]]] = {}
 
-    def __call__(self, batch: Batch, n: int) -> Rows:
+    def __call__(self, batch: Batch, n: int) -> Encoded:
         """Return the encoded rows of a batch of n rows."""
         if self._parts:
             return tuple(part(batch, n) for part in self._parts)
@@ -75,7 +75,7 @@ class BatchEncoder:
             return self._groups(self.encoder, batch, n)
         return self.encoder(Frame.of({name: for_frames(batch[name]) for name in columns_of(self.encoder)}))
 
-    def _groups(self, encoder: GroupEncoder, batch: Batch, n: int) -> Rows:
+    def _groups(self, encoder: GroupEncoder, batch: Batch, n: int) -> Encoded:
         """Return merged code columns: stride times level of each column, added up."""
         if not encoder.levels:
             return encoder.merge([], n)

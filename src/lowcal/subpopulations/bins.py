@@ -6,7 +6,7 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -47,6 +47,14 @@ class Binned:
     def dtype(self) -> np.dtype[Any]:
         """The type of the bins."""
         return self.codes.dtype
+
+    def __getitem__(self, some: Any) -> Binned:
+        return Binned(self.codes[some])
+
+    @classmethod
+    def join(cls, parts: Sequence[Binned]) -> Binned:
+        """Return the rows of all parts, one after the other."""
+        return Binned(np.concatenate([part.codes for part in parts]))
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` makes for this key, made at the first call.

@@ -8,7 +8,7 @@ Where only a few sums are wanted (`measure`), booleans are read as they came.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -179,6 +179,22 @@ class Bits:
         self.shape: tuple[int, int] = C.shape
         self.given = C if packed is None else None
         self._packed = packed
+
+    def __getitem__(self, some: Any) -> Bits:
+        return self._of(tuple(byte[some] for byte in self.packed))
+
+    @classmethod
+    def join(cls, parts: Sequence[Bits]) -> Bits:
+        """Return the rows of all parts, one after the other."""
+        return parts[0]._of(tuple(np.concatenate(bytes_) for bytes_ in zip(*(p.packed for p in parts), strict=True)))
+
+    def flat(self) -> tuple[tuple[AnyArray, ...], Callable[[Iterator[AnyArray]], Bits]]:
+        """Return the arrays that hold the bits, and how they become bits again."""
+        size = len(self.packed)
+        return self.packed, lambda arrays: self._of(tuple(next(arrays) for _ in range(size)))
+
+    def _of(self, packed: tuple[AnyArray, ...]) -> Bits:
+        return Bits(np.broadcast_to(False, (len(packed[0]), self.shape[1])), packed)
 
     @property
     def packed(self) -> tuple[AnyArray, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Encoder, Family, LeftOut, Offer, Residual, Rows, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Encoder, Family, LeftOut, Offer, Residual, Encoded, Subpopulations, WeakLearner
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class UnionEncoder:
 
     parts: tuple[Encoder, ...]
 
-    def __call__(self, X: Frame) -> tuple[Rows, ...]:
+    def __call__(self, X: Frame) -> tuple[Encoded, ...]:
         """Encode X for every part."""
         return tuple(part(X) for part in self.parts)
 
@@ -102,7 +102,7 @@ class Part:
         depths: tuple[int, ...] = getattr(self.family, "depths", ())
         return depths
 
-    def design(self, rows: Sequence[Rows]) -> Design:
+    def design(self, rows: Sequence[Encoded]) -> Design:
         """Return the memberships on the part's own rows."""
         return self.family.design(rows[self.index])
 

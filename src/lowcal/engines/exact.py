@@ -1,0 +1,153 @@
+"""Sums that do not depend on the order of their terms: the same bits for any chunks, threads or workers.
+
+Every term is rounded to a multiple of a power of two, its unit (add 1.5 2^52 units, take them off again). A block of
+rows is so short that its terms add up without rounding in float64; blocks are added up as integers. A term is off by
+half a unit at most: 2^-35 of the largest term for many rows, less for few. `Fine` sums carry the rest of each term
+along, on a unit of its own, and are as accurate as float64 allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.simplex import FloatArray
+
+if TYPE_CHECKING:
+    from lowcal.engines.reference import Design
+
+#: Of so many rows at most, terms add up in float64.
+BLOCK = 1 << 18
+#: Whole numbers of units.
+Wholes: TypeAlias = NDArray[np.int64]
+#: Integers of 64 bits hold the sums of this many full blocks.
+BLOCKS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Multiples of `unit`: one number, or one for each column."""
+
+    unit: FloatArray
+
+    @classmethod
+    def of(cls, bound: float | FloatArray, n: int) -> Grid:
+        """Return the finest grid on which n terms of at most `bound` add up exactly.
+
+        >>> float(Grid.of(1.0, 4).unit) == 2.0**-49, float(Grid.of(1.0, 10**6).unit) == 2.0**-33
+        (True, True)
+        """
+        _, exponent = np.frexp(np.maximum(bound, np.finfo(float).tiny))
+        rows = max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS)
+        return cls(np.ldexp(1.0, np.maximum(exponent + rows - 52, -1000)))
+
+    @cached_property
+    def far(self) -> FloatArray:
+        """So large a number that what is added to it is rounded to the grid."""
+        return np.asarray(1.5 * 2.0**52 * self.unit)
+
+    def round(self, terms: FloatArray) -> FloatArray:
+        """Round terms to the grid, in place.
+
+        >>> Grid(np.array(0.25)).round(np.array([0.3, -0.7]))
+        array([ 0.25, -0.75])
+        """
+        terms += self.far
+        terms -= self.far
+        return terms
+
+    def wholes(self, sums: FloatArray) -> Wholes:
+        """Return exact sums as numbers of units."""
+        return np.rint(sums / self.unit).astype(np.int64)
+
+    def floats(self, wholes: Wholes) -> FloatArray:
+        """Return numbers of units as floats."""
+        return np.asarray(wholes * self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Fine:
+    """Sums of few numbers a row to the last bit: what the first grid leaves of a term is added on a second one."""
+
+    first: Grid
+    second: Grid
+
+    @classmethod
+    def of(cls, bound: float | FloatArray, n: int) -> Fine:
+        """Return the grids of n terms of at most `bound`."""
+        first = Grid.of(bound, n)
+        return cls(first, Grid.of(first.unit, n))
+
+    def wholes(self, terms: FloatArray) -> Wholes:
+        """Return the sums of terms, shape (rows, ...), in both units: shape (2, ...).
+
+        >>> fine = Fine.of(1.0, 3)
+        >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
+        0.6
+        """
+        parts = []
+        for start in range(0, len(terms), BLOCK):
+            here = terms[start : start + BLOCK]
+            high = self.first.round(here.copy())
+            low = self.second.round(here - high)
+            parts.append([self.first.wholes(high.sum(axis=0)), self.second.wholes(low.sum(axis=0))])
+        return np.sum(parts, axis=0) if parts else np.zeros((2, *terms.shape[1:]), dtype=np.int64)
+
+    def total(self, wholes: Wholes) -> FloatArray:
+        """Return sums as floats."""
+        return self.first.floats(wholes[0]) + self.second.floats(wholes[1])
+
+
+class ExactSums:
+    """C'R under construction, where R comes in pieces: whole numbers of units for every table of the design."""
+
+    def __init__(self, design: Design, q: int, grid: Grid) -> None:
+        self.sums, self.grid, self.held = design.sums(q, grid), grid, 0
+        self.total: list[Wholes] | None = None
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add C[part]'R for the rows of a slice, of which there are at most BLOCK; R is rounded in place."""
+        if self.held + len(R) > BLOCK:
+            self._flush()
+        self.held += len(R)
+        self.sums.add(part, self.grid.round(R))
+
+    def _flush(self) -> None:
+        fresh = []
+        for table in self.sums.tables():
+            fresh.append(_columns(self.grid, table.shape[1]).wholes(table))
+            table[...] = 0.0
+        self.total = fresh if self.total is None else [a + b for a, b in zip(self.total, fresh, strict=True)]
+        self.held = 0
+
+    def wholes(self) -> Tables:
+        """Return all that was added."""
+        self._flush()
+        assert self.total is not None
+        return Tables(self.total)
+
+
+class Tables(list[Wholes]):
+    """Tables of whole numbers, added one by one."""
+
+    def __add__(self, other: list[Wholes]) -> Tables:  # type: ignore[override]
+        return Tables(a + b for a, b in zip(self, other, strict=True))
+
+
+def decode(design: Design, q: int, grid: Grid, tables: list[Wholes]) -> FloatArray:
+    """Return C'R, shape (m, q), from the sums of all shards; `design` is that of any rows."""
+    sums = design.sums(q, grid)
+    for table, wholes in zip(sums.tables(), tables, strict=True):
+        table[...] = _columns(grid, table.shape[1]).floats(wholes)
+    return sums.total()
+
+
+def _columns(grid: Grid, width: int) -> Grid:
+    """Return the grid of a table that is padded with columns that do not count."""
+    if grid.unit.ndim == 0 or len(grid.unit) == width:
+        return grid
+    return Grid(np.concatenate([grid.unit, np.ones(width - len(grid.unit))]))

@@ -1,0 +1,211 @@
+"""Shards of encoded rows, the state of a fit, and what a home of rows must be able to do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from lowcal.engines.exact import Fine, Grid
+from lowcal.engines.reference import Design, Stacked, stack
+from lowcal.simplex import FloatArray, IntArray, scores
+from lowcal.subpopulations.base import Encoded, Family
+from lowcal.updates import Update
+
+T = TypeVar("T")
+Result = TypeVar("Result", covariant=True)
+
+#: A shard remembers the predictions of its start and of so many later states.
+REMEMBERED = 3
+#: A shard keeps so many designs and log odds.
+DESIGNS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A predictor on its way: the updates so far, each with the state before it."""
+
+    before: State | None = None
+    update: Update | None = None
+    n_updates: int = 0
+
+    def then(self, update: Update) -> State:
+        """Return the state after one more update."""
+        return State(self, update, self.n_updates + 1)
+
+    @property
+    def updates(self) -> tuple[Update, ...]:
+        """All updates, the first one first."""
+        return tuple(state.update for state in self.path() if state.update is not None)
+
+    def path(self) -> list[State]:
+        """Return the states from the start to this one."""
+        path: list[State] = []
+        state: State | None = self
+        while state is not None:
+            path.append(state)
+            state = state.before
+        return path[::-1]
+
+
+#: Before the first update.
+START = State()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What bounds the sums over all rows: how many there are, and the largest weight."""
+
+    n: int
+    most: float
+
+    def grid(self, bound: float | FloatArray = 1.0) -> Grid:
+        """Return the grid of terms that are at most a weight times `bound`."""
+        return Grid.of(self.most * np.asarray(bound), self.n)
+
+    def fine(self, bound: float | FloatArray = 1.0) -> Fine:
+        """Return the grids of the same terms for sums of few numbers a row."""
+        return Fine.of(self.most * np.asarray(bound), self.n)
+
+
+class Shard:
+    """A run of encoded rows: predictions at the start, outcomes, and weights that sum to one over all shards.
+
+    `first` is the number of the first row. What a shard remembers is only a cache, replayed when it is lost.
+    """
+
+    def __init__(
+        self, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, scale: Scale, first: int = 0
+    ) -> None:
+        self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
+        self._p: dict[State, FloatArray] = {START: p}
+        self._made: dict[Hashable, tuple[Any, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def at(self, state: State) -> FloatArray:
+        """Return the predictions after the updates of a state, from the nearest one that is remembered."""
+        ahead = []
+        while state not in self._p:
+            ahead.append(state)
+            assert state.before is not None
+            state = state.before
+        p = self._p[state]
+        for after in reversed(ahead):
+            assert after.update is not None
+            p = after.update(p, self.rows)
+        if ahead:
+            self.remember(ahead[0], p)
+        return p
+
+    def remember(self, state: State, p: FloatArray) -> None:
+        """Keep the predictions of a state; the oldest but the start are forgotten."""
+        self._p[state] = p
+        if len(self._p) > 1 + REMEMBERED:
+            del self._p[next(s for s in self._p if s is not START)]
+
+    def scores(self, state: State) -> FloatArray:
+        """Return the log odds of the predictions, or their logarithms."""
+        return self._once(state, state, lambda: scores(self.at(state)))
+
+    def design(self, families: Sequence[Family]) -> Design:
+        """Return the memberships in all families; many matrices of a column each, as learners find them, become one."""
+
+        def make() -> Design:
+            return stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
+
+        return self._once(tuple(map(id, families)), tuple(families), make)
+
+    def _once(self, key: Hashable, of: object, make: Callable[[], T]) -> T:
+        """Return what was made for this key, made at the first call; what it was made of is kept, so that ids last."""
+        if key not in self._made:
+            self._made[key] = of, make()
+            if len(self._made) > DESIGNS:
+                del self._made[next(iter(self._made))]
+        made: T = self._made[key][1]
+        return made
+
+    def take(self, some: IntArray) -> Picked:
+        """Return some of the rows."""
+        return Picked(self, some)
+
+    def with_outcomes(self, y: FloatArray) -> Shard:
+        """Return the same rows with other outcomes; predictions and designs are shared."""
+        other = Shard(self.rows, self._p[START], y, self.weight, self.scale, self.first)
+        other._p, other._made = self._p, self._made
+        return other
+
+
+class Picked:
+    """Some rows of a shard: what is computed for the shard is looked up."""
+
+    def __init__(self, shard: Shard, some: IntArray) -> None:
+        self.shard, self.some = shard, some
+        self.y, weight = shard.y[some], shard.weight[some]
+        self.weight = weight / weight.sum()
+
+    def __len__(self) -> int:
+        return len(self.some)
+
+    def at(self, state: State) -> FloatArray:
+        """Return the predictions after the updates of a state."""
+        return self.shard.at(state)[self.some]
+
+    def scores(self, state: State) -> FloatArray:
+        """Return the log odds of the predictions, or their logarithms."""
+        return self.shard.scores(state)[self.some]
+
+    def design(self, families: Sequence[Family]) -> Design:
+        """Return the memberships in all families."""
+        return self.shard.design(families).rows(self.some)
+
+
+#: Rows at hand: a shard, or some rows of one.
+Local = Shard | Picked
+
+
+class Pass(Protocol[Result]):
+    """A reduction over the rows, as a value."""
+
+    def __call__(self, shard: Shard) -> Any:
+        """Return the sums of a shard: `+` joins those of two, in any order."""
+        ...
+
+    def read(self, total: Any, some: Local, scale: Scale) -> Result:
+        """Return what the sums of all shards say; `some` are any of the rows."""
+        ...
+
+
+class Rows(ABC):
+    """The rows of a fit, wherever they live."""
+
+    #: How many rows there are, and the largest weight.
+    scale: Scale
+    #: The number of coordinates of a prediction.
+    d: int
+    #: The effective number of rows, 1 / sum of w^2.
+    worth: float
+    #: Whether all rows weigh the same.
+    is_even: bool
+
+    @cached_property
+    def lost(self) -> dict[State, Any]:
+        """The losses of the last states that were asked for."""
+        return {}
+
+    @abstractmethod
+    def run(self, one: Pass[Result]) -> Result:
+        """Take one pass over all rows."""
+
+    @abstractmethod
+    def sample(self, rows: IntArray | None) -> Local:
+        """Return rows by their numbers, which increase, with weights that sum to one; None: all of them."""
+
+    @abstractmethod
+    def redrawn(self, state: State, seed: Sequence[int]) -> Rows:
+        """Return the same rows with outcomes drawn from the predictions of a state, by a seed and a row's number."""

@@ -1,0 +1,274 @@
+"""Rows on disk: encoded once into a temporary file of a few bytes a row, which every pass reads block by block.
+
+A block is in memory at a time, whatever the number of rows. Predictions after an update are kept in files of their own
+for the last few states, as `Memory` keeps them, so that a pass need not replay what came before.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.engines.exact import BLOCK, Fine
+from lowcal.engines.kernels import part_of
+from lowcal.errors import InvalidInput
+from lowcal.progress import Passes
+from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
+from lowcal.rows.keys import draw_labels, uniforms
+from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import Encoded
+
+#: Up to this many rows may be asked for all at once.
+MOST_LOCAL = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """Encoded rows, predictions, outcomes (labels of several classes as whole numbers) and raw weights."""
+
+    rows: Encoded
+    p: FloatArray
+    y: NDArray[Any]
+    weight: FloatArray | None
+
+    def __len__(self) -> int:
+        return len(self.p)
+
+    def take(self, some: IntArray | slice) -> Chunk:
+        """Return some of the rows."""
+        weight = None if self.weight is None else self.weight[some]
+        return Chunk(take_rows(self.rows, some), self.p[some], self.y[some], weight)
+
+
+def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
+    """Return the rows of all chunks, one after the other."""
+    if len(chunks) == 1:
+        return chunks[0]
+    rows, p, y, weight = zip(*chunks, strict=True)
+    return Chunk(
+        join_rows(list(rows)),
+        np.concatenate(p),
+        np.concatenate(y),
+        None if weight[0] is None else np.concatenate([w for w in weight if w is not None]),
+    )
+
+
+class Spill:
+    """A temporary file of blocks: rows come in chunks of any size and are read in blocks of `BLOCK` rows."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder
+        self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
+        self.n, self.most, self.least = 0, 0.0, np.inf
+        self.index: list[tuple[int, int, list[tuple[np.dtype[Any], tuple[int, ...]]]]] = []
+        self._waiting: list[Chunk] = []
+        self._rebuild: Rebuild | None = None
+        self.has_weight = False
+
+    def add(self, chunk: Chunk) -> None:
+        """Add rows."""
+        self.has_weight = chunk.weight is not None
+        if chunk.weight is not None and len(chunk):
+            self.most = max(self.most, float(chunk.weight.max()))
+            self.least = min(self.least, float(chunk.weight.min()))
+        self._waiting.append(chunk)
+        while sum(map(len, self._waiting)) >= BLOCK:
+            whole = join_chunks(self._waiting)
+            self._write(whole.take(slice(0, BLOCK)))
+            self._waiting = [whole.take(slice(BLOCK, None))] if len(whole) > BLOCK else []
+
+    def close(self) -> None:
+        """Write what is left."""
+        if sum(map(len, self._waiting)):
+            self._write(join_chunks(self._waiting))
+        self._waiting = []
+        self.file.flush()
+
+    def _write(self, block: Chunk) -> None:
+        encoded, self._rebuild = flatten(block.rows)
+        arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
+        at = self.file.seek(0, os.SEEK_END)
+        for array in arrays:
+            self.file.write(np.ascontiguousarray(array).data)
+        self.index.append((self.n, at, [(a.dtype, a.shape) for a in arrays]))
+        self.n += len(block)
+
+    def read(self, k: int) -> tuple[int, Chunk]:
+        """Return the number of the first row of a block, and the block."""
+        first, at, kinds = self.index[k]
+        self.file.seek(at)
+        arrays = iter([_read_array(self.file, kind, shape) for kind, shape in kinds])
+        p, y = next(arrays), next(arrays)
+        weight = next(arrays) if self.has_weight else None
+        assert self._rebuild is not None
+        return first, Chunk(self._rebuild(arrays), p, y, weight)
+
+    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+        """Yield all blocks with the numbers of their first rows."""
+        return (self.read(k) for k in range(len(self.index)))
+
+    def total(self) -> float:
+        """Return the sum of the weights."""
+        if not self.has_weight:
+            return float(self.n)
+        fine = Fine.of(self.most, self.n)
+        return float(fine.total(sum(fine.wholes(block.weight) for _, block in self.chunks())))
+
+
+def _read_array(file: BinaryIO, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.empty(shape, dtype=kind)
+    if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
+        raise OSError("The temporary file with the encoded rows was cut short.")
+    return array
+
+
+class Kept:
+    """Predictions after a state, in a file of their own."""
+
+    def __init__(self, folder: str | None, d: int) -> None:
+        self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
+        self.d = d
+
+    def write(self, first: int, p: FloatArray) -> None:
+        """Write the predictions of rows from number `first` on."""
+        self.file.seek(8 * self.d * first)
+        self.file.write(np.ascontiguousarray(p).data)
+
+    def read(self, first: int, n: int) -> FloatArray:
+        """Return the predictions of n rows from number `first` on."""
+        self.file.seek(8 * self.d * first)
+        return _read_array(self.file, np.dtype(np.float64), (n, self.d))
+
+
+class SpilledShard(Shard):
+    """A block of rows, which finds predictions of earlier passes on disk."""
+
+    kept: dict[State, Kept]
+
+    def at(self, state: State) -> FloatArray:
+        """Return the predictions after the updates of a state."""
+        nearest: State | None = state
+        while nearest is not None and nearest not in self._p:
+            if nearest in self.kept:
+                self._p[nearest] = self.kept[nearest].read(self.first, len(self))
+                break
+            nearest = nearest.before
+        return super().at(state)
+
+    @property
+    def fresh(self) -> dict[State, FloatArray]:
+        """Predictions that no file holds yet."""
+        return {s: p for s, p in self._p.items() if s is not START and s not in self.kept}
+
+
+class Disk(Rows):
+    """Rows of a spill file."""
+
+    def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
+        self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
+        self.total = spill.total()
+        most = (spill.most if spill.has_weight else 1.0) / self.total
+        self.scale = Scale(spill.n, most)
+        self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
+        self.worth = self._worth()
+        self.kept: dict[State, Kept] = {}
+        self._redraw: tuple[State, tuple[int, ...]] | None = None
+        self._samples: dict[bytes, Shard] = {}
+
+    def _worth(self) -> float:
+        squares = Fine.of(self.scale.most**2, self.scale.n)
+        if not self.spill.has_weight:
+            return 1.0 / (self.scale.n * (1.0 / self.total) ** 2)
+        each = (squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks())
+        return 1.0 / float(squares.total(sum(each)))
+
+    def _weight(self, block: Chunk) -> FloatArray:
+        return np.full(len(block), 1.0 / self.total) if block.weight is None else block.weight / self.total
+
+    def run(self, one: Pass[Result]) -> Result:
+        """Take one pass over all rows; predictions of a new state are kept for the next."""
+        total: Any = None
+        fresh: dict[State, Kept] = {}
+        self.bar.start(type(one).__name__.lower(), self.scale.n)
+        for k in range(len(self.spill.index)):
+            shard = self._shard(k)
+            with part_of(len(shard), self.scale.n):
+                found = one(shard)
+            for state, p in shard.fresh.items():
+                fresh.setdefault(state, Kept(self.spill.folder, self.d)).write(shard.first, p)
+            total = found if total is None else total + found
+            self.bar.add(len(shard))
+        self.bar.close()
+        self.kept.update(fresh)
+        while len(self.kept) > REMEMBERED:
+            del self.kept[next(iter(self.kept))]
+        return one.read(total, self.sample(np.arange(1)), self.scale)
+
+    def _shard(self, k: int) -> SpilledShard:
+        first, block = self.spill.read(k)
+        shard = SpilledShard(block.rows, block.p, self._outcomes(block.y), self._weight(block), self.scale, first)
+        shard.kept = self.kept
+        if self._redraw is not None:
+            state, seed = self._redraw
+            shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
+        return shard
+
+    def _outcomes(self, y: NDArray[Any]) -> FloatArray:
+        if self.d > 1:
+            return np.asarray(np.eye(self.d)[y])
+        return np.asarray(y, dtype=np.float64)[:, None]
+
+    def redrawn(self, state: State, seed: Sequence[int]) -> Disk:
+        """Return the same rows with outcomes drawn from the predictions of a state."""
+        other: Disk = object.__new__(Disk)
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "lost"})
+        other._redraw, other._samples = (state, tuple(seed)), {}
+        return other
+
+    def sample(self, rows: IntArray | None) -> Local:
+        """Return rows by their numbers, with weights that sum to one; None: all of them, if they are not too many."""
+        if rows is None:
+            if self.scale.n > MOST_LOCAL:
+                raise InvalidInput(
+                    f"This notion or class looks at all {self.scale.n:,} rows at once, and they do not fit into memory "
+                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships or "
+                    "Thresholds, or give a sample of the rows."
+                )
+            rows = np.arange(self.scale.n)
+        key = rows.tobytes()
+        if key not in self._samples:
+            self._samples[key] = self._gather(rows)
+            if len(self._samples) > REMEMBERED:
+                del self._samples[next(iter(self._samples))]
+        return self._samples[key]
+
+    def _gather(self, rows: IntArray) -> Shard:
+        chunks, outcomes = [], []
+        for k, (first, _, kinds) in enumerate(self.spill.index):
+            n = kinds[0][1][0]
+            here = rows[(rows >= first) & (rows < first + n)] - first
+            if len(here):
+                chunks.append(self.spill.read(k)[1].take(here))
+                outcomes.append(self._shard(k).y[here] if self._redraw else self._outcomes(chunks[-1].y))
+        joined = join_chunks(chunks)
+        weight = self._weight(joined)
+        if len(rows) < self.scale.n:
+            weight = weight / weight.sum()
+        return Shard(joined.rows, joined.p, np.concatenate(outcomes), weight, self.scale)
+
+    def part(self, mask: Mask) -> Disk:
+        """Return some of the rows, copied into a file of their own."""
+        spill = Spill(self.spill.folder)
+        for first, block in self.spill.chunks():
+            spill.add(block.take(np.flatnonzero(mask(first, len(block)))))
+        spill.close()
+        return Disk(spill, self.is_label, self.d, self.bar)
+
+
+#: Makes the chunks of rows that are spilled, from the beginning at every call.
+Chunks = Callable[[], Iterator[Chunk]]

@@ -1,0 +1,44 @@
+"""Chance that belongs to a row: a function of a seed and the row's number, wherever the row is and whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.simplex import FloatArray
+
+
+def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
+    """Return a number in [0, 1) for each of n rows from number `first` on (splitmix64).
+
+    >>> bool((uniforms((0, 1), 2, 3) == uniforms((0, 1), 0, 5)[2:]).all())
+    True
+    """
+    return (_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53
+
+
+def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
+    """Return labels drawn from the predictions by uniform numbers: 0 or 1 for scalars, one-hot on the simplex.
+
+    >>> draw_labels(np.array([[0.25], [0.25]]), np.array([0.2, 0.3])).ravel().tolist()
+    [1.0, 0.0]
+    """
+    if p.shape[1] == 1:
+        return (u < p[:, 0]).astype(np.float64)[:, None]
+    label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
+    return np.asarray(np.eye(p.shape[1])[label])
+
+
+def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.intp]:
+    """Return the fold of each of n rows from number `first` on."""
+    return (uniforms(seed, first, n) * n_folds).astype(np.intp)
+
+
+def _bits(seed: Sequence[int], first: int, n: int) -> NDArray[np.uint64]:
+    key = np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0]
+    h = np.arange(first, first + n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(h ^ (h >> np.uint64(31)))

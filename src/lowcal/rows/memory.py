@@ -1,0 +1,92 @@
+"""Rows in memory: one shard, or several that are visited one after the other or by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from lowcal.engines.exact import Fine
+from lowcal.engines.kernels import part_of
+from lowcal.rows.base import START, Local, Pass, Result, Rows, Scale, Shard, State
+from lowcal.rows.keys import draw_labels, uniforms
+from lowcal.rows.packing import join_rows, take_rows
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.base import Encoded
+
+
+class Memory(Rows):
+    """Shards of one process."""
+
+    def __init__(self, shards: Sequence[Shard], threads: int = 1) -> None:
+        self.shards, self.threads = shards, threads
+        self.scale, self.d = shards[0].scale, int(shards[0].y.shape[1])
+
+    @classmethod
+    def of(cls, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray) -> Memory:
+        """Return checked rows as one shard; weights sum to one."""
+        return cls([Shard(rows, p, y, weight, Scale(len(p), float(weight.max(initial=0.0))))])
+
+    def split(self, n_shards: int, threads: int = 1) -> Memory:
+        """Return the same rows in several shards."""
+        whole = self.whole
+        edges = np.linspace(0, len(whole), n_shards + 1).astype(np.intp)
+        cut = [np.arange(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+        return Memory([_take(whole, some) for some in cut], threads)
+
+    @cached_property
+    def worth(self) -> float:  # type: ignore[override]
+        """The effective number of rows."""
+        squares = Fine.of(self.scale.most**2, self.scale.n)
+        return 1.0 / float(squares.total(sum(squares.wholes(np.square(shard.weight)) for shard in self.shards)))
+
+    @cached_property
+    def is_even(self) -> bool:  # type: ignore[override]
+        """Whether all rows weigh the same."""
+        least = min(float(shard.weight.min(initial=self.scale.most)) for shard in self.shards)
+        return self.scale.most - least <= 1e-12 * self.scale.most
+
+    def run(self, one: Pass[Result]) -> Result:
+        """Take one pass over all rows."""
+
+        def visit(shard: Shard) -> Any:
+            with part_of(len(shard), self.scale.n):
+                return one(shard)
+
+        if self.threads == 1:
+            total = reduce(add, map(visit, self.shards))
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                total = reduce(add, pool.map(visit, self.shards))
+        return one.read(total, self.shards[0], self.scale)
+
+    @cached_property
+    def whole(self) -> Shard:
+        """All rows as one shard."""
+        if len(self.shards) == 1:
+            return self.shards[0]
+        each = [(shard.rows, shard.at(START), shard.y, shard.weight) for shard in self.shards]
+        rows, *arrays = zip(*each, strict=True)
+        return Shard(join_rows(list(rows)), *(np.concatenate(part) for part in arrays), self.scale)
+
+    def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
+        """Return the same rows with outcomes drawn from the predictions of a state."""
+        return Memory([_redraw(shard, state, seed) for shard in self.shards], self.threads)
+
+    def sample(self, rows: IntArray | None) -> Local:
+        """Return rows by their numbers, with weights that sum to one; None: all of them."""
+        return self.whole if rows is None else self.whole.take(rows)
+
+
+def _redraw(shard: Shard, state: State, seed: Sequence[int]) -> Shard:
+    return shard.with_outcomes(draw_labels(shard.at(state), uniforms(seed, shard.first, len(shard))))
+
+
+def _take(shard: Shard, some: IntArray) -> Shard:
+    """Return some rows as a shard of their own."""
+    p, y, weight = shard.at(START)[some], shard.y[some], shard.weight[some]
+    return Shard(take_rows(shard.rows, some), p, y, weight, shard.scale, shard.first + int(some[0]))

@@ -1,0 +1,509 @@
+"""The passes that the solver asks for: each a small value, its sums exact, whatever the order of the rows.
+
+Moments and losses of a state, the evidence and the gradient of a step in log odds, the slopes along a direction. All
+of them are sums over rows of functions of a row; a pass says which, and how large the terms can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.engines.clipped import TINY, Clipping, Line
+from lowcal.engines.exact import ExactSums, Grid, Tables, Wholes, decode
+from lowcal.engines.logistic import LEAST_CURVATURE, predictions, residuals
+from lowcal.engines.parts import FEW_PRODUCTS
+from lowcal.engines.reference import Design, rows_in_cache
+from lowcal.moments import MomentSums
+from lowcal.notions.low_degree import monomial_moments
+from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State
+from lowcal.simplex import FloatArray, Geometry, IntArray, brier_losses, centred, from_scores, log_losses, move, scores
+from lowcal.subpopulations.base import Family
+from lowcal.updates import Term, displacements
+from lowcal.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
+
+#: Rows of a block whose moments are summed before they are rounded, and the grid of such sums: weights sum to one.
+ALIGNED, SUMMED = 1 << 16, Grid.of(1.0, 1 << 10)
+#: Log odds and logarithms of probabilities, kept away from 0 and 1, are smaller than this.
+MOST_SCORE = 32.0
+
+
+def bound_of(weights: Sequence[Weight]) -> float:
+    """Return the largest value that the weights can have."""
+    return MOST_SCORE if any(isinstance(u, LogOdds | LogRest) for u in weights) else 1.0
+
+
+# --- losses and moments ---------------------------------------------------------------------------------------
+
+
+class Lost(NamedTuple):
+    """Losses of a state: Brier score, log loss, and how many rows became certain that were not at the start."""
+
+    brier: float
+    log_loss: float
+    sure: int
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """The losses of a state."""
+
+    state: State
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of both losses and the count of certain rows."""
+        fine, p, start = self._grids(shard.scale), shard.at(self.state), shard.at(START)
+        total, sure = np.zeros((2, 2), dtype=np.int64), 0
+        for part in rows_in_cache(len(p), 4 * p.shape[1]):
+            here, y, w = p[part], shard.y[part], shard.weight[part]
+            terms = np.column_stack([brier_losses(here, y), log_losses(here, y)])
+            total += fine.wholes(np.multiply(terms, w[:, None], out=terms))
+            is_sure = (here == 0.0) | (here == 1.0)
+            if is_sure.any():
+                sure += int((is_sure & (start[part] > 0.0) & (start[part] < 1.0)).any(axis=1).sum())
+        return Tables([total, np.array(sure)])
+
+    @staticmethod
+    def _grids(scale: Scale) -> Any:
+        return scale.fine(np.array([2.0, MOST_SCORE]))
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> Lost:
+        """Return the losses."""
+        brier, log_loss = self._grids(scale).total(total[0]).tolist()
+        return Lost(brier, log_loss, int(total[1]))
+
+
+def losses(rows: Rows, state: State) -> Lost:
+    """Return the losses of a state, which rows remember for the last few."""
+    known = rows.lost
+    if state not in known:
+        known[state] = rows.run(Losses(state))
+        if len(known) > REMEMBERED:
+            del known[next(iter(known))]
+    found: Lost = known[state]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d).
+
+    Many products a row are never written out: then the sums of blocks of `ALIGNED` rows are rounded, not the terms, so
+    that shards must consist of whole blocks.
+    """
+
+    state: State
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of all tables."""
+        p, design, grid = shard.at(self.state), shard.design(self.families), self._grid(shard.scale)
+        if self._are_many(p.shape[1]):
+            blocks = (slice(start, start + ALIGNED) for start in range(0, len(p), ALIGNED))
+            return Tables([sum(SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks)])
+        sums = MomentSums(design, self.weights, p.shape[1], grid)
+        for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
+            sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
+        return sums.wholes()
+
+    def _are_many(self, d: int) -> bool:
+        return len(self.weights) * d > FEW_PRODUCTS
+
+    def _block(self, shard: Shard, design: Design, p: FloatArray, block: slice) -> FloatArray:
+        rho = shard.weight[block, None] * (shard.y[block] - p[block])
+        return monomial_moments(self.weights, p[block], rho, design.rows(block))
+
+    def _grid(self, scale: Scale) -> Grid:
+        return scale.grid(bound_of(self.weights))
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the moments."""
+        S, d = len(self.weights), some.y.shape[1]
+        if self._are_many(d):
+            return SUMMED.floats(total[0])
+        return decode(some.design(self.families), S * d, self._grid(scale), total).reshape(-1, S, d)
+
+
+class Cells(NamedTuple):
+    """Sums (m, cells, q) of the cells of a grid that hold a row; cells are rows of `index`, in order."""
+
+    index: IntArray
+    sums: Wholes
+
+    def __add__(self, other: Cells) -> Cells:  # type: ignore[override]
+        index, which = np.unique(np.concatenate([self.index, other.index]), axis=0, return_inverse=True)
+        sums = np.zeros((len(self.sums), len(index), self.sums.shape[2]), dtype=np.int64)
+        sums[:, which.ravel()[: len(self.index)]] += self.sums
+        sums[:, which.ravel()[len(self.index) :]] += other.sums
+        return Cells(index, sums)
+
+
+@dataclass(frozen=True, eq=False)
+class CellMoments:
+    """The cells of a width that hold a row after a state, and the moments of each, shape (m, cells, d)."""
+
+    state: State
+    families: tuple[Family, ...]
+    width: float
+
+    def __call__(self, shard: Shard) -> Cells:
+        """Return the sums of the cells of a shard."""
+        p, grid = shard.at(self.state), shard.scale.grid()
+        index, which = occupied_cells(p, self.width)
+        design, ids = shard.design(self.families), CellIds(which, len(index))
+        total = cell_sums(design, ids, grid, lambda part: shard.weight[part, None] * (shard.y[part] - p[part]), p.shape)
+        return Cells(index, total)
+
+    def read(self, total: Cells, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
+        """Return the cells and their moments."""
+        cells = tuple(Cell(self.width, tuple(index)) for index in total.index.tolist())
+        return cells, scale.grid().floats(total.sums)
+
+
+def cell_sums(
+    design: Design, U: CellIds, grid: Grid, terms: Callable[[slice], FloatArray], shape: tuple[int, ...]
+) -> Wholes:
+    """Return the sums of terms (rows, q) by member and cell, a block of the rows at a time."""
+    n, q = shape
+    total = np.zeros((design.shape[1], U.n_cells, q), dtype=np.int64)
+    for part in rows_in_cache(n, max(q, 8)):
+        R = grid.round(terms(part))
+        total += grid.wholes(design.rows(part).cell_moments(U.ids[part], U.n_cells, R, grid))
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class Masses:
+    """The sums of w and of w^2 of every member, shape (m, 2)."""
+
+    families: tuple[Family, ...]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of all tables."""
+        sums = ExactSums(shard.design(self.families), 2, self._grid(shard.scale))
+        for part in rows_in_cache(len(shard), 2):
+            w = shard.weight[part]
+            sums.add(part, np.column_stack([w, np.square(w)]))
+        return sums.wholes()
+
+    @staticmethod
+    def _grid(scale: Scale) -> Grid:
+        return scale.grid(np.array([1.0, scale.most]))
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the sums."""
+        return decode(some.design(self.families), 2, self._grid(scale), total)
+
+
+# --- steps in log odds ----------------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """Moments g of features, their curvatures h and the variances v of their noise, each of shape (m, S, d)."""
+
+    g: FloatArray
+    h: FloatArray
+    v: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What rows say of the features c(x) u(f): f as it is at `base`, residuals and curvatures as they are `now`.
+
+    `own`: whether every label of many classes has two weights of its own, 1 and its coordinate.
+    """
+
+    base: State
+    now: State
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+    own: bool
+    is_even: bool
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of g, h and v of every member."""
+        design = shard.design(self.families)
+        if isinstance(self.weights[0], Cell):
+            return self._of_cells(shard, design)
+        plan = self._plan(design, shard.scale, shard.y.shape[1])
+        each = [ExactSums(one, len(grid.unit), grid) for one, _, grid in plan]
+        for part in rows_in_cache(len(shard), 3 * self._size * shard.y.shape[1]):
+            p, values = shard.at(self.base)[part], self._values(shard, part)
+            U = np.stack([np.ones(p.shape), p], axis=1) if self.own else np.asarray(evaluate(self.weights, p))
+            factors = [U, *[np.square(U)] * (len(values) - 1)]
+            for sums, (_, kinds, _) in zip(each, plan, strict=True):
+                products = [self._products(factors[k], values[k]) for k in kinds]
+                sums.add(part, np.concatenate(products, axis=1))
+        return Tables(table for sums in each for table in sums.wholes())
+
+    @property
+    def _size(self) -> int:
+        """How many weights act on a label."""
+        return 2 if self.own else len(self.weights)
+
+    def _bounds(self, scale: Scale) -> FloatArray:
+        """Return the bounds of g, h and, where noise is no multiple of curvature, v."""
+        most = bound_of(self.weights)
+        bounds = np.array([most, most * most, most * most * scale.most])
+        return bounds[:2] if self.is_even else bounds
+
+    def _plan(self, design: Design, scale: Scale, d: int) -> list[tuple[Design, list[int], Grid]]:
+        """Return designs, which of g, h and v are summed with each, and the grid: memberships are squared for h and v."""
+        squared, bounds = design.power(2), self._bounds(scale)
+        kinds = list(range(len(bounds)))
+        split = [(design, kinds)] if squared is design else [(design, kinds[:1]), (squared, kinds[1:])]
+        return [(one, some, scale.grid(np.repeat(bounds[some], self._size * d))) for one, some in split]
+
+    def _values(self, shard: Shard, part: slice) -> list[FloatArray]:
+        """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
+        f, w = shard.at(self.now)[part], shard.weight[part, None]
+        h = w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
+        return [w * (shard.y[part] - f), h] if self.is_even else [w * (shard.y[part] - f), h, w * h]
+
+    def _products(self, U: FloatArray, values: FloatArray) -> FloatArray:
+        """Return weights times values as (rows, S d): those of all weights with all labels, or each label's own."""
+        R = U * values[:, None, :] if self.own else U[:, :, None] * values[:, None, :]
+        return R.reshape(len(R), -1)
+
+    def _of_cells(self, shard: Shard, design: Design) -> Tables:
+        """Return the same for cells, which do not overlap: their squares are themselves."""
+        U, d = evaluate(self.weights, shard.at(self.base)), shard.y.shape[1]
+        assert isinstance(U, CellIds)
+        tables = []
+        for one, kinds, grid in self._plan(design, shard.scale, 1):
+            wide = Grid(np.repeat(grid.unit[:: self._size], d))
+
+            def terms(part: slice, kinds: list[int] = kinds) -> FloatArray:
+                values = self._values(shard, part)
+                return np.concatenate([values[k] for k in kinds], axis=1)
+
+            tables.append(cell_sums(one, U, wide, terms, (len(shard), len(kinds) * d)))
+        return Tables(tables)
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> Seen:
+        """Return moments, curvatures and noise."""
+        S, d = self._size, some.y.shape[1]
+        found, start = [], 0
+        for one, kinds, grid in self._plan(some.design(self.families), scale, d):
+            if isinstance(self.weights[0], Cell):
+                wide, start = Grid(grid.unit[::S]), start + 1
+                found += np.split(wide.floats(total[start - 1]), len(kinds), axis=2)
+                continue
+            n = len(one.sums(1).tables())
+            sums = decode(one, len(grid.unit), grid, total[start : start + n])
+            found += [part.reshape(-1, S, d) for part in np.split(sums, len(kinds), axis=1)]
+            start += n
+        return Seen(found[0], found[1], found[1] * scale.most if self.is_even else found[2])
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The moments of 1 and z = logit f where the log odds are z + sum of c(x) (theta_c0 + theta_c1 z), shape (m, 2)."""
+
+    state: State
+    families: tuple[Family, ...]
+    theta: FloatArray
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of all tables."""
+        design, z = shard.design(self.families), shard.scores(self.state)[:, 0]
+        sums, predict = ExactSums(design, 2, shard.scale.grid(MOST_SCORE)), predictions(design, self.theta, z)
+        for part in rows_in_cache(len(z), 4):
+            sums.add(part, residuals(shard.y[part, 0], predict(part), shard.weight[part], z[part]))
+        return sums.wholes()
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the moments."""
+        return decode(some.design(self.families), 2, scale.grid(MOST_SCORE), total)
+
+
+# --- along a direction ----------------------------------------------------------------------------------------
+
+
+def reach(terms: Sequence[Term]) -> float:
+    """Return a bound on the displacement of any row by some terms."""
+    return float(sum(np.abs(t.theta).sum() * bound_of(t.weights) for t in terms)) or 1.0
+
+
+class Ahead(NamedTuple):
+    """Along a direction: the slope g, the bend B, and the largest displacement of a row."""
+
+    slope: float
+    bend: float
+    most: float
+
+    @property
+    def newton(self) -> float:
+        """The Newton step g / B, or 0 where nothing moves."""
+        return self.slope / self.bend if self.bend > 0.0 else 0.0
+
+
+class Farthest(NamedTuple):
+    """Sums of a direction, and the largest displacement."""
+
+    sums: Wholes
+    most: float
+
+    def __add__(self, other: Farthest) -> Farthest:  # type: ignore[override]
+        return Farthest(self.sums + other.sums, max(self.most, other.most))
+
+
+@dataclass(frozen=True, eq=False)
+class Along:
+    """How the potential falls along terms: phi(eta) <= phi(0) - 2 eta g + eta^2 B, or - eta g + eta^2 B / 2 (mirror).
+
+    Euclidean: B = E||delta - mean||^2, exactly. Mirror: E[range(delta)^2] / 4, a bound on E[Var_f(delta)].
+    """
+
+    state: State
+    terms: tuple[Term, ...]
+    geometry: Geometry
+
+    def __call__(self, shard: Shard) -> Farthest:
+        """Return the sums of a shard."""
+        p, fine, total, most = shard.at(self.state), self._grids(shard.scale), np.zeros((2, 2), dtype=np.int64), 0.0
+        for part, delta in displacements(self.terms, p, shard.rows):
+            w, here = shard.weight[part], p[part]
+            g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
+            total += fine.wholes(np.column_stack([w * g, w * _bends(delta, self.geometry)]))
+            most = max(most, float(np.abs(delta).max(initial=0.0)))
+        return Farthest(total, most)
+
+    def _grids(self, scale: Scale) -> Any:
+        far = reach(self.terms)
+        return scale.fine(np.array([2.0 * far, 2.0 * far * far]))
+
+    def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
+        """Return slope, bend and the largest displacement."""
+        return Ahead(*self._grids(scale).total(total.sums).tolist(), total.most)
+
+
+def _bends(delta: FloatArray, geometry: Geometry) -> FloatArray:
+    if geometry == "euclidean":
+        return np.asarray(np.square(centred(delta)).sum(axis=1))
+    spread = np.abs(delta[:, 0]) if delta.shape[1] == 1 else np.ptp(delta, axis=1)
+    return np.asarray(np.square(spread) / 4.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """The derivative of the log loss at some steps from where rows are `now`, along terms of f as it is at `base`.
+
+    No row moves by more than `most` at step 1.
+    """
+
+    base: State
+    now: State
+    terms: tuple[Term, ...]
+    steps: tuple[float, ...]
+    most: float
+
+    def __call__(self, shard: Shard) -> Wholes:
+        """Return the sums of a shard."""
+        now, grid = shard.at(self.now), shard.scale.grid(2.0 * self.most)
+        total = np.zeros(len(self.steps), dtype=np.int64)
+        for part, delta in displacements(self.terms, shard.at(self.base), shard.rows):
+            moving = np.flatnonzero(delta.any(axis=1))
+            p, y, w, delta = (a[moving] for a in (now[part], shard.y[part], shard.weight[part], delta))
+            z, mass = scores(p), w[:, None] * delta
+            for k, eta in enumerate(self.steps):
+                ahead = from_scores(z + eta * delta)
+                ahead -= y
+                total[k] += grid.wholes(grid.round(np.einsum("ia,ia->i", ahead, mass)).sum())
+        return total
+
+    def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:
+        """Return the slopes."""
+        return scale.grid(2.0 * self.most).floats(total)
+
+
+@dataclass(frozen=True, eq=False)
+class Tries:
+    """The Brier score after some steps along terms."""
+
+    state: State
+    terms: tuple[Term, ...]
+    steps: tuple[float, ...]
+
+    def __call__(self, shard: Shard) -> Wholes:
+        """Return the sums of a shard."""
+        p, grid = shard.at(self.state), shard.scale.grid(2.0)
+        total = np.zeros(len(self.steps), dtype=np.int64)
+        for part, delta in displacements(self.terms, p, shard.rows):
+            y, w = shard.y[part], shard.weight[part]
+            for k, eta in enumerate(self.steps):
+                terms = w * brier_losses(move(p[part], eta * delta, "euclidean"), y)
+                total[k] += grid.wholes(grid.round(terms).sum())
+        return total
+
+    def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:
+        """Return the losses."""
+        return scale.grid(2.0).floats(total)
+
+
+@dataclass(frozen=True, eq=False)
+class Clipped:
+    """Rows that move ahead along terms, in bins of the step at which they reach 0 or 1 (scalars); `sign` says where."""
+
+    state: State
+    terms: tuple[Term, ...]
+    ahead: Ahead
+
+    def __call__(self, shard: Shard) -> Clipping:
+        """Return the bins of a shard."""
+        bins = Clipping(abs(self.ahead.newton), self._grid(shard.scale))
+        for line in self.lines(shard):
+            bins.add(line)
+        return bins
+
+    def lines(self, shard: Shard) -> Iterator[Line]:
+        """Yield predictions, outcomes, displacements and weights, a piece of the rows at a time."""
+        p, sign = shard.at(self.state), np.sign(self.ahead.slope)
+        for part, delta in displacements(self.terms, p, shard.rows):
+            yield Line(p[part, 0], shard.y[part, 0], sign * delta[:, 0], shard.weight[part])
+
+    def _grid(self, scale: Scale) -> Grid:
+        far = max(self.ahead.most, TINY)
+        return scale.grid(np.array([far * far, far, 1.0, 1.0, 1.0]))
+
+    def read(self, total: Clipping, some: Local, scale: Scale) -> Clipping:
+        """Return the bins of all rows."""
+        return total
+
+
+class Lines(list[tuple[int, Line, Any]]):
+    """Rows of some bins, with the number of the shard's first row."""
+
+    def __add__(self, other: list[Any]) -> Lines:  # type: ignore[override]
+        return Lines([*self, *other])
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """The rows of some bins of `Clipped`; None: all rows."""
+
+    clipped: Clipped
+    hidden: NDArray[np.bool_] | None
+
+    def __call__(self, shard: Shard) -> Lines:
+        """Return the rows of a shard."""
+        found = Lines()
+        for line in self.clipped.lines(shard):
+            if self.hidden is None:
+                found.append((shard.first, line, np.zeros(len(line.f), dtype=np.intp)))
+                continue
+            where = Clipping(abs(self.clipped.ahead.newton)).add(line)
+            rows = np.flatnonzero(np.append(self.hidden, False)[where])
+            found.append((shard.first, line.take(rows), where[rows]))
+        return found
+
+    def read(self, total: Lines, some: Local, scale: Scale) -> tuple[Line, IntArray]:
+        """Return the rows in their order, and their bins."""
+        parts = sorted(total, key=lambda part: part[0])
+        line = Line(*(np.concatenate(column) for column in zip(*(one for _, one, _ in parts), strict=True)))
+        return line, np.concatenate([where for _, _, where in parts])
