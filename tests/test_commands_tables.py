@@ -567,6 +567,21 @@ def test_text_labels_are_named_in_an_audit(here, data, capsys):
     assert {one["label"] for one in report["findings"]} == {"> 50K"}
 
 
+@pytest.mark.parametrize(
+    ("labels", "options"), [((1, 2), []), ((-1, 1), []), (("no", "yes"), ["--positive", "yes"]), ((False, True), [])]
+)
+def test_two_labels_are_those_of_the_library(here, data, capsys, labels, options):
+    frame = data.assign(y=np.array(labels)[data["y"]])
+    main(["audit", as_csv(frame), *OPTIONS, *options, "--json", "-", "--seed", "0"])
+    assert json.loads(capsys.readouterr().out) == audited(frame).to_dict()
+    assert main(["fit", as_csv(frame), *OPTIONS, *options, "--alpha", "0.01", "--seed", "0", "--out", "m.json"]) == 0
+    assert read("m.json").model.to_dict() == fitted(frame, alpha=0.01).predictor.to_dict()
+    assert read("m.json").metadata["classes"] == list(labels)
+    assert main(["predict", "m.json", as_csv(frame), "--out", "o.csv"]) == 0
+    expected = fitted(data, alpha=0.01).predictor(data["p"], data[GROUPS])
+    np.testing.assert_array_equal(table("o.csv")["p_calibrated"], expected)
+
+
 def test_outcomes_in_the_unit_interval(here, data, capsys):
     share = (data["y"] * 0.8 + 0.1).round(2)
     main(["audit", as_csv(data.assign(y=share)), *OPTIONS, "--json", "-", "--seed", "0"])
@@ -645,6 +660,7 @@ def model(here, data):
         ({"p": "-0.1"}, "Row 4, column 'p': -0.1 is not a probability"),
         ({"p": "inf"}, "Row 4, column 'p': inf is not a probability"),
         ({"y": ""}, "Row 4, column 'y': the value is missing"),
+        ({"y": "inf"}, "Row 4, column 'y': the label is infinite"),
         ({"w": "-1"}, "Row 4, column 'w': the weight -1 is negative or infinite"),
         ({"w": "inf"}, "Row 4, column 'w': the weight inf is negative or infinite"),
         ({"w": ""}, "Row 4, column 'w': the value is missing"),

@@ -352,9 +352,11 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         action="append",
         type=_names,
         metavar="P",
-        help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
+        help="the probability of the positive class, or p_a,p_b,p_c: one of each class",
     )
-    data.add_argument("--positive", metavar="VALUE", help="the positive class (1, true)")
+    data.add_argument(
+        "--positive", metavar="VALUE", help="the positive class (default: true, or the larger of two numbers)"
+    )
     _add_classes(data)
     most = MOST_ROWS[command.prog.split()[-1]]
     data.add_argument("--weight", type=_name, metavar="W", help="the weight of each row")

@@ -90,7 +90,9 @@ class Roles:
     wanted: tuple[Wanted, ...]
 
     def check(self, numbers: Mapping[str, FloatArray], before: int) -> None:
-        """Refuse probabilities and weights that are none."""
+        """Refuse labels, probabilities and weights that are none."""
+        if self.label in numbers:
+            _check_label(self.label, numbers[self.label], before)
         for names in self.probability:
             check_probabilities(names, [numbers[name] for name in names], before)
         if self.weight is not None:
@@ -233,6 +235,14 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
                 f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give "
                 "the columns of all classes."
             )
+
+
+def _check_label(name: str, label: FloatArray, before: int) -> None:
+    bad = np.isinf(label)
+    if bad.any():
+        raise InvalidInput(
+            f"{place(name, before + int(bad.argmax()))}: the label is infinite. Correct or drop the row."
+        )
 
 
 def _check_weight(name: str, weight: FloatArray, before: int) -> None:
