@@ -337,30 +337,47 @@ def test_column_names_with_commas_are_given_one_by_one(here, data):
     assert "p,1_calibrated" in pd.read_csv("o.csv").columns
 
 
-def test_a_sample_of_a_large_file(here, data, capsys):
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
-    assert "using a random sample of 500 of 3,000 rows" in capsys.readouterr().err
+SAMPLED = "only a random sample of 500 of the 3,000 rows was used (--sample)."
+
+
+@pytest.mark.parametrize("way", [[], ["--alpha", "0.01"]])
+def test_a_fit_of_a_sample_says_so(here, data, capsys, way):
+    options = ["fit", as_csv(data), *OPTIONS, *way, "--sample", "500", "--seed", "5", "--out"]
+    assert main([*options, "m.json"]) == 0
+    out, error = capsys.readouterr()
+    assert f"\nNote: {SAMPLED}\n" in out
+    assert error == f"lowcal: {SAMPLED}\n"
     assert read("m.json").metadata["n_rows"] == 500
-    first = (here / "m.json").read_bytes()
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
-    assert (here / "m.json").read_bytes() == first
-    capsys.readouterr()
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "0", "--out", "m.json"]) == 0
-    assert "sample" not in capsys.readouterr().err
+    assert read("m.json").metadata["sampled"] == {"rows": 500, "of": N}
+    assert main([*options, "again.json", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", f"lowcal: {SAMPLED}\n")
+    assert (here / "again.json").read_bytes() == (here / "m.json").read_bytes()
 
 
-def test_the_default_sample_is_smaller_for_many_numbers_a_row(monkeypatch):
-    import argparse
+def test_an_audit_of_a_sample_says_so(here, data, capsys):
+    options = ["audit", as_csv(data.assign(old=data["p"])), *OPTIONS, "--sample", "500", "--seed", "5"]
+    outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
+    main([*options, "--against", "old", *outputs])
+    out, error = capsys.readouterr()
+    assert out.count(f"Note: {SAMPLED}\n") == 2  # both audits are of the sample
+    assert error == f"lowcal: {SAMPLED}\n"
+    assert all(
+        "only a random sample of 500 of the 3,000 rows was used" in (here / name).read_text() for name in outputs[1::2]
+    )
+    report = json.loads((here / "a.json").read_text())
+    assert (report["n_rows"], report["sampled"]) == (500, {"rows": 500, "of": N})
+    main([*options, "--quiet"])
+    assert capsys.readouterr() == ("", f"lowcal: {SAMPLED}\n")
 
-    from lowcal.commands.rows import _budget
 
-    kind = argparse.Namespace(max_rows=None, subpopulations="groups", command="fit")
-    assert _budget(kind, 1, 9) == _budget(kind, 2, 9) == 14_000_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="groups", command="audit"), 1, 9) == 12_000_000
-    assert _budget(kind, 5, 9) == 1_200_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="trees"), 1, 9) == 6_000_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="linear"), 1, 9) == 600_000
-    assert _budget(argparse.Namespace(max_rows=0, subpopulations="groups"), 1, 9) is None
+@pytest.mark.parametrize("sample", [[], ["--sample", str(N)]])
+def test_all_rows_are_used_unless_a_smaller_sample_is_asked_for(here, data, capsys, sample):
+    assert main(["fit", as_csv(data), *OPTIONS, *sample, "--out", "m.json"]) == 0
+    main(["audit", as_csv(data), *OPTIONS, *sample, "--json", "a.json"])
+    out, error = capsys.readouterr()
+    assert "sample" not in out + error
+    assert "sampled" not in read("m.json").metadata
+    assert "sampled" not in json.loads((here / "a.json").read_text())
 
 
 # --- several classes ---------------------------------------------------------------------------------------------
