@@ -9,7 +9,6 @@ import pytest
 
 import lowcal.demo as demo
 from lowcal.cli import main, parser
-from lowcal.commands.usage import MOST_ROWS
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
 
     monkeypatch.setattr(demo, "run", fail)
     assert main(["demo"]) == 65
-    assert "--max-rows" in capsys.readouterr().err
+    assert "--sample N" in capsys.readouterr().err
 
 
 def test_warnings_are_sentences(monkeypatch, capsys):
@@ -145,6 +144,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "--alpha", "-1"], "'-1' is not a positive number"),
         ([*FIT, "--alpha", "nan"], "'nan' is not a positive number"),
         ([*FIT, "--alpha", "inf"], "'inf' is not a positive number"),
+        ([*FIT, "--sample", "0"], "argument --sample: '0' is not a whole number of at least 1"),
         ([*FIT, "--depth", "0"], "'0' is not a whole number of at least 1"),
         ([*FIT, "--notion", "degre-2"], "Unknown notion 'degre-2'"),
         ([*FIT, "--solver", "best"], "invalid choice: 'best'"),
@@ -214,22 +214,16 @@ def test_help_has_an_example(command, capsys):
 
 
 def test_options_say_what_they_are(capsys):
-    options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--max-rows", "1_000"])
-    assert (options.separator, options.encoding, options.max_rows) == ("\t", "utf-8-sig", 1000)
+    options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--sample", "1_000"])
+    assert (options.separator, options.encoding, options.sample) == ("\t", "utf-8-sig", 1000)
     assert (options.notion, options.alpha, options.solver, options.progress) == (None, None, "block", None)
     assert (options.per_person, options.min_share, options.no_guard) == (None, None, False)
+    assert parser().parse_args(FIT).sample is None
     options = parser().parse_args([*FIT, "--per-person", "0.02", "--min-share", "0.05", "--no-guard"])
     assert (options.alpha, options.per_person, options.min_share, options.no_guard) == (None, 0.02, 0.05, True)
     assert parser().parse_args([*FIT, "--no-progress"]).progress is False
     assert parser().parse_args([*FIT, "--notion", "full-0.1"]).notion == "full-0.1"
     assert parser().parse_args([*FIT, "--groups", "--a column"]).groups == ["g", "--a column"]
-
-
-@pytest.mark.parametrize(("command", "most"), MOST_ROWS.items())
-def test_help_tells_how_many_rows_are_used(command, most, capsys):
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert f"(default: {most:,} rows, fewer for many classes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_needs_no_library():

@@ -1,5 +1,7 @@
 """Labels of a file: which class a row has, and which class each probability speaks of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from lowcal.errors import InvalidInput
 from lowcal.files.columns import Narrow
 from lowcal.files.fields import Kind
 from lowcal.frames import Table
+from lowcal.inputs import read_outcomes
 
 
 def numbers(*values):
@@ -19,6 +22,10 @@ def numbers(*values):
 def texts(*values):
     distinct = tuple(dict.fromkeys(values))
     return Narrow("y", Kind.TEXT, np.array([distinct.index(v) for v in values], dtype=np.int8), distinct)
+
+
+def whole(*values):
+    return replace(texts(*values), kind=Kind.WHOLE)
 
 
 def truth(*values):
@@ -33,6 +40,10 @@ def classes_of(labels):
     ("column", "positive", "expected"),
     [
         (numbers(0, 1, 1), None, [0, 1, 1]),
+        (numbers(1, 2, 2), None, [1, 2, 2]),
+        (numbers(1, -1, 1), None, [1, -1, 1]),
+        (numbers(5, 2.5, 5), None, [5, 2.5, 5]),
+        (whole(2**53 + 1, 2**53), None, [2**53 + 1, 2**53]),
         (truth(0, 1, 1), None, [False, True, True]),
         (texts("no", "yes", "no"), "yes", ["no", "yes", "no"]),
         (texts("no", "yes", "no"), "no", ["no", "yes", "no"]),
@@ -53,6 +64,16 @@ def test_one_probability_speaks_of_the_positive_label(column, positive, expected
     assert labels.y.dtype == np.uint8
 
 
+@pytest.mark.parametrize(
+    "values", [(0, 1, 1), (1, 2, 2), (1, -1, 1), (-0.5, 0.5, 0.5), (0.25, 1, 0), (0.25, 0.75), (0.25, 0.25)]
+)
+def test_numbers_are_read_as_the_library_reads_them(values):
+    labels = read_labels(numbers(*values), ["p"], None, None)
+    library = read_outcomes(values, [0.5] * len(values))
+    assert labels.classes == library.layout.classes
+    assert labels.y.tolist() == library.y[:, 0].tolist()
+
+
 def test_outcomes_between_zero_and_one_stay_numbers():
     labels = read_labels(numbers(0.25, 1, 0), ["p"], None, None)
     assert labels.classes is None
@@ -64,12 +85,11 @@ def test_outcomes_between_zero_and_one_stay_numbers():
     [
         (texts("no", "yes"), None, r"holds 'no', 'yes'; say which .* --positive yes\.$"),
         (texts("<=50K", ">50K"), None, r"--positive '>50K'\.$"),
-        (numbers(1, 2), None, r"holds '1', '2'; say which"),
-        (numbers(-1, 1), None, r"holds '-1', '1'; say which"),
         (texts("a", "b", "c"), None, r"3 different labels \('a', 'b', 'c'\), but there is one probability column"),
         (numbers(1, 2, 3, 4, 5, 6), None, r"6 different labels \('1', '2', '3', '4', '5', \.\.\.\)"),
         (texts("no", "yes"), "yess", r"No row .* has the label 'yess' .* Did you mean 'yes'\?"),
         (numbers(1, 1), None, "holds the label '1' only"),
+        (numbers(2, 2), None, "holds the label '2' only"),
         (truth(1, 1), None, "holds the label 'True' only"),
         (texts("a", "a"), None, "holds the label 'a' only"),
         (texts("a", "a"), "a", "holds the label 'a' only"),
@@ -107,18 +127,20 @@ def test_absent_classes_keep_their_place():
 
 
 def test_a_whole_name_comes_before_a_part_of_it():
-    assert match_classes({"bb": "bb"}, "y", ["bb", "bbb"], None) == ("bb", "bbb")
+    assert match_classes({"bb": "bb"}, "y", ["bb", "bbb"]) == ("bb", "bbb")
 
 
 def test_classes_that_do_not_fit_are_told():
-    with pytest.raises(InvalidInput, match="holds the label 'd', but no probability column is named by it"):
+    with pytest.raises(InvalidInput, match="holds the label 'd', which --classes does not name"):
         read_labels(texts("a", "d"), ["p_a", "p_b", "p_c"], ["a", "b", "c"], None)
-    with pytest.raises(InvalidInput, match="name them in their order with --classes"):
+    with pytest.raises(InvalidInput, match="'x', but no probability column is named by it; name them in their order"):
         read_labels(texts("x", "y"), ["p_a", "p_b", "p_c"], None, None)
     with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3 probability columns"):
-        match_classes({"a": "a"}, "y", ["p", "q", "r"], ["a", "b"])
+        read_labels(texts("a"), ["p", "q", "r"], ["a", "b"], None)
     with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3"):
-        match_classes({"a": "a"}, "y", ["p", "q", "r"], ["a", "b", "a"])
+        read_labels(texts("a"), ["p", "q", "r"], ["a", "b", "a"], None)
+    with pytest.raises(WrongUsage, match="--classes names 1 classes, but one probability column goes with two"):
+        read_labels(numbers(1, 2), ["p"], ["1", "1.0"], None)
     with pytest.raises(WrongUsage, match="--positive goes with one probability column"):
         read_labels(texts("a", "b"), ["p_a", "p_b"], None, "a")
     labels = read_labels(texts("a", "b"), ["p"], ["b", "a"], None)

@@ -158,7 +158,7 @@ AUDIT = "--label y --probability p --groups g --seed 0"
         ("lowcal predict m.json t.csv --out - >/dev/full", 65, "could not write: the disk is full."),
         ("lowcal fit no.csv --out m.json 2>/dev/full", 64, ""),
         (f"lowcal audit no.csv {AUDIT} 2>/dev/full", 65, ""),
-        (f"lowcal fit t.csv {AUDIT} --max-rows 2000 --out x.json >/dev/null 2>/dev/full", 0, ""),
+        (f"lowcal fit t.csv {AUDIT} --sample 2000 --out x.json >/dev/null 2>/dev/full", 0, ""),
         ("lowcal plan --groups 5 >&-", 0, ""),
         ("lowcal predict m.json t.csv --out x.csv >&- 2>&- <&-", 0, ""),
         ("lowcal predict no.json t.csv --out x.csv 2>&-", 65, ""),

@@ -337,30 +337,47 @@ def test_column_names_with_commas_are_given_one_by_one(here, data):
     assert "p,1_calibrated" in pd.read_csv("o.csv").columns
 
 
-def test_a_sample_of_a_large_file(here, data, capsys):
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
-    assert "using a random sample of 500 of 3,000 rows" in capsys.readouterr().err
+SAMPLED = "only a random sample of 500 of the 3,000 rows was used (--sample)."
+
+
+@pytest.mark.parametrize("way", [[], ["--alpha", "0.01"]])
+def test_a_fit_of_a_sample_says_so(here, data, capsys, way):
+    options = ["fit", as_csv(data), *OPTIONS, *way, "--sample", "500", "--seed", "5", "--out"]
+    assert main([*options, "m.json"]) == 0
+    out, error = capsys.readouterr()
+    assert f"\nNote: {SAMPLED}\n" in out
+    assert error == f"lowcal: {SAMPLED}\n"
     assert read("m.json").metadata["n_rows"] == 500
-    first = (here / "m.json").read_bytes()
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "500", "--seed", "5", "--out", "m.json"]) == 0
-    assert (here / "m.json").read_bytes() == first
-    capsys.readouterr()
-    assert main(["fit", as_csv(data), *OPTIONS, "--max-rows", "0", "--out", "m.json"]) == 0
-    assert "sample" not in capsys.readouterr().err
+    assert read("m.json").metadata["sampled"] == {"rows": 500, "of": N}
+    assert main([*options, "again.json", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", f"lowcal: {SAMPLED}\n")
+    assert (here / "again.json").read_bytes() == (here / "m.json").read_bytes()
 
 
-def test_the_default_sample_is_smaller_for_many_numbers_a_row(monkeypatch):
-    import argparse
+def test_an_audit_of_a_sample_says_so(here, data, capsys):
+    options = ["audit", as_csv(data.assign(old=data["p"])), *OPTIONS, "--sample", "500", "--seed", "5"]
+    outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
+    main([*options, "--against", "old", *outputs])
+    out, error = capsys.readouterr()
+    assert out.count(f"Note: {SAMPLED}\n") == 2  # both audits are of the sample
+    assert error == f"lowcal: {SAMPLED}\n"
+    assert all(
+        "only a random sample of 500 of the 3,000 rows was used" in (here / name).read_text() for name in outputs[1::2]
+    )
+    report = json.loads((here / "a.json").read_text())
+    assert (report["n_rows"], report["sampled"]) == (500, {"rows": 500, "of": N})
+    main([*options, "--quiet"])
+    assert capsys.readouterr() == ("", f"lowcal: {SAMPLED}\n")
 
-    from lowcal.commands.rows import _budget
 
-    kind = argparse.Namespace(max_rows=None, subpopulations="groups", command="fit")
-    assert _budget(kind, 1, 9) == _budget(kind, 2, 9) == 14_000_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="groups", command="audit"), 1, 9) == 12_000_000
-    assert _budget(kind, 5, 9) == 1_200_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="trees"), 1, 9) == 6_000_000
-    assert _budget(argparse.Namespace(max_rows=None, subpopulations="linear"), 1, 9) == 600_000
-    assert _budget(argparse.Namespace(max_rows=0, subpopulations="groups"), 1, 9) is None
+@pytest.mark.parametrize("sample", [[], ["--sample", str(N)]])
+def test_all_rows_are_used_unless_a_smaller_sample_is_asked_for(here, data, capsys, sample):
+    assert main(["fit", as_csv(data), *OPTIONS, *sample, "--out", "m.json"]) == 0
+    main(["audit", as_csv(data), *OPTIONS, *sample, "--json", "a.json"])
+    out, error = capsys.readouterr()
+    assert "sample" not in out + error
+    assert "sampled" not in read("m.json").metadata
+    assert "sampled" not in json.loads((here / "a.json").read_text())
 
 
 # --- several classes ---------------------------------------------------------------------------------------------
@@ -567,6 +584,21 @@ def test_text_labels_are_named_in_an_audit(here, data, capsys):
     assert {one["label"] for one in report["findings"]} == {"> 50K"}
 
 
+@pytest.mark.parametrize(
+    ("labels", "options"), [((1, 2), []), ((-1, 1), []), (("no", "yes"), ["--positive", "yes"]), ((False, True), [])]
+)
+def test_two_labels_are_those_of_the_library(here, data, capsys, labels, options):
+    frame = data.assign(y=np.array(labels)[data["y"]])
+    main(["audit", as_csv(frame), *OPTIONS, *options, "--json", "-", "--seed", "0"])
+    assert json.loads(capsys.readouterr().out) == audited(frame).to_dict()
+    assert main(["fit", as_csv(frame), *OPTIONS, *options, "--alpha", "0.01", "--seed", "0", "--out", "m.json"]) == 0
+    assert read("m.json").model.to_dict() == fitted(frame, alpha=0.01).predictor.to_dict()
+    assert read("m.json").metadata["classes"] == list(labels)
+    assert main(["predict", "m.json", as_csv(frame), "--out", "o.csv"]) == 0
+    expected = fitted(data, alpha=0.01).predictor(data["p"], data[GROUPS])
+    np.testing.assert_array_equal(table("o.csv")["p_calibrated"], expected)
+
+
 def test_outcomes_in_the_unit_interval(here, data, capsys):
     share = (data["y"] * 0.8 + 0.1).round(2)
     main(["audit", as_csv(data.assign(y=share)), *OPTIONS, "--json", "-", "--seed", "0"])
@@ -645,6 +677,7 @@ def model(here, data):
         ({"p": "-0.1"}, "Row 4, column 'p': -0.1 is not a probability"),
         ({"p": "inf"}, "Row 4, column 'p': inf is not a probability"),
         ({"y": ""}, "Row 4, column 'y': the value is missing"),
+        ({"y": "inf"}, "Row 4, column 'y': the label is infinite"),
         ({"w": "-1"}, "Row 4, column 'w': the weight -1 is negative or infinite"),
         ({"w": "inf"}, "Row 4, column 'w': the weight inf is negative or infinite"),
         ({"w": ""}, "Row 4, column 'w': the value is missing"),

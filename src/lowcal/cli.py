@@ -22,7 +22,6 @@ from lowcal.commands.usage import (
     BROKEN_PIPE,
     BUG,
     INTERRUPTED,
-    MOST_ROWS,
     TERMINATED,
     WRONG_USAGE,
     WrongUsage,
@@ -352,18 +351,18 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         action="append",
         type=_names,
         metavar="P",
-        help="the probability of the positive label, or p_a,p_b,p_c: one of each class",
+        help="the probability of the positive class, or p_a,p_b,p_c: one of each class",
     )
-    data.add_argument("--positive", metavar="VALUE", help="the positive class (1, true)")
+    data.add_argument(
+        "--positive", metavar="VALUE", help="the positive class (default: true, or the larger of two numbers)"
+    )
     _add_classes(data)
-    most = MOST_ROWS[command.prog.split()[-1]]
     data.add_argument("--weight", type=_name, metavar="W", help="the weight of each row")
     data.add_argument(
-        "--max-rows",
-        type=_whole(0),
+        "--sample",
+        type=_whole(1),
         metavar="N",
-        help=f"of a larger file use a random sample (default: {most:,} rows, fewer for many classes or learners; "
-        "0: all)",
+        help="use a random sample of N rows (default: all rows); every output says so, also with --quiet",
     )
 
 
@@ -606,7 +605,7 @@ def _sentence(error: Exception, command: str) -> tuple[str, int]:
     if isinstance(error, OSError):
         return f"could not read or write: {error}", BAD_DATA
     if isinstance(error, MemoryError):
-        return "the memory is not enough; use fewer rows with --max-rows.", BAD_DATA
+        return "there is not enough memory; use a random sample of the rows with --sample N.", BAD_DATA
     what = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"this is a bug ({what}). Set LOWCAL_DEBUG=1 to see where, and please report it.", BUG
 

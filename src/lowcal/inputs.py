@@ -335,16 +335,13 @@ def _read_y(
         raise InvalidInput(
             f"y must have shape (n,), or (n, {n_classes}) for soft labels like p, but its shape is {y.shape}."
         )
-    check_labels(y)
-    if n_classes == 2 and classes is None and is_fraction(y):
+    known = read_classes(y, n_classes, classes)
+    if known is None:
         return y.astype(np.float64)[:, None], Layout(2, None)
-    if classes is None and _are_numbers_of_classes(y, n_classes):
-        known, codes = list(range(n_classes)), y.astype(np.intp)
-        _warn_of_counting(codes, n_classes)
-    else:
-        known = find_classes(y, n_classes, classes)
-        codes = code_labels(y, known)
+    is_coded = classes is None and _are_numbers_of_classes(y, n_classes)
+    codes = y.astype(np.intp) if is_coded else code_labels(y, known)
     if classes is None:
+        _warn_of_counting(codes, n_classes)
         hint = f"If the others may occur, say so with classes=[{_some(known)}]."
         check_two_classes(codes if weight.all() else codes[weight > 0], known, hint)
     coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
@@ -419,18 +416,30 @@ def _are_numbers_of_classes(y: NDArray[Any], n_classes: int) -> bool:
     """Whether y holds nothing but 0, 1, ..., n_classes - 1, as most labels do."""
     if y.dtype.kind == "b":
         return True
-    if y.dtype.kind not in "iuf" or len(y) == 0 or y.min() < 0 or y.max() >= n_classes:
+    if y.dtype.kind not in "iuf" or y.min(initial=0) < 0 or y.max(initial=0) >= n_classes:
         return False
     return y.dtype.kind != "f" or bool((y == np.floor(y)).all())
+
+
+def read_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None = None) -> list[Any] | None:
+    """Return the class of each column of p, the positive one of two last; None if y holds outcomes in [0, 1].
+
+    >>> read_classes(np.array([2, 1, 2]), 2), read_classes(np.array([0.5, 1.0]), 2)
+    ([1, 2], None)
+    """
+    check_labels(y)
+    if n_classes == 2 and classes is None and is_fraction(y):
+        return None
+    return find_classes(y, n_classes, classes)
 
 
 def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
         return _given_classes(classes, n_classes)
-    found = _sorted({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
-    if y.dtype.kind in "biuf" and all(v in range(n_classes) for v in found):
+    if _are_numbers_of_classes(y, n_classes):
         return list(range(n_classes))
+    found = _sorted({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
     if len(found) == n_classes:
         return found
     if len(found) < n_classes:

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     report, before = reports[0], reports[1] if options.against else None
     one, other = (printable(", ".join(names)) for names in (rows.names[0], rows.names[-1]))
     # files first: nobody may be reading what is printed
-    _write(options, report, before, other)
+    _write(options, rows, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
         if before is not None:
             print(f"With {other}:\n{before}\n\nWith {one}:")
@@ -52,7 +52,7 @@ def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditRepor
         random_state=options.seed,
         classes=None if rows.classes is None else range(len(rows.classes)),
     )
-    return name_classes(report, rows.classes)
+    return name_classes(replace(report, notes=(*report.notes, *rows.notes)), rows.classes)
 
 
 def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditReport:
@@ -63,7 +63,9 @@ def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditR
     return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
 
 
-def _write(options: argparse.Namespace, report: AuditReport, before: AuditReport | None, other: str) -> None:
+def _write(
+    options: argparse.Namespace, rows: Rows, report: AuditReport, before: AuditReport | None, other: str
+) -> None:
     """Write the report in the formats asked for, with that of an earlier probability where there is one."""
     if options.html:
         put(report.to_html(before=before), options.html)
@@ -71,5 +73,5 @@ def _write(options: argparse.Namespace, report: AuditReport, before: AuditReport
         more = "" if before is None else f"\nBefore, with {other}:\n\n{before.to_markdown()}"
         put(report.to_markdown() + more, options.markdown)
     if options.json:
-        data = report.to_dict() | ({} if before is None else {"before": before.to_dict()})
+        data = report.to_dict() | rows.sampled | ({} if before is None else {"before": before.to_dict()})
         put(json.dumps(data, indent=1, allow_nan=False, default=str) + "\n", options.json)

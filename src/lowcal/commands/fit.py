@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     check_outputs(options.out, inputs=[options.file])
     rows = read_rows(options)
     fit, text = (_chosen if is_open(options) else _asked)(options, rows)
+    text += "".join(f"\nNote: {note}" for note in rows.notes)
     save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
     if not options.quiet:
         wrote = sentence(f"Wrote {options.out}")
@@ -100,6 +101,7 @@ def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, 
         "status": fit.status.value,
         "violation": fit.violation,
         "n_rows": rows.n,
+        **rows.sampled,
     }
 
 

@@ -1,9 +1,10 @@
-"""Labels of a file: which class each row has, and which class each probability speaks of."""
+"""Labels of a file: which class each row has, and which class each probability refers to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput, sentence, suggest
 from lowcal.files.columns import Narrow
 from lowcal.files.fields import Kind
+from lowcal.inputs import code_labels, is_fraction, read_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +31,19 @@ def read_labels(
 ) -> Labels:
     """Return the classes of the rows for one probability (of the positive class) or for one of each class."""
     found = values_of(column)
-    if len(probability) > 1:
-        if positive is not None:
-            raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
-        return _encode(column, found, match_classes(found, column.name, probability, classes))
-    if classes is not None:
-        return _encode(column, found, _pair(column, found, classes, positive))
-    if positive is None and column.kind in (Kind.NUMBER, Kind.WHOLE) and not set(found.values()) <= {0, 1}:
-        _refuse_unclear(column, found)
+    known: tuple[Any, ...] | None
+    if positive is not None:
+        _check_alone(probability, classes)
+        known = _against_others(column, found, positive)
+    elif classes is not None:
+        known = _given(column, found, probability, classes)
+    elif len(probability) > 1:
+        known = match_classes(found, column.name, probability)
+    else:
+        known = _by_value(column, found)
+    if known is None:
         return Labels(column.values.astype(np.float64), None)
-    negative, one = _two(column, found, positive)
-    return _encode(column, {text: one if value == one else negative for text, value in found.items()}, (negative, one))
+    return Labels(_encode(column, found, known), known)
 
 
 def values_of(column: Narrow) -> dict[str, Any]:
@@ -51,69 +55,75 @@ def values_of(column: Narrow) -> dict[str, Any]:
     return {str(value): value for value in values}
 
 
-def _refuse_unclear(column: Narrow, found: Mapping[str, Any]) -> None:
-    """Refuse numbers that are neither 0 and 1 nor outcomes between them."""
-    if all(0 <= value <= 1 for value in found.values()):
-        return
-    raise _unclear(column.name, found)
+def _by_value(column: Narrow, found: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return the two classes in the library's order; that of texts has no meaning, so which is positive is asked."""
+    values = np.array(list(found.values()), dtype=np.float64 if column.kind is Kind.NUMBER else object)
+    if not is_fraction(values) and (len(found) != 2 or column.kind is Kind.TEXT):
+        raise _unclear(column.name, found)
+    classes = read_classes(values, 2)
+    return None if classes is None else tuple(classes)
 
 
 def _unclear(name: str, found: Mapping[str, Any]) -> InvalidInput:
-    some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
-    if len(found) > 2:
-        return InvalidInput(
-            f"Column {name!r} holds {len(found)} different labels ({some}), but there is one probability column; "
-            f"give --probability a column for each class, or say with --positive which label it speaks of."
+    """Return the error of labels that do not tell two classes, or not which of them is the positive one."""
+    if len(found) == 1:
+        problem = (
+            f"the label {_some(found)} only; at least two are needed. If the other one may occur, name both, the "
+            "positive one last, such as --classes 0,1."
         )
-    return InvalidInput(
-        f"Column {name!r} holds {some}; say which of them the probability speaks of, such as --positive "
-        f"{sentence(_quoted(list(found)[-1]))}"
-    )
+    elif len(found) == 2:
+        example = sentence(quote(list(found)[-1]))
+        problem = f"{_some(found)}; say which of them is the positive class, such as --positive {example}"
+    else:
+        problem = (
+            f"{len(found)} different labels ({_some(found)}), but there is one probability column; give --probability "
+            "a column for each class, or say with --positive which label it refers to."
+        )
+    return InvalidInput(f"Column {name!r} holds {problem}")
 
 
-def _quoted(text: str) -> str:
-    from shlex import quote
-
-    return quote(text)
+def _some(found: Mapping[str, Any]) -> str:
+    return ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
 
 
-def _two(column: Narrow, found: Mapping[str, Any], positive: str | None) -> tuple[Any, Any]:
-    """Return the negative and the positive label; a word tells which of 0 and 1, of false and true is which."""
-    if positive is None:
-        if column.kind is Kind.TEXT and len(found) > 1:
-            raise _unclear(column.name, found)
-        pair = (False, True) if column.kind is Kind.BOOLEAN else (0, 1)
-        if len(found) < 2:
-            raise _one_class(column.name, found)
-        return pair
-    one = _find(column, found, positive)
+def _check_alone(probability: Sequence[str], classes: Sequence[str] | None) -> None:
+    """Refuse --positive where --classes is given or has to be."""
+    if len(probability) > 1:
+        raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
+    if classes is not None:
+        raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
+
+
+def _against_others(column: Narrow, found: Mapping[str, Any], positive: str) -> tuple[Any, ...]:
+    """Return the negative and the positive class; several other labels are one negative class."""
+    one = _known(column, found, positive)
     others = [value for value in found.values() if value != one]
+    if len(others) == len(found):
+        raise InvalidInput(
+            f"No row of column {column.name!r} has the label {positive!r} of --positive; it holds {_some(found)}."
+            f"{suggest(positive, found)}"
+        )
     if not others:
-        raise _one_class(column.name, found)
+        raise _unclear(column.name, found)
     return (others[0] if len(others) == 1 else f"not {positive}"), one
 
 
-def _one_class(name: str, found: Mapping[str, Any]) -> InvalidInput:
-    return InvalidInput(
-        f"Column {name!r} holds the label {next(iter(found))!r} only; at least two are needed. If the other one may "
-        "occur, name both, the positive one last, such as --classes 0,1."
-    )
-
-
-def _pair(column: Narrow, found: Mapping[str, Any], classes: Sequence[str], positive: str | None) -> tuple[Any, Any]:
-    """Return the negative and the positive label as --classes names them; not every one need occur."""
-    if positive is not None:
-        raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
-    if len(classes) != 2 or len(set(classes)) < 2:
+def _given(
+    column: Narrow, found: Mapping[str, Any], probability: Sequence[str], classes: Sequence[str]
+) -> tuple[Any, ...]:
+    """Return the classes that --classes names; not every one need occur."""
+    known = tuple(_known(column, found, text) for text in classes)
+    if len(probability) > 1:
+        _check_each_once(probability, known)
+    elif len(known) != 2 or len(set(known)) < 2:
         raise WrongUsage(
-            f"--classes names {len(set(classes))} classes, but one probability column goes with two: the positive one "
+            f"--classes names {len(set(known))} classes, but one probability column goes with two: the positive one "
             "last, such as --classes 0,1."
         )
-    negative, one = (_known(column, found, text) for text in classes)
-    unknown = [text for text, value in found.items() if value not in (negative, one)]
+    unknown = [text for text, value in found.items() if value not in known]
     if unknown:
         raise InvalidInput(f"Column {column.name!r} holds the label {unknown[0]!r}, which --classes does not name.")
-    return negative, one
+    return known
 
 
 def _known(column: Narrow, found: Mapping[str, Any], text: str) -> Any:
@@ -122,17 +132,6 @@ def _known(column: Narrow, found: Mapping[str, Any], text: str) -> Any:
         return found[text]
     same = (value for one, value in found.items() if column.kind is not Kind.TEXT and _same(one, text))
     return next(same, text)
-
-
-def _find(column: Narrow, found: Mapping[str, Any], positive: str) -> Any:
-    label = _known(column, found, positive)
-    if label in found.values():
-        return label
-    some = ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
-    raise InvalidInput(
-        f"No row of column {column.name!r} has the label {positive!r} of --positive; it holds {some}."
-        f"{suggest(positive, found)}"
-    )
 
 
 def _same(text: str, given: str) -> bool:
@@ -145,28 +144,21 @@ def _same(text: str, given: str) -> bool:
         return False
 
 
-def match_classes(
-    found: Mapping[str, Any], label: str, probability: Sequence[str], classes: Sequence[str] | None
-) -> tuple[Any, ...]:
-    """Return the class of every probability column: as given, or by the columns' names.
+def match_classes(found: Mapping[str, Any], label: str, probability: Sequence[str]) -> tuple[Any, ...]:
+    """Return the class of every probability column by the columns' names.
 
     A column is named by its class, or by its class between a beginning and an end that all columns share.
 
-    >>> match_classes({"a": "a", "b": "b"}, "y", ["p_a", "p_b", "p_c"], None)
+    >>> match_classes({"a": "a", "b": "b"}, "y", ["p_a", "p_b", "p_c"])
     ('a', 'b', 'c')
-    >>> match_classes({"10": 10, "11": 11}, "y", ["p_10", "p_11", "p_12"], None)
+    >>> match_classes({"10": 10, "11": 11}, "y", ["p_10", "p_11", "p_12"])
     (10, 11, '12')
     """
-    if classes is not None:
-        _check_each_once(probability, classes)
-        named = list(classes)
-    else:
-        named = _named(probability, found)
-    unknown = [text for text in found if text not in named]
-    if unknown:
+    named = _named(probability, found)
+    if not named:
         raise InvalidInput(
-            f"Column {label!r} holds the label {unknown[0]!r}, but no probability column is named by it; name them in "
-            "their order with --classes."
+            f"Column {label!r} holds the label {next(iter(found))!r}, but no probability column is named by it; name "
+            "them in their order with --classes."
         )
     return tuple(found.get(text, text) for text in named)
 
@@ -174,10 +166,10 @@ def match_classes(
 def places_of(
     given: Sequence[str], classes: Sequence[Any], known: Mapping[str, int], named: Sequence[str] | None, option: str
 ) -> tuple[int, ...]:
-    """Return which of the classes each probability column speaks of.
+    """Return which of the classes each probability column refers to.
 
     It is as `named` says (a class for each column), else as `known` from columns that were used before, else by the
-    columns' names. One column of two classes that nothing is known of speaks of the positive label, 1 or true.
+    columns' names. One column of two classes that nothing is known of refers to the positive class, the last.
 
     >>> places_of(["p_b", "p_c", "p_a"], ["a", "b", "c"], {}, None, "--probability")
     (1, 2, 0)
@@ -252,13 +244,11 @@ def _shared(names: Sequence[str]) -> int:
     return next((k for k in range(short) if len({name[k] for name in names}) > 1), short)
 
 
-def _encode(column: Narrow, found: Mapping[str, Any], classes: Sequence[Any]) -> Labels:
-    """Return the position of every row's class; `found` maps the texts of labels to classes."""
-    place = {value: k for k, value in enumerate(classes)}
-    kind = np.min_scalar_type(len(classes))
+def _encode(column: Narrow, found: Mapping[str, Any], classes: Sequence[Any]) -> NDArray[Any]:
+    """Return the position of every row's class; a label that is none of them belongs to the first."""
+    distinct, index = column.distinct, column.values
     if column.kind is Kind.NUMBER:
-        known = np.array([float(text) for text in found])
-        table = np.array([place[value] for value in found.values()], dtype=kind)
-        return Labels(table[np.searchsorted(known, column.values)], tuple(classes))
-    table = np.array([place.get(found.get(str(value)), 0) for value in column.distinct], dtype=kind)
-    return Labels(table[column.values], tuple(classes))
+        distinct = tuple(found.values())
+        index = np.searchsorted(np.array(distinct, dtype=np.float64), column.values)
+    labels = np.array([value if value in classes else classes[0] for value in distinct], dtype=object)
+    return np.asarray(code_labels(labels, classes).astype(np.min_scalar_type(len(classes)))[index])

@@ -15,7 +15,7 @@ from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of, read_labels, values_of
 from lowcal.commands.lean import table_of
 from lowcal.commands.talk import say
-from lowcal.commands.usage import MOST_NUMBERS, MOST_ROWS, WrongUsage
+from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput, sentence
 from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.delimited import count
@@ -45,25 +45,33 @@ class Rows:
 
     @property
     def n(self) -> int:
-        """How many rows there are."""
+        """The number of rows that are used."""
         return len(self.y)
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """What JSON outputs say of the sample; nothing if all rows are used."""
+        return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What texts say of the sample; nothing if all rows are used."""
+        note = f"only a random sample of {self.n:,} of the {self.n_in_file:,} rows was used (--sample)."
+        return (note,) if self.sampled else ()
 
 
 def read_rows(options: argparse.Namespace, *more: Sequence[str]) -> Rows:
     """Read what the options name; `more` are other sets of probability columns."""
     with open_source(options, options.file) as source:
         roles = find_roles(options, source, *more)
-        budget = _budget(options, len(roles.probability[0]), len(roles.columns))
         with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
             gathered = gather(
-                source, roles.wanted, check=roles.check, most_rows=budget, seed=options.seed or 0, tell=bar.tell
+                source, roles.wanted, check=roles.check, most_rows=options.sample, seed=options.seed or 0, tell=bar.tell
             )
-    if gathered.n_rows < gathered.n_in_file and not options.quiet:
-        say(
-            f"lowcal: using a random sample of {gathered.n_rows:,} of {gathered.n_in_file:,} rows; "
-            "--max-rows 0 uses all of them."
-        )
-    return _rows(options, roles, gathered)
+    rows = _rows(options, roles, gathered)
+    for note in rows.notes:
+        say(f"lowcal: {note}")
+    return rows
 
 
 def open_source(options: argparse.Namespace, path: str) -> Any:
@@ -90,7 +98,9 @@ class Roles:
     wanted: tuple[Wanted, ...]
 
     def check(self, numbers: Mapping[str, FloatArray], before: int) -> None:
-        """Refuse probabilities and weights that are none."""
+        """Refuse labels, probabilities and weights that are none."""
+        if self.label in numbers:
+            _check_label(self.label, numbers[self.label], before)
         for names in self.probability:
             check_probabilities(names, [numbers[name] for name in names], before)
         if self.weight is not None:
@@ -153,17 +163,6 @@ def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: S
     if groups:
         raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")
     return features or [name for name in source.names if name and name not in taken]
-
-
-def _budget(options: argparse.Namespace, n_probabilities: int, n_columns: int) -> int | None:
-    """Return how many rows are used at most."""
-    if options.max_rows is not None:
-        return options.max_rows or None
-    if n_probabilities <= 2 and options.subpopulations == "groups":
-        return MOST_ROWS[options.command]
-    per_row = max(1, n_probabilities if n_probabilities > 2 else 1)
-    per_row += n_columns if options.subpopulations == "linear" else 0
-    return max(1, MOST_NUMBERS // per_row)
 
 
 def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows:
@@ -233,6 +232,14 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
                 f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give "
                 "the columns of all classes."
             )
+
+
+def _check_label(name: str, label: FloatArray, before: int) -> None:
+    bad = np.isinf(label)
+    if bad.any():
+        raise InvalidInput(
+            f"{place(name, before + int(bad.argmax()))}: the label is infinite. Correct or drop the row."
+        )
 
 
 def _check_weight(name: str, weight: FloatArray, before: int) -> None:

@@ -240,7 +240,7 @@ def gather(
     Parameters
     ----------
     check : is called with the numbers of every batch and the number of rows before it.
-    most_rows : of a larger file a random sample of so many rows is kept, in the order of the file; None: all rows.
+    most_rows : keep a uniform random sample of this many rows, in the order of the file; None: all rows.
     seed : of the sample.
     tell : is called with the bytes read so far.
     """
