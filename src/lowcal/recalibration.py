@@ -31,8 +31,9 @@ from lowcal.candidates import (
 )
 from lowcal.engines.products import dot
 from lowcal.errors import FitInterrupted, InvalidInput
-from lowcal.fitting import read_random_state, remember_rows
+from lowcal.fitting import read_random_state
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
+from lowcal.homes import drop_weightless, remember_rows
 from lowcal.inputs import check_fit, check_whole, read_rows
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
@@ -102,6 +103,7 @@ def recalibrate(
     check_whole("cv", cv, 2)
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     check_fit(outcomes)
+    outcomes, table = drop_weightless(outcomes, table)
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
     shared = Shared(table, outcomes.weight, outcomes.p, seed)
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
@@ -337,7 +339,7 @@ def _result(
         candidates=Candidates(_candidate(one, found[0], weight, one is chosen) for one in found),
     )
     if predictor.updates:
-        remember_rows(fit, o, whole.shared.table)
+        remember_rows(o, whole.shared.table, fit.predictor)
     return fit
 
 

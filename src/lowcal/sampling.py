@@ -28,7 +28,7 @@ from lowcal.complexity import (
     reuse_deviation,
 )
 from lowcal.errors import InvalidInput
-from lowcal.fitting import choose_subpopulations
+from lowcal.homes import choose_subpopulations
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, check_fit, check_whole, read_features, read_outcomes
 from lowcal.moments import moments

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.exact import Fine
+from lowcal.engines.exact import Fine, normalised
 from lowcal.engines.kernels import part_of
-from lowcal.rows.base import START, Local, Pass, Result, Rows, Scale, Shard, State
+from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import join_rows, take_rows
 from lowcal.simplex import FloatArray, IntArray
@@ -72,6 +72,13 @@ class Memory(Rows):
         each = [(shard.rows, shard.at(START), shard.y, shard.weight) for shard in self.shards]
         rows, *arrays = zip(*each, strict=True)
         return Shard(join_rows(list(rows)), *(np.concatenate(part) for part in arrays), self.scale)
+
+    def part(self, mask: Mask) -> Memory:
+        """Return some of the rows, numbered anew."""
+        some = np.flatnonzero(mask(0, self.scale.n))
+        whole = self.whole
+        weight = normalised(whole.weight[some])
+        return Memory.of(take_rows(whole.rows, some), whole.at(START)[some], whole.y[some], weight)
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
         """Return the same rows with outcomes drawn from the predictions of a state."""
