@@ -68,6 +68,19 @@ class Grid:
         """Return numbers of units as floats."""
         return np.asarray(wholes * self.unit)
 
+    @property
+    def grid(self) -> Grid:
+        """The grid of `columns`."""
+        return self
+
+    def columns(self, terms: FloatArray) -> FloatArray:
+        """Return terms, shape (rows, q), as they are added up."""
+        return terms
+
+    def join(self, sums: FloatArray) -> FloatArray:
+        """Return the sums of terms from those of their `columns`."""
+        return sums
+
 
 @dataclass(frozen=True, eq=False)
 class Fine:
@@ -100,6 +113,21 @@ class Fine:
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""
         return self.first.floats(wholes[0]) + self.second.floats(wholes[1])
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of `columns`."""
+        return Grid(np.concatenate([self.first.unit, self.second.unit]))
+
+    def columns(self, terms: FloatArray) -> FloatArray:
+        """Return terms, shape (rows, q), as (rows, 2 q): what the first grid takes of each, and the rest."""
+        high = self.first.round(terms.copy())
+        return np.concatenate([high, terms - high], axis=1)
+
+    def join(self, sums: FloatArray) -> FloatArray:
+        """Return the sums of terms from those of their `columns`."""
+        high, low = np.split(sums, 2, axis=-1)
+        return np.asarray(high + low)
 
 
 def normalised(weight: FloatArray) -> FloatArray:
