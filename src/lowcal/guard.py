@@ -215,7 +215,11 @@ def make_guard(
 def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
     """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
     known = problem.learner
-    return WeakLearner(known.encoder, None, np.ones(1), known.families), problem.rows.part(outside), problem.rows.part(inside)
+    return (
+        WeakLearner(known.encoder, None, np.ones(1), known.families),
+        problem.rows.part(outside),
+        problem.rows.part(inside),
+    )
 
 
 def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:

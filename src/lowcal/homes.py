@@ -161,7 +161,11 @@ def _learned(
         split_rows(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)
         outside = np.flatnonzero(~is_held)
         rest = subset(outcomes, np.flatnonzero(is_held))
-        held_table, outcomes, table = table.take(np.flatnonzero(is_held)), subset(outcomes, outside), table.take(outside)
+        held_table, outcomes, table = (
+            table.take(np.flatnonzero(is_held)),
+            subset(outcomes, outside),
+            table.take(outside),
+        )
     learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
     if held_share:
         held = Memory.of(learner.encoder(held_table), rest.p, rest.y, rest.weight)

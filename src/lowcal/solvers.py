@@ -23,7 +23,7 @@ from lowcal.moments import residual
 from lowcal.notions import Full, LowDegree, Multiaccuracy
 from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.passes import CellMoments, Lost, Masses, Moments, losses
+from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, losses
 from lowcal.shrinkage import (
     are_many,
     depths_of,
@@ -114,7 +114,7 @@ class Problem:
         """The largest violation allowed for every known subpopulation."""
         if self.tolerance is None:
             return np.full(len(self.learner.names), self.alpha)
-        return self.tolerance.of(self.rows.run(Masses(self.families))[:, 0])
+        return self.tolerance.of(self.rows.run(MassSums(self.families))[:, 0])
 
     @property
     def shape(self) -> FloatArray:
@@ -149,7 +149,7 @@ class Problem:
 
     def measure(self, state: State, alpha: float | None) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the suprema, and the weights whose moments they came from; without alpha no work is saved."""
-        notion, weights = self.notion, ()
+        notion, weights = self.notion, tuple[Weight, ...]()
         if isinstance(notion, Full):
             weights, v = self.rows.run(CellMoments(state, self.families, notion.width))
         elif isinstance(notion, LowDegree | Multiaccuracy):

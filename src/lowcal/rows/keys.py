@@ -17,7 +17,7 @@ def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
     >>> bool((uniforms((0, 1), 2, 3) == uniforms((0, 1), 0, 5)[2:]).all())
     True
     """
-    return (_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53
+    return np.asarray((_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:

@@ -42,7 +42,8 @@ class Memory(Rows):
     def worth(self) -> float:  # type: ignore[override]
         """The effective number of rows."""
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        return 1.0 / float(squares.total(sum(squares.wholes(np.square(shard.weight)) for shard in self.shards)))
+        each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]
@@ -69,9 +70,9 @@ class Memory(Rows):
         """All rows as one shard."""
         if len(self.shards) == 1:
             return self.shards[0]
-        each = [(shard.rows, shard.at(START), shard.y, shard.weight) for shard in self.shards]
-        rows, *arrays = zip(*each, strict=True)
-        return Shard(join_rows(list(rows)), *(np.concatenate(part) for part in arrays), self.scale)
+        rows = join_rows([shard.rows for shard in self.shards])
+        p, y = (np.concatenate(part) for part in zip(*((s.at(START), s.y) for s in self.shards), strict=True))
+        return Shard(rows, p, y, np.concatenate([shard.weight for shard in self.shards]), self.scale)
 
     def part(self, mask: Mask) -> Memory:
         """Return some of the rows, numbered anew."""

@@ -34,7 +34,7 @@ from lowcal.rows.base import Rows
 from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
-from lowcal.rows.passes import Masses
+from lowcal.rows.passes import MassSums
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations import (
     EVERYONE,
@@ -366,7 +366,9 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows)
     """Return the class on all rows: the members that are worth their min_mass there; the population always counts."""
     parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
-    masses, start, families, names = rows.run(Masses(tuple(learner.families))), 0, [], []
+    masses, start = rows.run(MassSums(tuple(learner.families))), 0
+    families: list[Family] = []
+    names: list[str] = []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
         sums = masses[start : start + len(family.names)]
@@ -389,7 +391,9 @@ def _bound(learner: WeakLearner, encoded: Any, weight: FloatArray, families: Seq
 # --- rows in memory and on disk -------------------------------------------------------------------------------
 
 
-def in_memory(subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int) -> tuple[Memory, WeakLearner]:
+def in_memory(
+    subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int
+) -> tuple[Memory, WeakLearner]:
     """Return rows in memory and a listed class on them, learned as it would be from disk."""
     wanted = wanted_columns(subpopulations)
     n, size = len(outcomes.p), sample_size(len(table.names if wanted is None else wanted))
