@@ -214,12 +214,8 @@ def make_guard(
 
 def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
     """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
-    known = problem.learner
-    return (
-        WeakLearner(known.encoder, None, np.ones(1), known.families),
-        problem.rows.part(outside),
-        problem.rows.part(inside),
-    )
+    known, rows = problem.learner, problem.rows
+    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
 
 
 def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
@@ -238,7 +234,7 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
     Rows without weight belong to none.
     """
     rows = np.flatnonzero(weight)
-    for outside, inside in masks(len(rows), share, seed, judged):
+    for _, inside in masks(len(rows), share, seed, judged):
         held = inside(0, len(rows))
         if held.any() and not held.all():
             yield rows[~held], rows[held]
