@@ -1,4 +1,4 @@
-"""Where the rows of a fit live: in memory, or on disk where they do not fit; and the class of subpopulations on them."""
+"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class Evidence:
         return bounds[:2] if self.is_even else bounds
 
     def _plan(self, design: Design, scale: Scale, d: int) -> list[tuple[Design, list[int], Grid]]:
-        """Return designs, which of g, h and v are summed with each, and the grid: memberships are squared for h and v."""
+        """Return designs, which of g, h and v are summed with each, and grids: for h and v memberships are squared."""
         squared, bounds = design.power(2), self._bounds(scale)
         kinds = list(range(len(bounds)))
         split = [(design, kinds)] if squared is design else [(design, kinds[:1]), (squared, kinds[1:])]
