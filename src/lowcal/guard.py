@@ -207,7 +207,7 @@ def make_guard(
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
-        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0)
+        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
         folds.append(Fold(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
 
