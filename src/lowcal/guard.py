@@ -20,7 +20,7 @@ from lowcal.errors import InvalidInput
 from lowcal.homes import Refit
 from lowcal.rows import START, Rows
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Dealt
+from lowcal.rows.keys import Dealt, count
 from lowcal.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.solvers import SOLVERS, Problem, Step
 from lowcal.stopping import Patience
@@ -199,7 +199,7 @@ def make_guard(
     """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
     folds, rows = [], problem.rows
     for outside, inside in masks(rows.scale.n, share, problem.seed, JUDGED):
-        n_held = int(inside(0, rows.scale.n).sum())
+        n_held = count(inside, rows.scale.n)
         if n_held in (0, rows.scale.n):
             continue
         try:

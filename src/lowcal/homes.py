@@ -18,7 +18,7 @@ from lowcal.progress import Passes
 from lowcal.provenance import remember, sketch_rows
 from lowcal.rows import Memory, Rows, State
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Drawn
+from lowcal.rows.keys import Drawn, count
 from lowcal.rows.reading import Roles, in_memory, is_listed, on_disk
 from lowcal.simplex import IntArray
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
@@ -135,7 +135,7 @@ def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows,
     """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
     if share == 0.0:
         return rows, None
-    n_held = int(Drawn(chance, share, True)(0, rows.scale.n).sum())
+    n_held = count(Drawn(chance, share, True), rows.scale.n)
     if n_held in (0, rows.scale.n):
         raise InvalidInput(
             f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "

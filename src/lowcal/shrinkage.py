@@ -44,8 +44,8 @@ MOST_WITNESSES = 100
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in this many of many rows.
-MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
+#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in so many rows, up to these.
+MOST_DENSE, SHARE_OF_HESSIAN, MOST_OF_HESSIAN = 500, 10, 1 << 18
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
@@ -431,7 +431,8 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on as many rows as its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    some = features.rows.sample(sample_rows(n, seed, max(GRAM_ROWS, 20 * m, n // SHARE_OF_HESSIAN)))
+    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MOST_OF_HESSIAN))
+    some = features.rows.sample(sample_rows(n, seed, size))
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
 
