@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lowcal
-from lowcal.engines import compiled_joint, joint, kernels
+from lowcal.engines import compiled_joint, joint, kernels, switch
 from lowcal.engines.clipped import Bins, Line, best_step
 from lowcal.engines.joint import Look, join_codes
 from lowcal.engines.slopes import Slopes
@@ -67,12 +67,12 @@ def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(m
         real = module.lay_pair
         monkeypatch.setattr(module, "lay_pair", lambda *given, name=name, real=real: calls.append(name) or real(*given))
     for missing in (False, True):
-        joint._compiled.cache_clear()
+        switch.compiled.cache_clear()
         if missing:
             monkeypatch.setitem(sys.modules, "lowcal.engines.compiled_joint", None)
             monkeypatch.delattr("lowcal.engines.compiled_joint")
         assert np.array_equal(join_codes(looks, 99, np.dtype(np.uint16)), expected)
-    joint._compiled.cache_clear()
+    switch.compiled.cache_clear()
     assert calls == ["compiled", "numpy"]
 
 
