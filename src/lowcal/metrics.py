@@ -23,8 +23,8 @@ from lowcal.fitting import choose_subpopulations
 from lowcal.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
-from lowcal.simplex import FloatArray
 from lowcal.rows import START, Memory
+from lowcal.simplex import FloatArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.weights import CellIds, occupied_cells

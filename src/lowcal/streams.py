@@ -40,7 +40,7 @@ from lowcal.subpopulations import (
     Union,
     WeakLearner,
 )
-from lowcal.subpopulations.base import Family, Encoded, effective_rows, is_enough, require_members
+from lowcal.subpopulations.base import Encoded, Family, effective_rows, is_enough, require_members
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import Part
