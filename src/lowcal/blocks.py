@@ -122,10 +122,7 @@ def block_terms(
         return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
     few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
-    if found.moments is None:
-        g = rows.run(Moments(state, tuple(families), weights))
-    else:
-        g = found.moments[chosen]
+    g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]
     which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
     some = rows.sample(which)
     p = some.at(state)

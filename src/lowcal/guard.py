@@ -235,7 +235,7 @@ def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield the fitted and the held-out rows of each fold, of as many folds as hold `judged` rows.
 
-    Encoded without weight belong to none.
+    Rows without weight belong to none.
     """
     rows, folds = np.flatnonzero(weight), max(2, round(1.0 / share))
     fold = deal_folds((seed, folds), 0, len(rows), folds)

@@ -1,4 +1,4 @@
-"""Encoded that are read batch by batch, as often as needed, and never held whole (scale beyond memory).
+"""Rows that are read batch by batch, as often as needed, and never held whole (scale beyond memory).
 
 A first pass checks the rows, counts them and keeps a seeded random sample, from which levels and cut points are
 learned. Every later pass encodes the batches anew: nothing is kept of a row, whatever the number of rows.
@@ -138,7 +138,7 @@ def at_row(start: int) -> Iterator[None]:
     except InvalidInput as error:
         if start == 0:
             raise
-        raise type(error)(f"{error} (Encoded are counted within the batch that begins at row {start}.)") from error
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_shards_are_all_rows_in_order() -> None:
 
 @pytest.mark.parametrize("d", [1, 4])
 def test_redrawn_outcomes_belong_to_rows_and_follow_the_predictions(d: int) -> None:
-    X, p, y, weight = people(20_000, d)
+    _, p, y, weight = people(20_000, d)
     rows = Memory.of((), p, y, weight)
     drawn = rows.redrawn(START, (0, 1)).sample(None).y
     np.testing.assert_array_equal(Memory.of((), p, y, weight).split(7).redrawn(START, (0, 1)).whole.y, drawn)

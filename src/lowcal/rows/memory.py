@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import add
 from typing import Any
 
@@ -35,7 +36,7 @@ class Memory(Rows):
         """Return the same rows in several shards."""
         whole = self.whole
         edges = np.linspace(0, len(whole), n_shards + 1).astype(np.intp)
-        cut = [np.arange(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+        cut = [np.arange(a, b) for a, b in pairwise(edges) if b > a]
         return Memory([_take(whole, some) for some in cut], threads)
 
     @cached_property
