@@ -40,8 +40,8 @@ from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.report.source import By
 from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
-from lowcal.rows import START, Memory
 from lowcal.simplex import FloatArray, IntArray
+from lowcal.rows import START, Memory
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums

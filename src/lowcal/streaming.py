@@ -49,7 +49,7 @@ from lowcal.streams import (
     wanted_columns,
 )
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import Encoded, Family
+from lowcal.subpopulations.base import Family, Encoded
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.tolerances import Tolerance
 from lowcal.updates import Predictor, Term, Update, compile_updates, sum_terms

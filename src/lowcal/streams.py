@@ -1,4 +1,4 @@
-"""Rows that are read batch by batch, as often as needed, and never held whole (scale beyond memory).
+"""Encoded that are read batch by batch, as often as needed, and never held whole (scale beyond memory).
 
 A first pass checks the rows, counts them and keeps a seeded random sample, from which levels and cut points are
 learned. Every later pass encodes the batches anew: nothing is kept of a row, whatever the number of rows.
@@ -40,7 +40,7 @@ from lowcal.subpopulations import (
     Union,
     WeakLearner,
 )
-from lowcal.subpopulations.base import Encoded, Family, effective_rows, is_enough, require_members
+from lowcal.subpopulations.base import Family, Encoded, effective_rows, is_enough, require_members
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import Part
@@ -138,7 +138,7 @@ def at_row(start: int) -> Iterator[None]:
     except InvalidInput as error:
         if start == 0:
             raise
-        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+        raise type(error)(f"{error} (Encoded are counted within the batch that begins at row {start}.)") from error
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------
