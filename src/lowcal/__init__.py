@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from lowcal.reports import AuditReport, Finding, Verdict
     from lowcal.runs import Fit, Record
     from lowcal.stopping import Status
-    from lowcal.streaming import measure_stream, multicalibrate_stream
     from lowcal.subpopulations import (
         Groups,
         Intersections,
@@ -123,9 +122,7 @@ _HOME = {
     "audit": "auditing",
     "load": "persistence",
     "measure": "auditing",
-    "measure_stream": "streaming",
     "multicalibrate": "fitting",
-    "multicalibrate_stream": "streaming",
     "parse_notion": "notions",
     "recalibrate": "recalibration",
     "save": "persistence",
@@ -198,10 +195,8 @@ __all__ = [
     "hierarchy",
     "load",
     "measure",
-    "measure_stream",
     "metrics",
     "multicalibrate",
-    "multicalibrate_stream",
     "online",
     "parse_notion",
     "persistence",

@@ -31,17 +31,20 @@ from lowcal.certificates import (
 )
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
-from lowcal.fitting import choose_subpopulations, read_random_state
+from lowcal.fitting import read_random_state
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
+from lowcal.homes import choose_subpopulations, far_roles, open_home
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_rows
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
+from lowcal.progress import Passes
 from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.report.source import By
 from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
-from lowcal.simplex import FloatArray, IntArray
 from lowcal.rows import START, Memory
+from lowcal.rows.passes import MassSums
+from lowcal.simplex import FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
@@ -125,6 +128,7 @@ def measure(
     notion: str | Notion = "degree-2",
     sample_weight: ArrayLike | None = None,
     classes: Sequence[Any] | None = None,
+    memory: int | None = None,
 ) -> Measurement:
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
@@ -143,6 +147,8 @@ def measure(
     ('x1=0', 1.0)
     """
     chosen_notion = parse_notion(notion)
+    if far_roles(y, p, X, sample_weight, memory) is not None:
+        return _measure_far(y, p, X, subpopulations, chosen_notion, sample_weight, classes, memory)
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     with few_sums():
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
@@ -154,6 +160,23 @@ def measure(
     mass = design.moments(outcomes.weight[:, None])[:, 0]
     found = chosen_notion.suprema(outcomes.p, rho, design)
     return Measurement(chosen_notion, learner.names, mass, found, learner.is_exact)
+
+
+def _measure_far(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    subpopulations: Subpopulations | None,
+    notion: Notion,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    memory: int | None,
+) -> Measurement:
+    """Measure rows that do not fit into memory."""
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, 0, memory, Passes(False))
+    found = Problem(home.rows, notion, home.learner, alpha=np.inf).suprema(START)
+    mass = home.rows.run(MassSums(tuple(home.learner.families)))[:, 0]
+    return Measurement(notion, home.learner.names, mass, found, True)
 
 
 #: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.

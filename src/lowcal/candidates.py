@@ -16,7 +16,7 @@ from scipy.optimize import isotonic_regression
 
 from lowcal.engines.products import dot
 from lowcal.frames import Table as Frame
-from lowcal.guard import subset
+from lowcal.homes import subset
 from lowcal.inputs import Outcomes
 from lowcal.rows import START, Memory
 from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_step, logit_hessian, logit_step

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lowcal.checkpoints import Checkpoint
 from lowcal.errors import FitWarning, InvalidInput, suggest
-from lowcal.frames import Table as Frame
-from lowcal.guard import SHARE, is_harmless, make_guard, subset
-from lowcal.inputs import Outcomes, check_fit, check_share, check_whole, read_rows
+from lowcal.guard import SHARE, is_harmless, make_guard
+from lowcal.homes import open_home
+from lowcal.inputs import check_fit, check_share, check_whole, read_rows
 from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
-from lowcal.provenance import remember, sketch_rows
-from lowcal.rows import Memory
+from lowcal.progress import Passes
 from lowcal.runs import Fit, HeldOut, Record, Run
-from lowcal.simplex import FloatArray, Geometry
+from lowcal.simplex import Geometry
 from lowcal.solvers import SOLVERS, Problem, is_shrunk
 from lowcal.stopping import Monitor, noise_floor
-from lowcal.subpopulations import Private, Subpopulations, default_subpopulations
+from lowcal.subpopulations import Private, Subpopulations
 from lowcal.subpopulations.base import WeakLearner
 from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
 
@@ -57,6 +60,9 @@ def multicalibrate(
     classes: Sequence[Any] | None = None,
     monitor: Monitor | None = None,
     patience: int | None = None,
+    memory: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Fit:
     """Recalibrate the probabilities p of any classifier on every subpopulation, as far as that helps on fresh rows.
 
@@ -67,8 +73,9 @@ def multicalibrate(
     ----------
     y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
-    X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; or rows
-        that are read into memory: a Parquet or Arrow file, a folder, a glob, a list of files, an Arrow dataset.
+    X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; or,
+        with names for y and p, a Parquet or Arrow file, a folder, a glob, a list of files, an Arrow dataset, a polars
+        LazyFrame, a function that returns an iterator of tables. Rows that do not fit into `memory` stay on disk.
     subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
         its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
         patience keep their defaults, there is no guard, and what is returned is a `PrivateFit`.
@@ -97,6 +104,11 @@ def multicalibrate(
     classes : names of the columns of p, where the values of y do not tell.
     monitor : what is watched on held-out rows: "brier", "log_loss" or "violation"; None: the geometry's own loss.
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
+    memory : bytes that rows may take, if they come from files or other sources; None: a quarter of the machine's. More
+        rows are encoded into a temporary file of a few bytes a row, and the fit is the same to the last bit.
+    checkpoint : a file to which the updates are written as they come, each time at once; `load` reads it as a model.
+    resume : go on from the checkpoint, if there is one: the same fit, to the last bit, as if nothing had happened. What
+        a learner finds is computed anew.
 
     Examples
     --------
@@ -110,67 +122,51 @@ def multicalibrate(
     tolerance = Tolerance(alpha, per_person, min_share)
     check_options(solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
     check_share("guard", float(guard) if isinstance(guard, bool) and not guard else SHARE if guard is True else guard)
+    if resume and checkpoint is None:
+        raise InvalidInput("resume=True needs the file to go on from: pass checkpoint=path as well.")
     if solver == "first" and per_person is not None:
         raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
     notion = parse_notion(notion)
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
-    check_fit(outcomes)
     rng = read_random_state(random_state)
-    chosen = choose_subpopulations(subpopulations, X, table)
-    if isinstance(chosen, Private):
+    if isinstance(subpopulations, Private):
         check_private(solver, geometry or "euclidean", step, per_person, validation_fraction, monitor, patience)
-        return fit_privately(
-            chosen, outcomes, table, notion, ALPHA if alpha is None else alpha, max_updates, callback, progress, rng
-        )
-    given = outcomes, table
-    outcomes, table = drop_weightless(outcomes, table)
-    held_out = _draw_held_out(outcomes.weight, validation_fraction, rng)
-    fitted = subset(outcomes, np.flatnonzero(~held_out)) if held_out.any() else outcomes
-    fitted_table = table.take(np.flatnonzero(~held_out)) if held_out.any() else table
-    learner = chosen.prepare(fitted_table, fitted.weight, fitted.residual)
-    geometry = geometry or _best_geometry(solver, learner)
-    problem = Problem(
-        Memory.of(learner.rows, fitted.p, fitted.y, fitted.weight),
-        notion,
-        learner,
-        0.0 if alpha is None else float(alpha),
-        geometry,
-        None if step == "newton" else step,
-        step == "newton",
-        # chance enters the held-out rows only if no seed is given: equal calls should give equal predictors
-        0 if random_state is None else int(rng.integers(2**31)),
-    )
-    if per_person is not None:
-        problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
-    problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
-    floor = None
-    if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
-        floor = noise_floor(problem)
-        problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
-    watch = watched = None
-    rounds = patience or PATIENCE[solver]
-    if held_out.any():
-        rest = subset(outcomes, np.flatnonzero(held_out))
-        kind: Monitor = monitor or ("brier" if geometry == "euclidean" else "log_loss")
-        encoded = learner.encoder(table.take(np.flatnonzero(held_out)))
-        watch = HeldOut(Memory.of(encoded, rest.p, rest.y, rest.weight), kind, rounds)
-    elif guard and not is_harmless(problem):
-        problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
-        watched = make_guard(chosen, table, outcomes, problem, solver, None if solver == "block" else rounds, share)
-    run = Run(problem, solver, outcomes.layout, watch, watched, max_updates, callback, floor)
-    fit = run(progress)
+        outcomes, table = read_rows(y, p, X, sample_weight, classes)
+        check_fit(outcomes)
+        target = ALPHA if alpha is None else alpha
+        return fit_privately(subpopulations, outcomes, table, notion, target, max_updates, callback, progress, rng)
+    # without a seed, chance enters the held-out rows alone: equal calls should give equal predictors
+    seed = 0 if random_state is None else int(rng.integers(2**31))
+    given = (y, p, X, sample_weight, classes, subpopulations)
+    with closing(Passes(progress)) as bar:
+        home = open_home(*given, seed, memory, bar, validation_fraction, (int(rng.integers(2**31)),))
+        geometry = geometry or _best_geometry(solver, home.learner)
+        problem = Problem(home.rows, notion, home.learner, 0.0 if alpha is None else float(alpha), geometry, seed=seed)
+        problem = replace(problem, step=None if step == "newton" else step, newton_only=step == "newton")
+        if per_person is not None:
+            problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
+        problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
+        floor = None
+        if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
+            floor = noise_floor(problem)
+            problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
+        watch = watched = None
+        rounds = patience or PATIENCE[solver]
+        if home.held is not None:
+            watch = HeldOut(home.held, monitor or ("brier" if geometry == "euclidean" else "log_loss"), rounds)
+        elif guard and not is_harmless(problem):
+            problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
+            watched = make_guard(problem, solver, None if solver == "block" else rounds, share, home.refit)
+        keep = None
+        if checkpoint is not None:
+            kept = Checkpoint.of(checkpoint, problem, solver, home.layout)
+            problem = replace(problem, past=kept.read() if resume else ())
+            keep = partial(kept.write, problem)
+        run = Run(problem, solver, home.layout, watch, watched, max_updates, callback, floor, keep)
+        fit = run(progress and not home.is_far)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
-        remember_rows(fit, *given)
+        home.remember(fit.predictor)
     return fit
-
-
-def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
-    """Return the rows that have weight: not even the choice of a sample depends on the others."""
-    if outcomes.weight.all():
-        return outcomes, table
-    kept = np.flatnonzero(outcomes.weight)
-    return subset(outcomes, kept), table.take(kept)
 
 
 def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
@@ -197,13 +193,6 @@ def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
 def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
     """Return the geometry that None stands for; what trees boosted in another one offer could not be taken."""
     return "euclidean" if solver == "first" else learner.geometry or "mirror"
-
-
-def remember_rows(fit: Fit, outcomes: Outcomes, table: Frame) -> None:
-    """Leave a sketch of the rows, so that an audit on them can warn."""
-    some = sketch_rows(len(outcomes.p))
-    end = fit.predictor.replay(outcomes.p[some], fit.predictor.rows(outcomes.p[some], table.take(some)))
-    remember(len(outcomes.p), outcomes.y[some], end)
 
 
 def check_options(
@@ -256,35 +245,3 @@ def read_random_state(random_state: int | np.random.Generator | None) -> np.rand
         raise InvalidInput(
             f"random_state must be None, a whole number or a Generator, but {random_state!r} was given."
         ) from error
-
-
-def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
-    """Return the class to use; None is the default for this kind of X."""
-    if subpopulations is None:
-        return default_subpopulations(table)
-    check_class(subpopulations)
-    if X is None:
-        raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
-    return subpopulations
-
-
-def check_class(subpopulations: object) -> None:
-    """Refuse what is not a class of subpopulations, nor None."""
-    if subpopulations is not None and not isinstance(subpopulations, Subpopulations):
-        raise InvalidInput(
-            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
-        )
-
-
-def _draw_held_out(weight: FloatArray, fraction: float, rng: np.random.Generator) -> np.typing.NDArray[np.bool_]:
-    """Return which rows are held out: a random share, with weight on both sides."""
-    n = len(weight)
-    held_out = np.zeros(n, dtype=bool)
-    if fraction == 0.0:
-        return held_out
-    held_out[rng.permutation(n)[: int(np.ceil(fraction * n))]] = True
-    if weight[held_out].sum() <= 0 or weight[~held_out].sum() <= 0:
-        raise InvalidInput(
-            f"validation_fraction={fraction:g} of {n} rows leaves a part without weighted rows; use 0 or more rows."
-        )
-    return held_out

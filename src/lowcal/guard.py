@@ -11,26 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from lowcal.engines.products import dot
 from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.inputs import Outcomes
-from lowcal.rows import START, Memory, Rows
-from lowcal.rows.keys import folds as deal_folds
-from lowcal.rows.packing import take_rows
+from lowcal.homes import Refit
+from lowcal.rows import START, Rows
+from lowcal.rows.base import Mask
+from lowcal.rows.keys import Dealt
 from lowcal.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.solvers import SOLVERS, Problem, Step
 from lowcal.stopping import Patience
-from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import WeakLearner
 
 #: The share of the rows in each fold.
 SHARE = 0.2
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
+#: A fold holds no more rows than this.
+MOST_HELD = 1 << 18
 #: Fewer rows than this can't tell a gain from luck: nothing is kept.
 LEAST_ROWS = 50
 #: The first step is kept if the loss falls by more than this many standard errors of its change: benchmarks/harm.py.
@@ -193,43 +194,38 @@ def are_enough(weight: FloatArray) -> bool:
 
 
 def make_guard(
-    chosen: Subpopulations,
-    table: Frame,
-    outcomes: Outcomes,
-    problem: Problem,
-    solver: str,
-    rounds: int | None,
-    share: float,
+    problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit | None = None
 ) -> Guard | None:
-    """Return the guard of a fit; None where rows are too few to deal."""
-    folds = []
-    for fitted, held in deal(outcomes.weight, share, problem.seed, JUDGED):
-        inside, part = subset(outcomes, fitted), subset(outcomes, held)
+    """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
+    folds, rows = [], problem.rows
+    for outside, inside in masks(rows.scale.n, share, problem.seed, JUDGED):
+        n_held = int(inside(0, rows.scale.n).sum())
+        if n_held in (0, rows.scale.n):
+            continue
         try:
-            learner = _of_fold(problem.learner, chosen, table, inside, fitted)
+            learner, fitted, held = (refit or partial(_parts, problem))(outside, inside)
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
-        rows = Memory.of(learner.rows, inside.p, inside.y, inside.weight)
-        own = replace(problem, rows=rows, learner=learner, is_measured=problem.alpha > 0.0)
-        encoded = take_rows(problem.learner.rows, held) if learner.is_exact else learner.encoder(table.take(held))
-        folds.append(Fold(own, solver, Memory.of(encoded, part.p, part.y, part.weight)))
+        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
+        folds.append(Fold(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
 
 
-def _of_fold(
-    learner: WeakLearner, chosen: Subpopulations, table: Frame, inside: Outcomes, fitted: IntArray
-) -> WeakLearner:
-    """Return the class on the rows outside a fold: a listed one is the same, which knows nothing of outcomes."""
-    if learner.is_exact:
-        return WeakLearner(learner.encoder, take_rows(learner.rows, fitted), inside.weight, learner.families)
-    return chosen.prepare(table.take(fitted), inside.weight, inside.residual)
+def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
+    """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
+    known, rows = problem.learner, problem.rows
+    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
 
 
-def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
-    """Return some rows, with weights that sum to one."""
-    weight = outcomes.weight[rows]
-    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
+    """Yield the rows outside a fold and those of the fold, for as many folds as hold `judged` rows.
+
+    A fold holds that share of the rows, but never more than can be looked at at once.
+    """
+    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    for k in range(int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))):
+        yield Dealt((seed, n_folds), n_folds, k, False), Dealt((seed, n_folds), n_folds, k, True)
 
 
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
@@ -237,8 +233,8 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
 
     Rows without weight belong to none.
     """
-    rows, folds = np.flatnonzero(weight), max(2, round(1.0 / share))
-    fold = deal_folds((seed, folds), 0, len(rows), folds)
-    for k in range(int(np.clip(np.ceil(folds * judged / max(1, len(rows))), 1, folds))):
-        if (fold == k).any() and (fold != k).any():
-            yield rows[fold != k], rows[fold == k]
+    rows = np.flatnonzero(weight)
+    for _, inside in masks(len(rows), share, seed, judged):
+        held = inside(0, len(rows))
+        if held.any() and not held.all():
+            yield rows[~held], rows[held]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.exact import normalised
 from lowcal.errors import InvalidInput, sentence
 from lowcal.files.batches import is_source, read_whole
 from lowcal.frames import Table as Frame
@@ -302,8 +303,7 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
     largest = weight.max(initial=0.0)
     if largest <= 0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
-    weight = weight / largest  # so that the sum can't overflow
-    return np.asarray(weight / weight.sum())
+    return normalised(weight)
 
 
 def check_weight(sample_weight: ArrayLike) -> FloatArray:

@@ -19,7 +19,7 @@ from lowcal.engines.line import aggregate, solve_line
 from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput
-from lowcal.fitting import choose_subpopulations
+from lowcal.homes import choose_subpopulations
 from lowcal.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion

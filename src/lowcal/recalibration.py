@@ -31,8 +31,9 @@ from lowcal.candidates import (
 )
 from lowcal.engines.products import dot
 from lowcal.errors import FitInterrupted, InvalidInput
-from lowcal.fitting import drop_weightless, read_random_state, remember_rows
+from lowcal.fitting import read_random_state
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
+from lowcal.homes import drop_weightless, remember_rows
 from lowcal.inputs import check_fit, check_whole, read_rows
 from lowcal.notions import LowDegree
 from lowcal.progress import Passes
@@ -125,7 +126,7 @@ def recalibrate(
     predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
     result = _result(whole, protected, predictor, found, chosen, weight)
     if predictor.updates:
-        remember_rows(result, *given)
+        remember_rows(*given, predictor)
     if not is_whole:
         raise FitInterrupted(
             f"Interrupted after {len(found)} candidates; the best of them, {chosen.name}, is kept in .fit.",

@@ -102,6 +102,17 @@ class Fine:
         return self.first.floats(wholes[0]) + self.second.floats(wholes[1])
 
 
+def normalised(weight: FloatArray) -> FloatArray:
+    """Return weights that sum to one, for any order of the rows.
+
+    >>> normalised(np.array([1.0, 3.0]))
+    array([0.25, 0.75])
+    """
+    share = weight / weight.max()  # so that the sum can't overflow
+    fine = Fine.of(1.0, len(weight))
+    return np.asarray(share / float(fine.total(fine.wholes(share))))
+
+
 class ExactSums:
     """C'R under construction, where R comes in pieces: whole numbers of units for every table of the design."""
 

@@ -383,8 +383,9 @@ class Codes:
         return look_up
 
     def rows(self, part: slice | IntArray) -> Codes:
-        """Return the same code columns on some rows."""
-        return Codes(tuple(c[part] for c in self.codes), self.decode)
+        """Return the same code columns on some rows; a column that occurs twice stays one."""
+        taken = {id(c): c[part] for c in self.codes}
+        return Codes(tuple(taken[id(c)] for c in self.codes), self.decode)
 
     def dense(self) -> FloatArray:
         """Return C itself."""

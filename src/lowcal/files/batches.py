@@ -46,6 +46,8 @@ class Batches:
 
     shown: str
     open: Opening
+    #: How many rows and values there are, where that is known without reading them.
+    count: Callable[[], tuple[int, int]] | None = None
 
     def read(self, wanted: Sequence[str] | None) -> Iterator[Batch]:
         """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
@@ -91,10 +93,14 @@ def open_batches(rows: object) -> Batches:
     >>> [batch["p"].tolist() for batch in batches.read(None)]
     [[0.5, 0.25], [0.5, 0.25]]
     """
+    if isinstance(rows, str) and "://" in rows:
+        return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
         return _of_files(_files_of(os.fspath(rows)))
+    if _is_lazy(rows):
+        return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
     if _is_dataset(rows):
-        return Batches("the dataset", partial(_of_dataset, rows))
+        return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
         make = rows
         return Batches("the stream", lambda _: _iterable(make()))
@@ -116,7 +122,20 @@ def is_source(rows: object) -> bool:
     """
     if isinstance(rows, list | tuple):
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
-    return isinstance(rows, str | os.PathLike | partial) or isfunction(rows) or _is_dataset(rows)
+    return isinstance(rows, str | os.PathLike | partial) or isfunction(rows) or _is_dataset(rows) or _is_lazy(rows)
+
+
+def count_numbers(rows: object) -> tuple[int, int]:
+    """Return how many rows a source has, and how many values; Parquet files and datasets are asked, others are read.
+
+    >>> count_numbers(lambda: [{"p": np.array([0.5, 0.25])}])
+    (2, 2)
+    """
+    source = open_batches(rows)
+    if source.count is not None:
+        return source.count()
+    lengths = [(len(next(iter(batch.values()))), len(batch)) for batch in source.read(None) if batch]
+    return sum(n for n, _ in lengths), sum(n * columns for n, columns in lengths)
 
 
 def read_whole(rows: object) -> Batch:
@@ -157,9 +176,40 @@ def _files_of(path: str) -> list[str]:
     return [path]
 
 
+def _dataset_at(address: str) -> Any:
+    """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
+    if find_spec("pyarrow") is None:
+        raise MissingExtra(f"Reading {address} needs pyarrow: pip install 'lowcal[files]'.")
+    import pyarrow.dataset as ds
+
+    with _reading(address, "a dataset"):
+        return ds.dataset(address)
+
+
 def _is_dataset(rows: object) -> bool:
     dataset = sys.modules.get("pyarrow.dataset")
     return dataset is not None and isinstance(rows, dataset.Dataset)
+
+
+def _is_lazy(rows: object) -> bool:
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(rows, polars.LazyFrame)
+
+
+def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
+    names = frame.collect_schema().names()
+    _require("The LazyFrame", names, wanted or ())
+    yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
+        chunk_size=BATCH_ROWS, maintain_order=True
+    )
+
+
+def _count_lazy(frame: Any) -> tuple[int, int]:
+    import polars as pl
+
+    n = frame.select(pl.len()).collect(engine="streaming").item()
+    return n, n * len(frame.collect_schema().names())
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
@@ -168,6 +218,22 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
     with _reading("The dataset", "a dataset"):
         names = None if wanted is None else list(wanted)
         yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
+
+
+def _count_dataset(dataset: Any) -> tuple[int, int]:
+    n = dataset.count_rows()
+    return n, n * len(dataset.schema.names)
+
+
+def _count_files(paths: Sequence[str]) -> tuple[int, int]:
+    from pyarrow.parquet import read_metadata
+
+    each = []
+    for path in paths:
+        with _reading(path, "a Parquet file"):
+            found = read_metadata(path)
+        each.append((found.num_rows, found.num_rows * found.num_columns))
+    return sum(n for n, _ in each), sum(numbers for _, numbers in each)
 
 
 def _of_files(paths: Sequence[Any]) -> Batches:
@@ -179,7 +245,8 @@ def _of_files(paths: Sequence[Any]) -> Batches:
         )
     files = [(os.fspath(path), _form(os.fspath(path))) for path in paths]
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
-    return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)))
+    count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
+    return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)), count)
 
 
 def _form(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:

@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.engines.exact import Fine, Grid
+from lowcal.engines.kernels import part_of
 from lowcal.engines.reference import Design, Stacked, stack
 from lowcal.simplex import FloatArray, IntArray, scores
 from lowcal.subpopulations.base import Encoded, Family
@@ -96,9 +98,10 @@ class Shard:
             assert state.before is not None
             state = state.before
         p = self._p[state]
-        for after in reversed(ahead):
-            assert after.update is not None
-            p = after.update(p, self.rows)
+        with part_of(len(self), self.scale.n):
+            for after in reversed(ahead):
+                assert after.update is not None
+                p = after.update(p, self.rows)
         if ahead:
             self.remember(ahead[0], p)
         return p
@@ -165,6 +168,8 @@ class Picked:
         return self.shard.design(families).rows(self.some)
 
 
+#: The number of a first row and of rows -> which of them are meant.
+Mask = Callable[[int, int], NDArray[np.bool_]]
 #: Rows at hand: a shard, or some rows of one.
 Local = Shard | Picked
 
@@ -205,6 +210,10 @@ class Rows(ABC):
     @abstractmethod
     def sample(self, rows: IntArray | None) -> Local:
         """Return rows by their numbers, which increase, with weights that sum to one; None: all of them."""
+
+    @abstractmethod
+    def part(self, mask: Mask) -> Rows:
+        """Return some of the rows, numbered anew, with weights that sum to one."""
 
     @abstractmethod
     def redrawn(self, state: State, seed: Sequence[int]) -> Rows:

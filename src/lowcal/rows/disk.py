@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ from lowcal.subpopulations.base import Encoded
 MOST_LOCAL = 1 << 20
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Chunk:
     """Encoded rows, predictions, outcomes (labels of several classes as whole numbers) and raw weights."""
 
     rows: Encoded
@@ -49,12 +51,12 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
     """Return the rows of all chunks, one after the other."""
     if len(chunks) == 1:
         return chunks[0]
-    rows, p, y, weight = zip(*chunks, strict=True)
+    weight = [chunk.weight for chunk in chunks if chunk.weight is not None]
     return Chunk(
-        join_rows(list(rows)),
-        np.concatenate(p),
-        np.concatenate(y),
-        None if weight[0] is None else np.concatenate([w for w in weight if w is not None]),
+        join_rows([chunk.rows for chunk in chunks]),
+        np.concatenate([chunk.p for chunk in chunks]),
+        np.concatenate([chunk.y for chunk in chunks]),
+        np.concatenate(weight) if weight else None,
     )
 
 
@@ -113,11 +115,12 @@ class Spill:
         return (self.read(k) for k in range(len(self.index)))
 
     def total(self) -> float:
-        """Return the sum of the weights."""
+        """Return the sum of the weights over the largest."""
         if not self.has_weight:
             return float(self.n)
-        fine = Fine.of(self.most, self.n)
-        return float(fine.total(sum(fine.wholes(block.weight) for _, block in self.chunks())))
+        fine = Fine.of(1.0, self.n)
+        weights = (block.weight for _, block in self.chunks() if block.weight is not None)
+        return float(fine.total(np.sum([fine.wholes(weight / self.most) for weight in weights], axis=0)))
 
 
 def _read_array(file: BinaryIO, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -172,8 +175,7 @@ class Disk(Rows):
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
         self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
         self.total = spill.total()
-        most = (spill.most if spill.has_weight else 1.0) / self.total
-        self.scale = Scale(spill.n, most)
+        self.scale = Scale(spill.n, 1.0 / self.total)
         self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
         self.worth = self._worth()
         self.kept: dict[State, Kept] = {}
@@ -182,13 +184,13 @@ class Disk(Rows):
 
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        if not self.spill.has_weight:
-            return 1.0 / (self.scale.n * (1.0 / self.total) ** 2)
-        each = (squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks())
-        return 1.0 / float(squares.total(sum(each)))
+        each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     def _weight(self, block: Chunk) -> FloatArray:
-        return np.full(len(block), 1.0 / self.total) if block.weight is None else block.weight / self.total
+        if block.weight is None:
+            return np.full(len(block), 1.0 / self.total)
+        return np.asarray(block.weight / self.spill.most / self.total)
 
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows; predictions of a new state are kept for the next."""
@@ -265,10 +267,7 @@ class Disk(Rows):
         """Return some of the rows, copied into a file of their own."""
         spill = Spill(self.spill.folder)
         for first, block in self.spill.chunks():
-            spill.add(block.take(np.flatnonzero(mask(first, len(block)))))
+            weighted = replace(block, weight=None if block.weight is None else self._weight(block))
+            spill.add(weighted.take(np.flatnonzero(mask(first, len(block)))))
         spill.close()
         return Disk(spill, self.is_label, self.d, self.bar)
-
-
-#: Makes the chunks of rows that are spilled, from the beginning at every call.
-Chunks = Callable[[], Iterator[Chunk]]

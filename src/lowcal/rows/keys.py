@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
     >>> bool((uniforms((0, 1), 2, 3) == uniforms((0, 1), 0, 5)[2:]).all())
     True
     """
-    return (_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53
+    return np.asarray((_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
@@ -29,6 +30,33 @@ def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
         return (u < p[:, 0]).astype(np.float64)[:, None]
     label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
     return np.asarray(np.eye(p.shape[1])[label])
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Some of the rows: those of a fold of `n_folds`, or all but these."""
+
+    seed: tuple[int, ...]
+    n_folds: int
+    fold: int
+    is_inside: bool
+
+    def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
+        """Say which of n rows from number `first` on these are."""
+        return np.asarray((folds(self.seed, first, n, self.n_folds) == self.fold) == self.is_inside)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A share of the rows, or all but these."""
+
+    seed: tuple[int, ...]
+    share: float
+    is_inside: bool
+
+    def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
+        """Say which of n rows from number `first` on these are."""
+        return np.asarray((uniforms(self.seed, first, n) < self.share) == self.is_inside)
 
 
 def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.intp]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.exact import Fine
+from lowcal.engines.exact import Fine, normalised
 from lowcal.engines.kernels import part_of
-from lowcal.rows.base import START, Local, Pass, Result, Rows, Scale, Shard, State
+from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import join_rows, take_rows
 from lowcal.simplex import FloatArray, IntArray
@@ -43,7 +43,8 @@ class Memory(Rows):
     def worth(self) -> float:  # type: ignore[override]
         """The effective number of rows."""
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        return 1.0 / float(squares.total(sum(squares.wholes(np.square(shard.weight)) for shard in self.shards)))
+        each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]
@@ -70,9 +71,16 @@ class Memory(Rows):
         """All rows as one shard."""
         if len(self.shards) == 1:
             return self.shards[0]
-        each = [(shard.rows, shard.at(START), shard.y, shard.weight) for shard in self.shards]
-        rows, *arrays = zip(*each, strict=True)
-        return Shard(join_rows(list(rows)), *(np.concatenate(part) for part in arrays), self.scale)
+        rows = join_rows([shard.rows for shard in self.shards])
+        p, y = (np.concatenate(part) for part in zip(*((s.at(START), s.y) for s in self.shards), strict=True))
+        return Shard(rows, p, y, np.concatenate([shard.weight for shard in self.shards]), self.scale)
+
+    def part(self, mask: Mask) -> Memory:
+        """Return some of the rows, numbered anew."""
+        some = np.flatnonzero(mask(0, self.scale.n))
+        whole = self.whole
+        weight = normalised(whole.weight[some])
+        return Memory.of(take_rows(whole.rows, some), whole.at(START)[some], whole.y[some], weight)
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
         """Return the same rows with outcomes drawn from the predictions of a state."""

@@ -105,7 +105,8 @@ class Moments:
         p, design, grid = shard.at(self.state), shard.design(self.families), self._grid(shard.scale)
         if self._are_many(p.shape[1]):
             blocks = (slice(start, start + ALIGNED) for start in range(0, len(p), ALIGNED))
-            return Tables([sum(SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks)])
+            each = [SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks]
+            return Tables([np.sum(each, axis=0)])
         sums = MomentSums(design, self.weights, p.shape[1], grid)
         for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
             sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
@@ -129,18 +130,19 @@ class Moments:
         return decode(some.design(self.families), S * d, self._grid(scale), total).reshape(-1, S, d)
 
 
-class Cells(NamedTuple):
-    """Sums (m, cells, q) of the cells of a grid that hold a row; cells are rows of `index`, in order."""
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """Sums (m, cells, q) of the cells of a grid that hold a row; `cells` are in order."""
 
-    index: IntArray
+    cells: IntArray
     sums: Wholes
 
-    def __add__(self, other: Cells) -> Cells:  # type: ignore[override]
-        index, which = np.unique(np.concatenate([self.index, other.index]), axis=0, return_inverse=True)
-        sums = np.zeros((len(self.sums), len(index), self.sums.shape[2]), dtype=np.int64)
-        sums[:, which.ravel()[: len(self.index)]] += self.sums
-        sums[:, which.ravel()[len(self.index) :]] += other.sums
-        return Cells(index, sums)
+    def __add__(self, other: CellSums) -> CellSums:
+        cells, which = np.unique(np.concatenate([self.cells, other.cells]), axis=0, return_inverse=True)
+        sums = np.zeros((len(self.sums), len(cells), self.sums.shape[2]), dtype=np.int64)
+        sums[:, which.ravel()[: len(self.cells)]] += self.sums
+        sums[:, which.ravel()[len(self.cells) :]] += other.sums
+        return CellSums(cells, sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,17 +153,17 @@ class CellMoments:
     families: tuple[Family, ...]
     width: float
 
-    def __call__(self, shard: Shard) -> Cells:
+    def __call__(self, shard: Shard) -> CellSums:
         """Return the sums of the cells of a shard."""
         p, grid = shard.at(self.state), shard.scale.grid()
         index, which = occupied_cells(p, self.width)
         design, ids = shard.design(self.families), CellIds(which, len(index))
         total = cell_sums(design, ids, grid, lambda part: shard.weight[part, None] * (shard.y[part] - p[part]), p.shape)
-        return Cells(index, total)
+        return CellSums(index, total)
 
-    def read(self, total: Cells, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
+    def read(self, total: CellSums, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
         """Return the cells and their moments."""
-        cells = tuple(Cell(self.width, tuple(index)) for index in total.index.tolist())
+        cells = tuple(Cell(self.width, tuple(index)) for index in total.cells.tolist())
         return cells, scale.grid().floats(total.sums)
 
 
@@ -178,7 +180,7 @@ def cell_sums(
 
 
 @dataclass(frozen=True, eq=False)
-class Masses:
+class MassSums:
     """The sums of w and of w^2 of every member, shape (m, 2)."""
 
     families: tuple[Family, ...]
@@ -253,7 +255,7 @@ class Evidence:
         return bounds[:2] if self.is_even else bounds
 
     def _plan(self, design: Design, scale: Scale, d: int) -> list[tuple[Design, list[int], Grid]]:
-        """Return designs, which of g, h and v are summed with each, and the grid: of h and v, members are squared."""
+        """Return designs, which of g, h and v are summed with each, and grids: for h and v memberships are squared."""
         squared, bounds = design.power(2), self._bounds(scale)
         kinds = list(range(len(bounds)))
         split = [(design, kinds)] if squared is design else [(design, kinds[:1]), (squared, kinds[1:])]
@@ -380,7 +382,8 @@ class Along:
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
         """Return slope, bend and the largest displacement."""
-        return Ahead(*self._grids(scale).total(total.sums).tolist(), total.most)
+        slope, bend = self._grids(scale).total(total.sums).tolist()
+        return Ahead(slope, bend, total.most)
 
 
 def _bends(delta: FloatArray, geometry: Geometry) -> FloatArray:

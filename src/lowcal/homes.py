@@ -1,0 +1,223 @@
+"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowcal.errors import InvalidInput
+from lowcal.files.batches import count_numbers, is_source, open_batches
+from lowcal.frames import Table as Frame
+from lowcal.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
+from lowcal.progress import Passes
+from lowcal.provenance import remember, sketch_rows
+from lowcal.rows import START, Memory, Rows
+from lowcal.rows.base import Mask
+from lowcal.rows.keys import Drawn
+from lowcal.rows.reading import Roles, in_memory, is_listed, on_disk
+from lowcal.simplex import IntArray
+from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
+from lowcal.subpopulations.base import WeakLearner
+from lowcal.updates import Predictor
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+#: Beside the columns of a table, a fit in memory holds about so many numbers a row, and so many for each class.
+NUMBERS, NUMBERS_OF_CLASS = 6, 4
+
+#: All rows but a fold, and the fold -> the class on the former, the former, and the fold.
+Refit = Callable[[Mask, Mask], tuple[WeakLearner, Rows, Rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The rows of a fit, the class on them, held-out rows, and how a learned class is learned anew for a fold."""
+
+    rows: Rows
+    learner: WeakLearner
+    layout: Layout
+    held: Rows | None
+    refit: Refit | None
+    sketch: Callable[[Predictor], None]
+    is_far: bool = False
+
+    def remember(self, predictor: Predictor) -> None:
+        """Leave a sketch of the rows, so that an audit on them can warn."""
+        self.sketch(predictor)
+
+
+def open_home(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    seed: int,
+    memory: int | None,
+    bar: Passes,
+    held_share: float = 0.0,
+    chance: tuple[int, ...] = (0,),
+) -> Home:
+    """Read the rows into memory, or onto disk where they come from a source and do not fit."""
+    check_class(subpopulations)
+    roles = far_roles(y, p, X, sample_weight, memory)
+    if roles is not None:
+        return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    check_fit(outcomes)
+    chosen = choose_subpopulations(subpopulations, X, table)
+    sketch = partial(remember_rows, outcomes, table)
+    outcomes, table = drop_weightless(outcomes, table)
+    if is_listed(chosen):
+        rows, learner = in_memory(chosen, outcomes, table, seed)
+        fitted, held = split_rows(rows, held_share, chance)
+        return Home(fitted, learner, outcomes.layout, held, None, sketch)
+    return _learned(chosen, outcomes, table, held_share, chance, sketch)
+
+
+def far_roles(
+    y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None, memory: int | None
+) -> Roles | None:
+    """Return the columns of rows that come from a source and do not fit into memory; None: read them."""
+    if memory is not None:
+        check_whole("memory", memory, 1)
+    are_named = isinstance(y, str) and are_names(p) and (sample_weight is None or isinstance(sample_weight, str))
+    if not are_named or not is_source(X):
+        return None
+    roles = Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight)  # type: ignore[arg-type]
+    n, numbers = count_numbers(X)
+    need = 8 * (numbers + n * (NUMBERS + NUMBERS_OF_CLASS * len(roles.p)))
+    return roles if need > (memory or _quarter()) else None
+
+
+def _quarter() -> int:
+    """Return a quarter of the machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    except (AttributeError, ValueError, OSError):
+        return 1 << 31
+
+
+def _on_disk(
+    chosen: Subpopulations,
+    X: object,
+    roles: Roles,
+    classes: Sequence[Any] | None,
+    seed: int,
+    bar: Passes,
+    held_share: float,
+    chance: tuple[int, ...],
+) -> Home:
+    if not is_listed(chosen):
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
+            "Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
+        )
+    rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar)
+    fitted, held = split_rows(rows, held_share, chance)
+
+    def sketch(predictor: Predictor) -> None:
+        some = rows.sample(sketch_rows(rows.scale.n))
+        state = START
+        for update in predictor.updates:
+            state = state.then(update)
+        remember(rows.scale.n, some.y, some.at(state))
+
+    return Home(fitted, learner, layout, held, None, sketch, is_far=True)
+
+
+def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows, Rows | None]:
+    """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
+    if share == 0.0:
+        return rows, None
+    n_held = int(Drawn(chance, share, True)(0, rows.scale.n).sum())
+    if n_held in (0, rows.scale.n):
+        raise InvalidInput(
+            f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
+            "rows."
+        )
+    return rows.part(Drawn(chance, share, False)), rows.part(Drawn(chance, share, True))
+
+
+def _learned(
+    chosen: Subpopulations,
+    outcomes: Outcomes,
+    table: Frame,
+    held_share: float,
+    chance: tuple[int, ...],
+    sketch: Callable[[Predictor], None],
+) -> Home:
+    """Return rows in memory with a class that is learned from them and their outcomes."""
+    is_held = Drawn(chance, held_share, True)(0, len(outcomes.p))
+    held = None
+    if held_share:
+        split_rows(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)
+        outside = np.flatnonzero(~is_held)
+        rest = subset(outcomes, np.flatnonzero(is_held))
+        held_table, outcomes, table = (
+            table.take(np.flatnonzero(is_held)),
+            subset(outcomes, outside),
+            table.take(outside),
+        )
+    learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
+    if held_share:
+        held = Memory.of(learner.encoder(held_table), rest.p, rest.y, rest.weight)
+    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    return Home(rows, learner, outcomes.layout, held, partial(_refit, chosen, outcomes, table), sketch)
+
+
+def _refit(
+    chosen: Subpopulations, outcomes: Outcomes, table: Frame, outside: Mask, inside: Mask
+) -> tuple[WeakLearner, Rows, Rows]:
+    """Return the class learned from the rows outside a fold, these rows, and the fold."""
+    fitted, held = (np.flatnonzero(mask(0, len(outcomes.p))) for mask in (outside, inside))
+    some, rest = subset(outcomes, fitted), subset(outcomes, held)
+    learner = chosen.prepare(table.take(fitted), some.weight, some.residual)
+    rows = Memory.of(learner.rows, some.p, some.y, some.weight)
+    return learner, rows, Memory.of(learner.encoder(table.take(held)), rest.p, rest.y, rest.weight)
+
+
+def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
+    """Return some rows, with weights that sum to one."""
+    weight = outcomes.weight[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+
+
+def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
+    """Return the rows that have weight: not even the choice of a sample depends on the others."""
+    if outcomes.weight.all():
+        return outcomes, table
+    kept = np.flatnonzero(outcomes.weight)
+    return subset(outcomes, kept), table.take(kept)
+
+
+def remember_rows(outcomes: Outcomes, table: Frame, predictor: Predictor) -> None:
+    """Leave a sketch of rows in memory, so that an audit on them can warn."""
+    some = sketch_rows(len(outcomes.p))
+    end = predictor.replay(outcomes.p[some], predictor.rows(outcomes.p[some], table.take(some)))
+    remember(len(outcomes.p), outcomes.y[some], end)
+
+
+def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+    """Return the class to use; None is the default for this kind of X."""
+    if subpopulations is None:
+        return default_subpopulations(table)
+    check_class(subpopulations)
+    if X is None:
+        raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
+    return subpopulations
+
+
+def check_class(subpopulations: object) -> None:
+    """Refuse what is not a class of subpopulations, nor None."""
+    if subpopulations is not None and not isinstance(subpopulations, Subpopulations):
+        raise InvalidInput(
+            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
+        )

@@ -1,0 +1,453 @@
+"""From batches to rows on disk: a first pass checks and surveys, a second one encodes.
+
+The first pass counts the rows, finds the classes and keeps a sample, drawn by a seed and the rows' numbers, from which
+levels and cut points are learned; groups that turn out too small in all rows are left out. Rows in memory that are more
+than the sample are learned from it all the same, so that a fit is the same to the last bit wherever its rows live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.errors import InvalidInput
+from lowcal.files.batches import Batch, Batches, for_frames, is_arrow_array, join, take, to_numpy
+from lowcal.frames import Table as Frame
+from lowcal.inputs import (
+    Layout,
+    Outcomes,
+    check_labels,
+    check_two_classes,
+    check_weight,
+    code_labels,
+    find_classes,
+    is_fraction,
+    read_probabilities,
+)
+from lowcal.progress import Passes
+from lowcal.rows.base import Rows
+from lowcal.rows.disk import Chunk, Disk, Spill
+from lowcal.rows.keys import uniforms
+from lowcal.rows.memory import Memory
+from lowcal.rows.passes import MassSums
+from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations import (
+    EVERYONE,
+    Groups,
+    Intersections,
+    Memberships,
+    Subpopulations,
+    Thresholds,
+    Union,
+    WeakLearner,
+)
+from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, require_members
+from lowcal.subpopulations.batches import BatchEncoder
+from lowcal.subpopulations.serving import columns_of
+from lowcal.subpopulations.union import Part
+
+#: Levels and cut points are learned from a sample of so many rows, or of fewer if columns are many.
+SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
+#: A group must show so many rows in the sample, if there are more rows, to be counted in all of them.
+SEEN_ROWS = 3
+#: Of labels that are no classes, so many are remembered to be named in an error.
+MOST_LABELS = 100
+
+_LISTED = Groups | Intersections | Memberships | Thresholds
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of outcomes, of predictions (one, or one for each class), and of weights if there are any."""
+
+    y: str
+    p: tuple[str, ...]
+    weight: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.y, *self.p) if self.weight is None else (self.y, *self.p, self.weight)
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) < len(self.columns):
+            raise InvalidInput(f"y, p and sample_weight must be different columns, but {self.columns} were given.")
+
+    @property
+    def n_classes(self) -> int:
+        """Two, unless there is a column for each of more."""
+        return max(2, len(self.p))
+
+    def probabilities(self, batch: Batch) -> FloatArray:
+        """Return the checked predictions of a batch."""
+        columns = [to_numpy(batch[name]) for name in self.p]
+        return read_probabilities(columns[0] if len(columns) == 1 else np.column_stack(columns), self.blank)
+
+    def weights(self, batch: Batch) -> FloatArray | None:
+        """Return the checked weights of a batch, if rows have any."""
+        return None if self.weight is None else check_weight(to_numpy(batch[self.weight]))
+
+    @property
+    def blank(self) -> Layout:
+        """The layout as far as the predictions tell it."""
+        return Layout(self.n_classes, None)
+
+
+# --- the survey -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What the first pass found: how many rows have weight, the classes, and a sample of the rows."""
+
+    n: int
+    layout: Layout
+    sample: Batch
+
+
+def survey(
+    batches: Batches,
+    roles: Roles,
+    wanted: Sequence[str] | None,
+    classes: Sequence[Any] | None,
+    seed: int,
+    bar: Passes,
+) -> Survey:
+    """Read all rows once: check outcomes, predictions and weights, and draw the sample.
+
+    `wanted` are the columns of the subpopulations; None: all the others.
+    """
+    columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
+    labels, sample, n, total = _Labels(roles.n_classes), Sampling(seed), 0, 0.0
+    bar.start("reading")
+    for batch in batches.read(columns):
+        here = _length(batch)
+        with at_row(n):
+            batches.require(batch, roles.columns)
+            roles.probabilities(batch)
+            weight = roles.weights(batch)
+            labels.add(batch[roles.y], weight)
+        with np.errstate(over="ignore"):  # refused below
+            total += float(here) if weight is None else float(weight.sum())
+        sample.add(_weighted(batch, weight), len(batch) - len(roles.columns))
+        n += here
+        bar.add(here)
+    bar.close()
+    _check_total(n, total, batches.shown)
+    return Survey(sample.n, labels.layout(classes), sample.rows())
+
+
+def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
+    """Return the rows of a batch that have weight."""
+    if weight is None or weight.all():
+        return batch
+    kept = np.flatnonzero(weight)
+    return {name: take(column, kept) for name, column in batch.items()}
+
+
+def _length(batch: Batch) -> int:
+    return len(next(iter(batch.values()))) if batch else 0
+
+
+def _check_total(n: int, total: float, shown: str) -> None:
+    if n == 0:
+        raise InvalidInput(f"{shown} holds no rows; give at least one row.")
+    if total <= 0.0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    if not np.isfinite(total):
+        raise InvalidInput("The sample weights add up to infinity. Divide them by the largest.")
+
+
+@contextmanager
+def at_row(start: int) -> Iterator[None]:
+    """Say of errors with rows of a batch where the batch begins."""
+    try:
+        yield
+    except InvalidInput as error:
+        if start == 0:
+            raise
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------
+
+
+class _Labels:
+    """The values of y, as far as they decide which classes there are."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes = n_classes
+        self.found: dict[Any, None] = {}
+        self.weighed: dict[Any, None] = {}
+        self.is_inside, self.is_between = True, False
+
+    def add(self, column: Any, weight: FloatArray | None) -> None:
+        """Add the labels of a batch."""
+        values, index = _labels(column)
+        if index is None:
+            check_labels(values)
+            self.is_between |= is_fraction(values)
+            self.is_inside &= bool(values.dtype.kind == "f" and ((values >= 0) & (values <= 1)).all())
+        else:
+            self.is_inside = False
+        rows = None if weight is None else weight > 0
+        self._remember(self.found, values, index, None)
+        self._remember(self.weighed, values, index, rows)
+
+    def _remember(
+        self, known: dict[Any, None], values: NDArray[Any], index: IntArray | None, rows: NDArray[np.bool_] | None
+    ) -> None:
+        if index is not None:
+            inside = index if rows is None else index[rows]
+            values = values[np.bincount(inside, minlength=len(values)) > 0]
+        elif rows is not None:
+            values = values[rows]
+        for value in _distinct(values)[: MOST_LABELS - len(known)]:
+            known.setdefault(value)
+
+    def layout(self, classes: Sequence[Any] | None) -> Layout:
+        """Return the layout that these labels have, as if all had been given at once."""
+        if self.n_classes == 2 and classes is None and self.is_inside and self.is_between:
+            return Layout(2, None)
+        known = find_classes(_array(self.found), self.n_classes, classes)
+        if self.n_classes == 2:
+            check_two_classes(np.array([known.index(v) for v in self.weighed if v in known], dtype=np.intp), known)
+        return Layout(self.n_classes, tuple(known))
+
+
+def _array(values: Mapping[Any, None]) -> NDArray[Any]:
+    """Return labels as an array: of numbers if all are."""
+    listed = list(values)
+    return np.array(listed, dtype=None if all(isinstance(v, int | float) for v in listed) else object)
+
+
+def _labels(column: Any) -> tuple[NDArray[Any], IntArray | None]:
+    """Return labels, or distinct ones and where each row's stands among them: Arrow's text is not decoded by row."""
+    if is_arrow_array(column):
+        import pyarrow as pa
+
+        if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
+            coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            if coded.null_count:
+                check_labels(np.array(column.to_pylist(), dtype=object))
+            values = np.array(coded.dictionary.to_pylist(), dtype=object)
+            return values, coded.indices.to_numpy().astype(np.intp)
+    return to_numpy(column), None
+
+
+def _distinct(values: NDArray[Any]) -> list[Any]:
+    """Return distinct labels; those that are 0 and 1 are found without sorting."""
+    if values.dtype.kind in "biuf":
+        ones = values == 1
+        if bool((ones | (values == 0)).all()):
+            return [v for v, occurs in ((0, not ones.all()), (1, ones.any())) if occurs]
+        return list(np.unique(values).tolist())
+    return list(dict.fromkeys(values.tolist()))
+
+
+def code_outcomes(column: Any, layout: Layout) -> NDArray[Any]:
+    """Return the place of every row's class, or numbers in [0, 1]."""
+    values, index = _labels(column)
+    if layout.classes is None:
+        return np.array(values, dtype=np.float64)
+    known = list(layout.classes)
+    kind = np.min_scalar_type(len(known))
+    if index is not None:
+        return _code_distinct(values, index, known).astype(kind)
+    if len(known) == 2 and values.dtype.kind in "biuf" and all(isinstance(c, int | float) for c in known):
+        ones = values == known[1]
+        if bool((ones | (values == known[0])).all()):
+            return np.asarray(ones.astype(kind))
+    check_labels(values)
+    return np.asarray(code_labels(values, known).astype(kind))
+
+
+def _code_distinct(values: NDArray[Any], index: IntArray, known: list[Any]) -> IntArray:
+    occurs = np.bincount(index, minlength=len(values)) > 0
+    if any(value not in known for value in values[occurs].tolist()):
+        code_labels(values[index], known)  # names the row
+    return np.array([known.index(value) if value in known else -1 for value in values.tolist()])[index]
+
+
+# --- the sample -----------------------------------------------------------------------------------------------
+
+
+def sample_size(n_columns: int) -> int:
+    """Return how many rows a class of so many columns is learned from."""
+    return min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_NUMBERS // max(1, n_columns)))
+
+
+def sample_keys(seed: int, first: int, n: int) -> FloatArray:
+    """Return the keys of rows: those with the smallest are in the sample."""
+    return uniforms((seed, SAMPLE_ROWS), first, n)
+
+
+class Sampling:
+    """A uniform random sample of the rows, in their order: those with the smallest keys."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.n, self.limit = seed, 0, np.inf
+        self.parts: list[tuple[FloatArray, Batch]] = []
+        self.n_kept, self.most = 0, SAMPLE_ROWS
+
+    def add(self, batch: Batch, n_columns: int) -> None:
+        """Keep the rows of a batch whose keys are small."""
+        here, self.most = _length(batch), sample_size(n_columns)
+        keys = sample_keys(self.seed, self.n, here)
+        kept = np.flatnonzero(keys < self.limit)
+        self.parts.append((keys[kept], {name: take(column, kept) for name, column in batch.items()}))
+        self.n, self.n_kept = self.n + here, self.n_kept + len(kept)
+        if self.n_kept > self.most + self.most // 4:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Keep as many rows as are wanted."""
+        keys = np.concatenate([part for part, _ in self.parts])
+        names = self.parts[0][1]
+        batch = {name: join([one[name] for _, one in self.parts]) for name in names}
+        if len(keys) > self.most:
+            self.limit = float(np.partition(keys, self.most)[self.most])
+            kept = np.flatnonzero(keys < self.limit)
+            keys, batch = keys[kept], {name: take(column, kept) for name, column in batch.items()}
+        self.parts, self.n_kept = [(keys, batch)], len(keys)
+
+    def rows(self) -> Batch:
+        """Return the sample."""
+        self._cut()
+        return self.parts[0][1]
+
+
+# --- the class ------------------------------------------------------------------------------------------------
+
+
+def is_listed(subpopulations: object) -> bool:
+    """Whether the members of a class are known without a look at outcomes, from a sample of the rows."""
+    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+    return all(isinstance(part, _LISTED) for part in parts)
+
+
+def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
+    """Return the columns that a class names; None: all columns of the rows may be wanted.
+
+    >>> wanted_columns(Groups(["sex", "age"]) + Thresholds("age")), wanted_columns(Groups())
+    (('sex', 'age'), None)
+    """
+    if isinstance(subpopulations, Union):
+        each = [wanted_columns(part) for part in subpopulations.parts]
+        return None if None in each else tuple(dict.fromkeys(name for part in each for name in part or ()))
+    columns = subpopulations.columns if isinstance(subpopulations, Groups | Intersections | Thresholds) else None
+    listed = [columns] if isinstance(columns, str) else columns
+    if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
+        return None
+    return tuple(str(name) for name in listed)
+
+
+def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray, n: int) -> WeakLearner:
+    """Learn a listed class from a sample of n rows; groups that may be worth min_mass of them all are listed."""
+    return _eased(subpopulations, len(weight) / n).prepare(table, weight)
+
+
+def _eased(subpopulations: Subpopulations, share: float) -> Subpopulations:
+    """Return the class with the size that groups of min_mass rows have at least in a sample of this share."""
+    if isinstance(subpopulations, Union):
+        return Union(tuple(_eased(part, share) for part in subpopulations.parts))
+    if share >= 1.0 or not isinstance(subpopulations, Groups | Intersections | Memberships):
+        return subpopulations
+    least = subpopulations.min_mass
+    return replace(subpopulations, min_mass=min(least, max(SEEN_ROWS, least * share / 2.0)))
+
+
+def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows) -> WeakLearner:
+    """Return the class on all rows: the members that are worth their min_mass there; the population always counts."""
+    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+    least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
+    masses, start = rows.run(MassSums(tuple(learner.families))), 0
+    families: list[Family] = []
+    names: list[str] = []
+    for family in learner.families:
+        own = least[family.index if isinstance(family, Part) else 0]
+        sums = masses[start : start + len(family.names)]
+        start += len(family.names)
+        is_large = is_enough(effective_rows(sums[:, 0], sums[:, 1]), own) | (own == 0.0)
+        kept = np.flatnonzero(is_large | (np.array(family.names) == EVERYONE))
+        if len(kept):
+            families.append(family if len(kept) == len(family.names) else family.take(kept))
+            names += families[-1].names
+    require_members(names, "The class on all rows", max(least))
+    encoded = rows.whole.rows if isinstance(rows, Memory) else None
+    weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
+    return _bound(learner, encoded, weight, families)
+
+
+def _bound(learner: WeakLearner, encoded: Any, weight: FloatArray, families: Sequence[Family]) -> WeakLearner:
+    return WeakLearner(learner.encoder, encoded, weight, families, left_out=LeftOut(columns=learner.left_out.columns))
+
+
+# --- rows in memory and on disk -------------------------------------------------------------------------------
+
+
+def in_memory(
+    subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int
+) -> tuple[Memory, WeakLearner]:
+    """Return rows in memory and a listed class on them, learned as it would be from disk."""
+    wanted = wanted_columns(subpopulations)
+    n, size = len(outcomes.p), sample_size(len(table.names if wanted is None else wanted))
+    if n <= size:
+        learner = subpopulations.prepare(table, outcomes.weight)
+        return Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight), learner
+    keys = sample_keys(seed, 0, n)
+    some = np.flatnonzero(keys < np.partition(keys, size)[size])
+    learner = learn(subpopulations, table.take(some), outcomes.weight[some], n)
+    rows = Memory.of(learner.encoder(table), outcomes.p, outcomes.y, outcomes.weight)
+    return rows, keep_large(subpopulations, learner, rows)
+
+
+def on_disk(
+    subpopulations: Subpopulations,
+    batches: Batches,
+    roles: Roles,
+    classes: Sequence[Any] | None,
+    seed: int,
+    bar: Passes,
+    folder: str | None = None,
+) -> tuple[Disk, WeakLearner, Layout]:
+    """Survey the rows of a source, learn a listed class, and encode all rows into a temporary file."""
+    found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
+    sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
+    size = _length(found.sample)
+    weight = roles.weights(found.sample)
+    table = Frame.of(sample if sample else np.zeros((size, 0)))
+    learner = learn(subpopulations, table, np.ones(size) if weight is None else weight, found.n)
+    spill = Spill(folder)
+    for chunk in _chunks(batches, roles, found, BatchEncoder(learner.encoder), bar):
+        spill.add(chunk)
+    spill.close()
+    if spill.n != found.n:
+        raise InvalidInput(
+            f"{batches.shown} held {found.n} rows with weight in the first pass and {spill.n} in a later one. It must "
+            "yield the same rows each time; a function must return a new iterator at every call."
+        )
+    rows = Disk(spill, found.layout.classes is not None, found.layout.d, bar)
+    return rows, keep_large(subpopulations, learner, rows), found.layout
+
+
+def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder, bar: Passes) -> Iterator[Chunk]:
+    """Yield the rows that have weight, checked and encoded."""
+    wanted, start = tuple(dict.fromkeys([*roles.columns, *columns_of(encoder.encoder)])), 0
+    bar.start("encoding", found.n)
+    for batch in batches.read(wanted):
+        here = _length(batch)
+        with at_row(start):
+            weight = roles.weights(batch)
+            kept = _weighted(batch, weight)
+            weight = None if weight is None else weight[weight > 0.0]
+            rows = encoder(kept, _length(kept))
+            yield Chunk(rows, roles.probabilities(kept), code_outcomes(kept[roles.y], found.layout), weight)
+        start += here
+        bar.add(here)
+    bar.close()
