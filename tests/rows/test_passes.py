@@ -21,7 +21,7 @@ from lowcal.rows.passes import (
     Gradient,
     Hidden,
     Losses,
-    Masses,
+    MassSums,
     Moments,
     Tries,
 )
@@ -107,7 +107,7 @@ def test_moments_and_masses_are_sums_over_rows(d: int, kind: str) -> None:
     expected = np.einsum("nc,ns,na->csa", C, values(weights, p), w * (whole.y - p))
     for cut in in_pieces(rows):
         np.testing.assert_allclose(cut.run(Moments(state, families, weights)), expected, rtol=0, atol=1e-12)
-        masses = cut.run(Masses(families))
+        masses = cut.run(MassSums(families))
         np.testing.assert_allclose(masses, C.T @ np.column_stack([w, w * w]), rtol=0, atol=1e-12)
 
 
