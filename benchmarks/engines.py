@@ -28,14 +28,14 @@ from lowcal.engines import kernels
 from lowcal.engines.line import solve_line
 from lowcal.engines.parts import outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Table
+from lowcal.files.batches import open_batches
 from lowcal.frames import Table as Frame
 from lowcal.moments import moments_at
 from lowcal.progress import Passes
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Moments
+from lowcal.rows.reading import Roles, on_disk
 from lowcal.solvers import SOLVERS, Problem
-from lowcal.streaming import Tallying, open_stream
-from lowcal.streams import Piece, Roles
 from lowcal.subpopulations.base import few_sums
 from lowcal.updates import Term, Update
 from lowcal.weights import evaluate, monomials
@@ -507,7 +507,6 @@ import numba, pyarrow.ipc
 import lowcal
 from lowcal import auditing
 from lowcal.engines import compiled_codes, compiled_joint
-from lowcal.streaming import measure_stream, multicalibrate_stream
 
 def peak():  # of this program: getrusage would count what the process held before it became Python
     with open("/proc/self/status") as status:
@@ -515,10 +514,10 @@ def peak():  # of this program: getrusage would count what the process held befo
 
 path, what, before = sys.argv[1], sys.argv[2], peak()
 if what == "measure":
-    found = measure_stream(path, subpopulations=lowcal.Groups())
+    found = lowcal.measure("y", "p", path, subpopulations=lowcal.Groups(), memory=1)
     print(peak() - before, f"{len(found.names)} groups, largest violation {found.largest:.3g}")
 else:
-    found = multicalibrate_stream(path, subpopulations=lowcal.Groups(), alpha=0.001)
+    found = lowcal.multicalibrate("y", "p", path, subpopulations=lowcal.Groups(), alpha=0.001, memory=1)
     print(peak() - before, found)
 """
 
@@ -543,12 +542,12 @@ def write_stream(path: str, n: int, is_sorted: bool = True) -> None:
 
 
 def streams(n: int) -> None:
-    """A pass over an Arrow file against the same pass over rows in memory, encoded before; memory of a fit."""
+    """A pass over the rows of an Arrow file, encoded on disk, against one in memory; memory of a fit."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows.arrow"
         write_stream(path, n)
         show(
-            "T10 Arrow stream, a pass of moments / in memory, encoded before",
+            "T10 rows on disk, a pass of moments / in memory",
             passes_of_stream(path, n),
             "<= 2",
         )
@@ -563,31 +562,16 @@ def streams(n: int) -> None:
 
 
 def passes_of_stream(path: str, n: int) -> np.ndarray:
-    """Moments of degree 2 of 100 groups: rows read, decoded and encoded, against codes and numbers in memory."""
-    stream, sample = open_stream(path, Roles("y", "p"), lowcal.Groups(), None, 0, Passes(False))
-    families, weights, weight = sample.learner.families, monomials(1, 1), np.full(n, 1 / n)
-    held: list[Piece] = []
-    stream.each("", held.append)
-    rows = tuple(np.concatenate(codes) for codes in zip(*(piece.rows for piece in held), strict=True))
-    p, y = np.concatenate([piece.p for piece in held]), np.concatenate([piece.y for piece in held])
-    held.clear()
-    design = families[0].design(rows)
-
-    def streamed() -> np.ndarray:
-        sums = Tallying(families, weights, n, False, False)
-        stream.each("", lambda piece: sums.add(piece, piece.p))
-        return sums.done().moments
-
-    def in_memory() -> np.ndarray:
-        rho = y - p
-        rho *= weight[:, None]
-        return moments_at(design, weights, p, rho)
-
-    assert np.abs(streamed() - in_memory()).max() < 1e-12
-    t = times({"stream": streamed, "memory": in_memory}, 5)
+    """Moments of degree 2 of 100 groups: rows encoded on disk, against the same rows in memory."""
+    far, learner, _ = on_disk(lowcal.Groups(), open_batches(path), Roles("y", ("p",)), None, 0, Passes(False))
+    whole = far.sample(np.arange(n))
+    near = Memory.of(whole.rows, whole.at(START), whole.y, whole.weight)
+    one = Moments(START, tuple(learner.families), monomials(1, 1))
+    assert np.array_equal(far.run(one), near.run(one))
+    t = times({"disk": lambda: far.run(one), "memory": lambda: near.run(one)}, 5)
     print(f"{n:,} rows, Arrow file; ns a row: ", end="")
     print(", ".join(f"{name} {np.median(each) / n * 1e9:.1f}" for name, each in t.items()))
-    return t["stream"] / t["memory"]
+    return t["disk"] / t["memory"]
 
 
 def main() -> None:
