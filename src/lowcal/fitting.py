@@ -22,7 +22,7 @@ from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.progress import Passes
 from lowcal.runs import Fit, HeldOut, Record, Run
-from lowcal.simplex import Geometry
+from lowcal.simplex import SMALLEST, Geometry
 from lowcal.solvers import SOLVERS, Problem, is_shrunk
 from lowcal.stopping import Monitor, noise_floor
 from lowcal.subpopulations import Private, Subpopulations
@@ -148,7 +148,7 @@ def multicalibrate(
         floor = None
         if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
             floor = noise_floor(problem)
-            problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
+            problem = replace(problem, alpha=max(floor, SMALLEST))
         watch = watched = None
         rounds = patience or PATIENCE[solver]
         if home.held is not None:
@@ -165,7 +165,7 @@ def multicalibrate(
         fit = run(progress and not home.is_far)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
-        home.remember(fit.predictor)
+        home.remember(fit.predictor, run.end)
     return fit
 
 

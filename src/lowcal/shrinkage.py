@@ -27,7 +27,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
-from lowcal.simplex import FloatArray, IntArray, log_loss, mirror, scores, sigmoid
+from lowcal.simplex import SMALLEST, FloatArray, IntArray, log_loss, mirror, scores, sigmoid
 from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
@@ -183,7 +183,7 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     >>> precisions(g, one, one, np.array([0, 0, 1]), 1.0).ravel()
     array([0.125, 0.125,   inf])
     """
-    live = h > np.finfo(float).tiny
+    live = h > SMALLEST
     safe = np.where(live, v, 1.0)
     excess = np.where(live, np.square(g) / safe - 1.0, 0.0)
     information = np.where(live, np.square(h) / safe, 0.0)
@@ -491,7 +491,7 @@ def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
-    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, np.finfo(float).tiny))
+    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
     theta[active] = _solve(features, now, active, g[active], prior[active], seed)
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))

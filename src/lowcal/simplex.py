@@ -36,6 +36,9 @@ MOST_EXACT = 1 << 53
 #: Losses are summed over so many rows at a time.
 BLOCK = 8192
 
+#: The smallest positive number that is not subnormal: what is below it is 0 for all purposes.
+SMALLEST = float(np.finfo(float).tiny)
+
 #: Numbers that differ by a smaller share than this are equal: rounding must not choose between them.
 TIE = 1e-9
 

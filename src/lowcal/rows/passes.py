@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.clipped import TINY, Clipping, Line
-from lowcal.engines.exact import ExactSums, Grid, Tables, Wholes, decode
+from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.engines.logistic import LEAST_CURVATURE, predictions, residuals
 from lowcal.engines.parts import FEW_PRODUCTS
 from lowcal.engines.reference import Design, rows_in_cache
@@ -56,24 +56,24 @@ class Losses:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of both losses and the count of certain rows."""
-        fine, p, start = self._grids(shard.scale), shard.at(self.state), shard.at(START)
+        (squares, logs), p, start = self._grids(shard.scale), shard.at(self.state), shard.at(START)
         total, sure = np.zeros((2, 2), dtype=np.int64), 0
         for part in rows_in_cache(len(p), 4 * p.shape[1]):
             here, y, w = p[part], shard.y[part], shard.weight[part]
-            terms = np.column_stack([brier_losses(here, y), log_losses(here, y)])
-            total += fine.wholes(np.multiply(terms, w[:, None], out=terms))
-            is_sure = (here == 0.0) | (here == 1.0)
-            if is_sure.any():
+            total[0] += squares.wholes(w * brier_losses(here, y))
+            total[1] += logs.wholes(w * log_losses(here, y))
+            if here.min(initial=1.0) <= 0.0 or here.max(initial=0.0) >= 1.0:
+                is_sure = (here == 0.0) | (here == 1.0)
                 sure += int((is_sure & (start[part] > 0.0) & (start[part] < 1.0)).any(axis=1).sum())
         return Tables([total, np.array(sure)])
 
     @staticmethod
-    def _grids(scale: Scale) -> Any:
-        return scale.fine(np.array([2.0, MOST_SCORE]))
+    def _grids(scale: Scale) -> tuple[Fine, Fine]:
+        return scale.fine(2.0), scale.fine(MOST_SCORE)
 
     def read(self, total: Tables, some: Local, scale: Scale) -> Lost:
         """Return the losses."""
-        brier, log_loss = self._grids(scale).total(total[0]).tolist()
+        brier, log_loss = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total[0], strict=True))
         return Lost(brier, log_loss, int(total[1]))
 
 
@@ -368,21 +368,23 @@ class Along:
 
     def __call__(self, shard: Shard) -> Farthest:
         """Return the sums of a shard."""
-        p, fine, total, most = shard.at(self.state), self._grids(shard.scale), np.zeros((2, 2), dtype=np.int64), 0.0
+        p, (slopes, bends) = shard.at(self.state), self._grids(shard.scale)
+        total, most = np.zeros((2, 2), dtype=np.int64), 0.0
         for part, delta in displacements(self.terms, p, shard.rows):
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
-            total += fine.wholes(np.column_stack([w * g, w * _bends(delta, self.geometry)]))
+            total[0] += slopes.wholes(w * g)
+            total[1] += bends.wholes(w * _bends(delta, self.geometry))
             most = max(most, float(np.abs(delta).max(initial=0.0)))
         return Farthest(total, most)
 
-    def _grids(self, scale: Scale) -> Any:
+    def _grids(self, scale: Scale) -> tuple[Fine, Fine]:
         far = reach(self.terms)
-        return scale.fine(np.array([2.0 * far, 2.0 * far * far]))
+        return scale.fine(2.0 * far), scale.fine(2.0 * far * far)
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
         """Return slope, bend and the largest displacement."""
-        slope, bend = self._grids(scale).total(total.sums).tolist()
+        slope, bend = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total.sums, strict=True))
         return Ahead(slope, bend, total.most)
 
 
