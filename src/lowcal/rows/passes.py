@@ -410,8 +410,8 @@ class Slopes:
 
     def __call__(self, shard: Shard) -> Wholes:
         """Return the sums of a shard."""
-        now, grid = shard.at(self.now), shard.scale.grid(2.0 * self.most)
-        total = np.zeros(len(self.steps), dtype=np.int64)
+        now, fine = shard.at(self.now), shard.scale.fine(2.0 * self.most)
+        total = np.zeros((2, len(self.steps)), dtype=np.int64)
         for part, delta in displacements(self.terms, shard.at(self.base), shard.rows):
             moving = np.flatnonzero(delta.any(axis=1))
             p, y, w, delta = (a[moving] for a in (now[part], shard.y[part], shard.weight[part], delta))
@@ -419,12 +419,12 @@ class Slopes:
             for k, eta in enumerate(self.steps):
                 ahead = from_scores(z + eta * delta)
                 ahead -= y
-                total[k] += grid.wholes(grid.round(np.einsum("ia,ia->i", ahead, mass)).sum())
+                total[:, k] += fine.wholes(np.einsum("ia,ia->i", ahead, mass))
         return total
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:
-        """Return the slopes."""
-        return scale.grid(2.0 * self.most).floats(total)
+        """Return the slopes; far along a direction that separates the outcomes, all that is left of them is small."""
+        return scale.fine(2.0 * self.most).total(total)
 
 
 @dataclass(frozen=True, eq=False)
