@@ -46,10 +46,10 @@ from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
 from lowcal.rows import START, Memory
 from lowcal.rows.base import Local, Scale, Shard
-from lowcal.rows.passes import Masses as MassSums
+from lowcal.rows.passes import MassSums
 from lowcal.rows.powers import Block, Plan
 from lowcal.rows.reading import in_memory, is_listed
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut, few_sums
@@ -92,7 +92,7 @@ class Measurement:
     @property
     def conditional(self) -> FloatArray:
         """The violation divided by the mass of the subpopulation: the error per person."""
-        return self.violation / np.maximum(self.mass, np.finfo(float).tiny)
+        return self.violation / np.maximum(self.mass, SMALLEST)
 
     @property
     def largest(self) -> float:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import weights
-from lowcal.engines import clipped, compiled_bytes, compiled_codes, kernels, lanes, reference, trees
+from lowcal.engines import clipped, compiled_bytes, compiled_codes, kernels, lanes, reference, switch, trees
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
@@ -34,8 +34,10 @@ seeds = st.integers(0, 2**32 - 1)
 @pytest.fixture
 def forget() -> Iterator[None]:
     kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
     yield
     kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
 
 
 def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:

@@ -63,7 +63,10 @@ def roles(rows: dict[str, np.ndarray]) -> tuple[str, str | list[str]]:
 
 def listing(report: lowcal.AuditReport) -> str:
     """Everything that a report says, with every bit of its numbers."""
-    bins = {name: [[one.tolist() for one in vars(bin_).values()] for bin_ in bins] for name, bins in report.reliability.items()}
+    bins = {
+        name: [[one.tolist() for one in vars(bin_).values()] for bin_ in bins]
+        for name, bins in report.reliability.items()
+    }
     return json.dumps([report.to_dict(), bins, str(report), report.p_value, report.notes])
 
 
@@ -83,7 +86,9 @@ def in_shards(
     return judge(sample, parse_notion(notion), tolerance, 0.95, method, 19, streams)
 
 
-def same(rows: dict[str, np.ndarray], chosen: Subpopulations, notion: str, method: str, weight: str | None, folder: Path) -> None:
+def same(
+    rows: dict[str, np.ndarray], chosen: Subpopulations, notion: str, method: str, weight: str | None, folder: Path
+) -> None:
     y, p = roles(rows)
     options = dict(subpopulations=chosen, notion=notion, method=method, sample_weight=weight, null_draws=19)
     near = lowcal.audit(y, p, rows, random_state=3, **options)

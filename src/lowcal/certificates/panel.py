@@ -195,24 +195,27 @@ class Sizes:
 class Excess:
     """The share of labels that are drawn at random (`Panel.share`)."""
 
-    def _fine(self, scale: Scale) -> Fine:
-        return scale.fine(np.array([2.0, 1.0, 2.0 * scale.most, 4.0 * scale.most, scale.most]))
+    def _grids(self, scale: Scale) -> list[Fine]:
+        return [scale.fine(bound) for bound in (2.0, 1.0, 2.0 * scale.most, 4.0 * scale.most, scale.most)]
 
     def __call__(self, shard: Shard) -> Wholes:
         """Return the sums of e, room, w e, w e^2 and w, times w, for an excess e and a room |f|^2."""
-        total, fine = np.zeros((2, 5), dtype=np.int64), self._fine(shard.scale)
+        grids = self._grids(shard.scale)
+        total = np.zeros((len(grids), 2), dtype=np.int64)
         p = shard.at(START)
         for part in rows_in_cache(len(p), 4 * p.shape[1]):
             f, w = p[part], shard.weight[part]
             both = 2.0 if f.shape[1] == 1 else 1.0  # a scalar stands for two labels
             room = np.square(f).sum(axis=1) + (np.square(1.0 - f[:, 0]) if f.shape[1] == 1 else 0.0)
             e = both * np.square(shard.y[part] - f).sum(axis=1) - (1.0 - room)
-            total += fine.wholes(np.column_stack([w * e, w * room, w * w * e, np.square(w * e), w * w]))
+            terms = w * e, w * room, w * w * e, np.square(w * e), w * w
+            total += [fine.wholes(one) for fine, one in zip(grids, terms, strict=True)]
         return total
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> float:
         """Return the share."""
-        mean, room, cross, square, energy = self._fine(scale).total(total).tolist()
+        sums = (float(fine.total(one)) for fine, one in zip(self._grids(scale), total, strict=True))
+        mean, room, cross, square, energy = sums
         error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
         slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))
         return min(1.0, max(LEAST_NOISE, float(mean - 2.0 * error) / slope if slope > LEAST_NOISE else 0.0))

@@ -9,11 +9,11 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from lowcal.certificates.panel import believed
-from lowcal.engines.exact import Fine, Grid, Tables, Wholes
+from lowcal.engines.exact import Tables, Wholes
 from lowcal.engines.reference import rows_in_cache
 from lowcal.notions.base import Witness
 from lowcal.rows.base import START, Local, Scale, Shard
-from lowcal.rows.powers import Block, Plan
+from lowcal.rows.powers import Block, Columns, Plan
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import Family
 from lowcal.threads import spread
@@ -198,31 +198,31 @@ class WitnessSums:
     share: float | None
     is_even: bool
 
-    def _grid(self, scale: Scale) -> Grid | Fine:
-        bounds = np.array([scale.most ** (one.order - 1) for one in SUMMANDS])
-        return scale.grid(bounds) if self.is_even else scale.fine(bounds)
+    def _columns(self, scale: Scale) -> Columns:
+        return Columns.of([one.order for one in SUMMANDS], scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Wholes:
         """Return the sums of a shard, a row for each subpopulation."""
-        design, p, grid = shard.design(self.families), shard.at(START), self._grid(shard.scale)
+        design, p, columns = shard.design(self.families), shard.at(START), self._columns(shard.scale)
+        grid = columns.grid
 
         def one(j: int) -> Wholes:
             c = design.column(j)
-            members, total = np.flatnonzero(c), np.zeros(len(grid.grid.unit), dtype=np.int64)
+            members, total = np.flatnonzero(c), np.zeros(len(grid.unit), dtype=np.int64)
             for part in rows_in_cache(len(members), 4 * len(SUMMANDS)):
                 rows = members[part]
                 terms = witness_terms(
                     p[rows], shard.y[rows], shard.weight[rows], c[rows], self.witnesses[j], self.share
                 )
-                total += grid.grid.wholes(grid.grid.round(grid.columns(terms)).sum(axis=0))
+                total += grid.wholes(grid.round(columns.lay(terms)).sum(axis=0))
             return total
 
         return np.array(spread(one, range(len(self.witnesses)), len(p)))
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> Sums[FloatArray]:
         """Return the sums."""
-        grid = self._grid(scale)
-        return Sums(*grid.join(grid.grid.floats(total)).T)
+        columns = self._columns(scale)
+        return Sums(*columns.join(columns.grid.floats(total)).T)
 
 
 def witness_terms(

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.products import product
+from lowcal.engines.switch import compiled
 from lowcal.simplex import FAR, FloatArray, IntArray, odds
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
@@ -88,17 +88,10 @@ def part_of(n: int, total: int) -> Iterator[None]:
 
 
 @cache
-@interrupts_wait()
 def _compiled() -> Kernels | None:
-    """Import the compiled kernels, or return None without numba."""
-    try:
-        import numba
-
-        from lowcal.engines import compiled_bytes, compiled_codes
-    except ImportError:
-        return None
-    # under a debugger's setting nothing is compiled, and vectors of LLVM can't run
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    """Return the compiled kernels; None without numba."""
+    compiled_codes, compiled_bytes = compiled("compiled_codes"), compiled("compiled_bytes")
+    if compiled_codes is None or compiled_bytes is None:
         return None
     return Kernels(
         compiled_codes.add_histogram,

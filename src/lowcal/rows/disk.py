@@ -119,7 +119,8 @@ class Spill:
         if not self.has_weight:
             return float(self.n)
         fine = Fine.of(1.0, self.n)
-        return float(fine.total(sum(fine.wholes(block.weight / self.most) for _, block in self.chunks())))
+        weights = (block.weight for _, block in self.chunks() if block.weight is not None)
+        return float(fine.total(np.sum([fine.wholes(weight / self.most) for weight in weights], axis=0)))
 
 
 def _read_array(file: BinaryIO, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -183,8 +184,8 @@ class Disk(Rows):
 
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        each = (squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks())
-        return 1.0 / float(squares.total(sum(each)))
+        each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     def _weight(self, block: Chunk) -> FloatArray:
         if block.weight is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from lowcal.simplex import FloatArray
 
 #: Numbers are made for so many rows at a time, which stay in the first caches.
 IN_CACHE = 1 << 13
+#: Rows whose chance is drawn at a time.
+AT_ONCE = 1 << 18
 
 
 def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
@@ -77,6 +79,15 @@ class Drawn:
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
         """Say which of n rows from number `first` on these are."""
         return np.asarray((uniforms(self.seed, first, n) < self.share) == self.is_inside)
+
+
+def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:
+    """Return how many of n rows a mask means.
+
+    >>> count(Drawn((0,), 0.0, False), 10)
+    10
+    """
+    return sum(int(mask(first, min(AT_ONCE, n - first)).sum()) for first in range(0, n, AT_ONCE))
 
 
 def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.intp]:

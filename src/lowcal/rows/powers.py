@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
+from lowcal.engines.exact import ExactSums, Grid, Tables, Wholes, decode
 from lowcal.engines.reference import Design
 from lowcal.rows.base import Scale
 from lowcal.simplex import FloatArray
@@ -28,21 +29,55 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Columns:
+    """The units of columns that are summed: one for each or, where rows weigh differently, a second for the rest."""
+
+    grid: Grid
+    is_fine: bool
+
+    @classmethod
+    def of(cls, orders: Sequence[int], scale: Scale, is_even: bool) -> Columns:
+        """Return the units of columns of terms of at most w^order."""
+        first = scale.grid(np.array([scale.most ** (order - 1) for order in orders]))
+        second = Grid.of(first.unit, scale.n)
+        return cls(first if is_even else Grid(np.concatenate([first.unit, second.unit])), not is_even)
+
+    @cached_property
+    def first(self) -> Grid:
+        """The first units."""
+        return Grid(self.grid.unit[: len(self.grid.unit) // 2])
+
+    def lay(self, terms: FloatArray) -> FloatArray:
+        """Return terms, shape (rows, q), as they are summed: in (rows, 2 q) if what the first unit leaves is."""
+        if not self.is_fine:
+            return terms
+        high = self.first.round(terms.copy())
+        return np.concatenate([high, terms - high], axis=1)
+
+    def join(self, sums: FloatArray) -> FloatArray:
+        """Return the sums of terms from those of what was laid."""
+        if not self.is_fine:
+            return sums
+        high, low = np.split(sums, 2, axis=-1)
+        return np.asarray(high + low)
+
+
+@dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks that are summed with one design, by their places, and the grid of their columns."""
+    """Blocks that are summed with one design, by their places, and their columns."""
 
     design: Design
     places: tuple[int, ...]
     widths: tuple[int, ...]
-    grid: Grid | Fine
+    columns: Columns
 
-    def columns(self, blocks: Sequence[FloatArray]) -> FloatArray:
-        """Return the columns of the group, on its grid."""
-        return self.grid.columns(np.concatenate([blocks[k] for k in self.places], axis=1))
+    def lay(self, blocks: Sequence[FloatArray]) -> FloatArray:
+        """Return the columns of the group."""
+        return self.columns.lay(np.concatenate([blocks[k] for k in self.places], axis=1))
 
     def split(self, sums: FloatArray) -> list[FloatArray]:
         """Return the sums of each block, along the last axis."""
-        return np.split(self.grid.join(sums), np.cumsum(self.widths)[:-1], axis=-1)
+        return np.split(self.columns.join(sums), np.cumsum(self.widths)[:-1], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +96,9 @@ class Plan:
         groups = []
         for some in places.values():
             widths = tuple(blocks[k].width for k in some)
-            bounds = np.repeat([scale.most ** (blocks[k].order - 1) for k in some], widths)
-            grid = scale.grid(bounds) if is_even else scale.fine(bounds)
-            groups.append(Group(designs[blocks[some[0]].power], tuple(some), widths, grid))
+            orders = [blocks[k].order for k in some for _ in range(blocks[k].width)]
+            columns = Columns.of(orders, scale, is_even)
+            groups.append(Group(designs[blocks[some[0]].power], tuple(some), widths, columns))
         return cls(tuple(groups))
 
     def sums(self, cells: CellIds | None = None) -> PowerSums:
@@ -76,7 +111,7 @@ class Plan:
         start = 0
         for group in self.groups:
             n = 1 if are_cells else len(group.design.sums(1).tables())
-            grid, tables = group.grid.grid, list(total[start : start + n])
+            grid, tables = group.columns.grid, list(total[start : start + n])
             sums = grid.floats(tables[0]) if are_cells else decode(group.design, len(grid.unit), grid, tables)
             found.update(zip(group.places, group.split(sums), strict=True))
             start += n
@@ -88,7 +123,7 @@ class PowerSums:
 
     def __init__(self, plan: Plan, cells: CellIds | None) -> None:
         self.plan, self.cells = plan, cells
-        grids = [group.grid.grid for group in plan.groups]
+        grids = [group.columns.grid for group in plan.groups]
         self.by_member = [
             ExactSums(group.design, len(grid.unit), grid)
             for group, grid in zip(plan.groups, grids, strict=True)
@@ -103,11 +138,11 @@ class PowerSums:
     def add(self, part: slice, blocks: Sequence[FloatArray]) -> None:
         """Add the rows of a slice: a block of shape (rows, width) for each of the plan's."""
         for k, group in enumerate(self.plan.groups):
-            R = group.columns(blocks)
+            R = group.lay(blocks)
             if self.cells is None:
                 self.by_member[k].add(part, R)
                 continue
-            grid = group.grid.grid
+            grid = group.columns.grid
             ids, R = self.cells.ids[part], grid.round(R)
             self.by_cell[k] += grid.wholes(group.design.rows(part).cell_moments(ids, self.cells.n_cells, R, grid))
 

@@ -34,7 +34,7 @@ from lowcal.rows.base import Rows
 from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
-from lowcal.rows.passes import Masses
+from lowcal.rows.passes import MassSums
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations import (
     EVERYONE,
@@ -46,7 +46,7 @@ from lowcal.subpopulations import (
     Union,
     WeakLearner,
 )
-from lowcal.subpopulations.base import LeftOut, effective_rows, is_enough, list_rare, require_members
+from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import Part
@@ -287,6 +287,15 @@ def sample_keys(seed: int, first: int, n: int) -> FloatArray:
     return uniforms((seed, SAMPLE_ROWS), first, n)
 
 
+def _smallest(keys: FloatArray, size: int) -> IntArray:
+    """Return the rows with the smallest of more than `size` keys; few others are looked at twice."""
+    few = np.flatnonzero(keys < 1.1 * size / len(keys))
+    if len(few) <= size:
+        few = np.arange(len(keys))
+    limit = np.partition(keys[few], size)[size]
+    return np.asarray(few[keys[few] < limit])
+
+
 class Sampling:
     """A uniform random sample of the rows, in their order: those with the smallest keys."""
 
@@ -369,7 +378,9 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
     """
     parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
-    masses, start, families, names = rows.run(Masses(tuple(learner.families))), 0, [], []
+    masses, start = rows.run(MassSums(tuple(learner.families))), 0
+    families: list[Family] = []
+    names: list[str] = []
     rare = list(learner.left_out.groups) if size == rows.scale.n else []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
@@ -400,8 +411,7 @@ def in_memory(
     if n <= size:
         learner = subpopulations.prepare(table, outcomes.weight)
         return Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight), learner
-    keys = sample_keys(seed, 0, n)
-    some = np.flatnonzero(keys < np.partition(keys, size)[size])
+    some = _smallest(sample_keys(seed, 0, n), size)
     learner = learn(subpopulations, table.take(some), outcomes.weight[some], n)
     rows = Memory.of(learner.encoder(table), outcomes.p, outcomes.y, outcomes.weight)
     return rows, keep_large(subpopulations, learner, rows, size)
