@@ -16,13 +16,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lowcal.streaming import measure_stream, multicalibrate_stream
 
 import lowcal
 from lowcal import persistence, provenance, streaming, streams
 from lowcal.errors import FitInterrupted, InvalidInput, MissingColumn, MissingExtra
 from lowcal.files import batches as reading
 from lowcal.inputs import read_outcomes
-from lowcal.streaming import measure_stream, multicalibrate_stream
 from lowcal.subpopulations.base import WeakLearner
 from study import multicalibrate
 

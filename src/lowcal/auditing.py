@@ -342,7 +342,8 @@ def _near_sample(
     chosen = choose_subpopulations(subpopulations, X, table)
     some = provenance.sketch_rows(len(outcomes.p))
     is_fitted = provenance.was_fitted_on(len(outcomes.p), outcomes.y[some], outcomes.p[some])
-    panels, is_exact, left_out = _panels(chosen, *drop_weightless(outcomes, table), notion, rng)
+    outcomes, table = drop_weightless(outcomes, table)
+    panels, is_exact, left_out = _panels(chosen, table, outcomes, notion, rng)
     return Sample(panels, outcomes.layout, is_exact, left_out, is_fitted)
 
 
@@ -373,7 +374,7 @@ def _far_sample(
 
 
 def _panels(
-    chosen: Subpopulations, outcomes: Outcomes, table: Frame, notion: Notion, rng: np.random.Generator
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
 ) -> tuple[list[Panel], bool, LeftOut]:
     """Return the panels of rows in memory, whether they are the whole class, and which groups are too small."""
     is_label = outcomes.layout.classes is not None

@@ -12,10 +12,8 @@ import pytest
 import lowcal
 from lowcal.auditing import Sample, judge
 from lowcal.certificates import Panel
-from lowcal.errors import InvalidInput
 from lowcal.inputs import read_rows
 from lowcal.notions import parse_notion
-from lowcal.rows.memory import Memory
 from lowcal.rows.reading import in_memory
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds
 from lowcal.tolerances import Tolerance
