@@ -14,7 +14,7 @@ import numpy as np
 
 from lowcal.certificates.panel import Panel, believed
 from lowcal.certificates.score import normal_score
-from lowcal.certificates.sums import ConstraintSums
+from lowcal.certificates.sums import ConstraintSums, cells_of
 from lowcal.engines.exact import Tables
 from lowcal.engines.reference import Design
 from lowcal.notions.base import Finite, Notion
@@ -25,7 +25,7 @@ from lowcal.rows.passes import decode_moments, moment_sums
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import Family
 from lowcal.threads import spread
-from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
+from lowcal.weights import CellIds, Weight
 
 #: At least this many draws lie beyond a quantile that is taken from them.
 BEYOND = 5
@@ -95,7 +95,7 @@ def drawn_moments(
 
 def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
     """Return the moments (m, S, d) of the outcomes as they are."""
-    return panel.rows.run(Redraws(panel.families, weights, None, 0, (None,)))[0]
+    return np.asarray(panel.rows.run(Redraws(panel.families, weights, None, 0, (None,)))[0])
 
 
 def signed_suprema(panel: Panel, notion: Notion, draws: int, seed: int) -> FloatArray:
@@ -161,14 +161,12 @@ class Redraws:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all draws, one after the other."""
-        design, p = shard.design(self.families), shard.at(START)
-        cells = evaluate(self.weights, p) if isinstance(self.weights[0], Cell) else None
+        design, cells = shard.design(self.families), cells_of(self.weights, shard.at(START))
         each = spread(lambda number: self._one(shard, design, cells, number), self.draws, len(shard))
         return Tables(table for tables in each for table in tables)
 
-    def _one(self, shard: Shard, design: Design, cells: Evaluated | None, number: int | None) -> Tables:
+    def _one(self, shard: Shard, design: Design, cells: CellIds | None, number: int | None) -> Tables:
         residuals = redrawn(shard, self.share, self.seed, number, shard.first)
-        assert cells is None or isinstance(cells, CellIds)
         return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:

@@ -10,16 +10,18 @@ import numpy as np
 
 from lowcal.certificates.panel import believed
 from lowcal.engines.exact import Tables, Wholes
-from lowcal.engines.reference import rows_in_cache
+from lowcal.engines.reference import pieces, rows_in_cache
 from lowcal.notions.base import Witness
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.powers import Block, Columns, Plan
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import Family
 from lowcal.threads import spread
-from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
+from lowcal.weights import Cell, CellIds, Weight, evaluate
 
 T = TypeVar("T")
+#: Sums of many numbers a row are made of smaller pieces of the rows by this factor, which stay in the second cache.
+PIECES = 8
 
 
 class Sums(NamedTuple, Generic[T]):
@@ -125,20 +127,21 @@ class ConstraintSums:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard."""
-        p, cells = shard.at(START), None
-        if self._are_cells:
-            cells = evaluate(self.weights, p)
-            assert isinstance(cells, CellIds)
-        sums, S = self._plan(shard, shard.scale).sums(cells), 1 if cells else len(self.weights)
-        for part in rows_in_cache(len(p), S * p.shape[1] * len(self.names)):
-            U = powers(np.ones((1, 1)) if cells else _dense(evaluate(self.weights, p[part])), 4)
-            f, w = p[part], powers(shard.weight[part, None], 4)
-            z = shard.y[part] - f
-            noise = row_noise(f, z, self.share)
-            values = [w[one.order] * one.factor(Terms(z, noise, noise)) for one in self._summands]
-            blocks = [_products(U[one.power], value) for one, value in zip(self._summands, values, strict=True)]
-            sums.add(part, blocks)
+        p = shard.at(START)
+        cells = cells_of(self.weights, p)
+        sums, numbers = self._plan(shard, shard.scale).sums(cells), p.shape[1] * len(self.names)
+        for part in pieces(len(p), numbers if cells else numbers * len(self.weights) * PIECES):
+            U = np.ones((1, 1)) if cells else evaluate(self.weights, p[part])
+            assert isinstance(U, np.ndarray)
+            sums.add(part, self._blocks(U, p[part], shard.y[part], shard.weight[part]))
         return sums.wholes()
+
+    def _blocks(self, U: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray) -> list[FloatArray]:
+        """Return the summands of some rows, each of shape (rows, S d)."""
+        of_u, of_w, z = powers(U, 4), powers(weight[:, None], 4), y - f
+        noise = row_noise(f, z, self.share)
+        values = [of_w[one.order] * one.factor(Terms(z, noise, noise)) for one in self._summands]
+        return [_products(of_u[one.power], value) for one, value in zip(self._summands, values, strict=True)]
 
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
         """Return the sums."""
@@ -146,8 +149,10 @@ class ConstraintSums:
         return [one.reshape(len(one), len(self.weights), -1) for one in found]
 
 
-def _dense(U: Evaluated) -> FloatArray:
-    assert isinstance(U, np.ndarray)
+def cells_of(weights: Sequence[Weight], p: FloatArray) -> CellIds | None:
+    """Return the cell of every row, where the weights are cells."""
+    U = evaluate(weights, p) if isinstance(weights[0], Cell) else None
+    assert U is None or isinstance(U, CellIds)
     return U
 
 

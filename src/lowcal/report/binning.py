@@ -131,14 +131,14 @@ class Bins:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard, label by label."""
-        plan, p, tables = self._plan(shard, shard.scale), shard.at(START), []
+        plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
         for a, at in enumerate(self.cuts):
             sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), self.n_bins))
             for part in rows_in_cache(len(p), 8):
                 w = shard.weight[part, None]
                 sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
             tables += sums.wholes()
-        return Tables(tables)
+        return tables
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the bins."""
