@@ -59,7 +59,7 @@ def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
     engine.lay_powers(f, rho, R)
     np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
     y, weight = rng.random(n), rng.random(n)
-    engine.lay_residuals(f, y, weight, R)
+    engine.lay_residuals(f, y, weight, R, 0.0)
     np.testing.assert_allclose(R, (weight * (y - f))[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
 
 

@@ -50,7 +50,7 @@ class Kernels(NamedTuple):
     lay_odds: Callable[[FloatArray, FloatArray], None]
     bend: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
-    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
+    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, float], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
     add_members: Callable[[ByteArray, FloatArray, FloatArray], None]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
@@ -278,11 +278,13 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
     rho = y - f
     rho *= weight
     lay_powers(f, rho, R)
+    R += far
+    R -= far
 
 
 def pack_bits(C: ByteArray, out: ByteArray) -> bool:
