@@ -46,8 +46,6 @@ def test_several_classes_are_refused_where_rows_are_too_many(monkeypatch: pytest
     data = world(0)
     three = {"y": data["y"] + 1, "p0": 0.2 + 0 * data["p"], "p1": 0.8 * data["p"], "a": data["a"]}
     three["p2"] = 1.0 - three["p0"] - three["p1"]
+    names, given = ["p0", "p1", "p2"], {"notion": "smooth", "subpopulations": Groups(["a"]), "classes": [0, 1, 2]}
     with pytest.raises(lowcal.InvalidInput, match="do not fit into memory"):
-        names = ["p0", "p1", "p2"]
-        lowcal.measure(
-            "y", names, lambda: [three], classes=[0, 1, 2], notion="smooth", subpopulations=Groups(["a"]), memory=1
-        )
+        lowcal.measure("y", names, lambda: [three], **given, memory=1)
