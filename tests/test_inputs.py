@@ -421,7 +421,7 @@ def test_rows_in_files_are_read_as_a_table(form, folder):
     np.testing.assert_array_equal(fit.predictor("p", X), wanted.predictor("p", frame))
     audits = [lowcal.audit("y", "p", rows, random_state=0).to_dict() for rows in (X, frame)]
     assert audits[0] == audits[1]
-    measured = lowcal.measure_stream(X, subpopulations=Groups(["g0"]))
+    measured = lowcal.measure("y", "p", X, subpopulations=Groups(["g0"]), memory=1)
     assert measured.largest == pytest.approx(
         lowcal.measure("y", "p", frame, subpopulations=Groups(["g0"])).largest, abs=1e-12
     )

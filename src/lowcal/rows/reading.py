@@ -22,6 +22,7 @@ from lowcal.inputs import (
     Layout,
     Outcomes,
     check_labels,
+    check_occurring,
     check_two_classes,
     check_weight,
     code_labels,
@@ -55,7 +56,7 @@ from lowcal.subpopulations.union import Part
 SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
 #: A group must show so many rows in the sample, if there are more rows, to be counted in all of them.
 SEEN_ROWS = 3
-#: Of labels that are no classes, so many are remembered to be named in an error.
+#: The number of labels that are no classes and are remembered, to be named in an error.
 MOST_LABELS = 100
 
 _LISTED = Groups | Intersections | Memberships | Thresholds
@@ -103,10 +104,11 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the first pass found: how many rows have weight, the classes, and a sample of the rows."""
+    """What the first pass found: how many rows have weight, their classes, and a sample of the rows."""
 
     n: int
     layout: Layout
+    codes: IntArray
     sample: Batch
 
 
@@ -138,8 +140,8 @@ def survey(
         n += here
         bar.add(here)
     bar.close()
-    _check_total(n, total, batches.shown)
-    return Survey(sample.n, labels.layout(classes), sample.rows())
+    _check_total(n, total, batches)
+    return Survey(sample.n, *labels.layout(classes), sample.rows())
 
 
 def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
@@ -154,9 +156,9 @@ def _length(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
 
 
-def _check_total(n: int, total: float, shown: str) -> None:
+def _check_total(n: int, total: float, batches: Batches) -> None:
     if n == 0:
-        raise InvalidInput(f"{shown} holds no rows; give at least one row.")
+        raise batches.nothing()
     if total <= 0.0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
     if not np.isfinite(total):
@@ -207,17 +209,18 @@ class _Labels:
             values = values[np.bincount(inside, minlength=len(values)) > 0]
         elif rows is not None:
             values = values[rows]
-        for value in _distinct(values)[: MOST_LABELS - len(known)]:
-            known.setdefault(value)
+        new = [value for value in _distinct(values) if value not in known]
+        known.update(dict.fromkeys(new[: self.n_classes + MOST_LABELS - len(known)]))
 
-    def layout(self, classes: Sequence[Any] | None) -> Layout:
-        """Return the layout that these labels have, as if all had been given at once."""
+    def layout(self, classes: Sequence[Any] | None) -> tuple[Layout, IntArray]:
+        """Return the layout that these labels have, as if all had been given at once, and the classes with weight."""
         if self.n_classes == 2 and classes is None and self.is_inside and self.is_between:
-            return Layout(2, None)
+            return Layout(2, None), np.arange(2)
         known = find_classes(_array(self.found), self.n_classes, classes)
-        if self.n_classes == 2:
-            check_two_classes(np.array([known.index(v) for v in self.weighed if v in known], dtype=np.intp), known)
-        return Layout(self.n_classes, tuple(known))
+        codes = np.array([known.index(v) for v in self.weighed if v in known], dtype=np.intp)
+        if classes is None:
+            check_occurring(codes, known)
+        return Layout(self.n_classes, tuple(known)), codes
 
 
 def _array(values: Mapping[Any, None]) -> NDArray[Any]:
@@ -366,7 +369,8 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows)
     """Return the class on all rows: the members that are worth their min_mass there; the population always counts."""
     parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
-    masses, start, families, names = rows.run(Masses(tuple(learner.families))), 0, [], []
+    masses, start = rows.run(Masses(tuple(learner.families))), 0
+    families: list[Family] = []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
         sums = masses[start : start + len(family.names)]
@@ -375,8 +379,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows)
         kept = np.flatnonzero(is_large | (np.array(family.names) == EVERYONE))
         if len(kept):
             families.append(family if len(kept) == len(family.names) else family.take(kept))
-            names += families[-1].names
-    require_members(names, "The class on all rows", max(least))
+    require_members([name for family in families for name in family.names], "The class on all rows", max(least))
     encoded = rows.whole.rows if isinstance(rows, Memory) else None
     weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
     return _bound(learner, encoded, weight, families)
@@ -389,7 +392,9 @@ def _bound(learner: WeakLearner, encoded: Any, weight: FloatArray, families: Seq
 # --- rows in memory and on disk -------------------------------------------------------------------------------
 
 
-def in_memory(subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int) -> tuple[Memory, WeakLearner]:
+def in_memory(
+    subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int
+) -> tuple[Memory, WeakLearner]:
     """Return rows in memory and a listed class on them, learned as it would be from disk."""
     wanted = wanted_columns(subpopulations)
     n, size = len(outcomes.p), sample_size(len(table.names if wanted is None else wanted))
@@ -410,10 +415,13 @@ def on_disk(
     classes: Sequence[Any] | None,
     seed: int,
     bar: Passes,
+    is_fit: bool = True,
     folder: str | None = None,
 ) -> tuple[Disk, WeakLearner, Layout]:
     """Survey the rows of a source, learn a listed class, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
+    if is_fit and found.layout.classes is not None:
+        check_two_classes(found.codes, found.layout.classes)
     sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
     size = _length(found.sample)
     weight = roles.weights(found.sample)
