@@ -32,19 +32,19 @@ from lowcal.certificates import (
 from lowcal.engines.reference import Matrix, stack
 from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
 from lowcal.fitting import read_random_state
-from lowcal.homes import choose_subpopulations, far_roles, open_home
 from lowcal.frames import Table as Frame
 from lowcal.guarantees import GroupMoments, moments_of
+from lowcal.homes import choose_subpopulations, far_roles, open_home
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_rows
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
+from lowcal.progress import Passes
 from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.report.source import By
 from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
-from lowcal.simplex import FloatArray, IntArray
-from lowcal.progress import Passes
 from lowcal.rows import START, Memory
-from lowcal.rows.passes import Masses
+from lowcal.rows.passes import MassSums
+from lowcal.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import LeftOut, few_sums
@@ -87,7 +87,7 @@ class Measurement:
     @property
     def conditional(self) -> FloatArray:
         """The violation divided by the mass of the subpopulation: the error per person."""
-        return self.violation / np.maximum(self.mass, np.finfo(float).tiny)
+        return self.violation / np.maximum(self.mass, SMALLEST)
 
     @property
     def largest(self) -> float:
@@ -174,7 +174,7 @@ def _measure_far(
     """Measure rows that are known not to fit into memory."""
     home = open_home(y, p, X, sample_weight, classes, subpopulations, 0, 1, Passes(False), is_fit=False)
     found = Problem(home.rows, notion, home.learner, alpha=np.inf).suprema(START)
-    mass = home.rows.run(Masses(tuple(home.learner.families)))[:, 0]
+    mass = home.rows.run(MassSums(tuple(home.learner.families)))[:, 0]
     return Measurement(notion, home.learner.names, mass, found, True)
 
 

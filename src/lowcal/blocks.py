@@ -39,7 +39,7 @@ from lowcal.moments import displacement, moments
 from lowcal.notions.base import Suprema
 from lowcal.rows.base import Local, Rows, State
 from lowcal.rows.passes import Moments
-from lowcal.simplex import FloatArray, Geometry, IntArray, leading
+from lowcal.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.base import Family, WeakLearner
 from lowcal.updates import Term
 from lowcal.weights import Cell, CellIds, Evaluated, Weight, evaluate
@@ -100,7 +100,7 @@ class Squares:
         if self.prior is None:
             return lift
         prior = self.prior[members, :, 0]
-        return lift + np.divide(prior, diagonal, out=np.zeros_like(lift), where=diagonal > np.finfo(float).tiny)
+        return lift + np.divide(prior, diagonal, out=np.zeros_like(lift), where=diagonal > SMALLEST)
 
     def charge(self, members: IntArray, settled: FloatArray) -> FloatArray | float:
         """Return what the prior takes from the moments of some members for the coefficients they have already."""
@@ -122,10 +122,7 @@ def block_terms(
         return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
     few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
-    if found.moments is None:
-        g = rows.run(Moments(state, tuple(families), weights))
-    else:
-        g = found.moments[chosen]
+    g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]
     which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
     some = rows.sample(which)
     p = some.at(state)
@@ -235,7 +232,7 @@ def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
     array([[0.1, 0.1, 1.1, 0.1]])
     """
     most = np.broadcast_to(diagonal.max(axis=1, keepdims=True), diagonal.shape)
-    share = np.divide(most, diagonal, out=np.zeros_like(diagonal), where=diagonal > np.finfo(float).tiny)
+    share = np.divide(most, diagonal, out=np.zeros_like(diagonal), where=diagonal > SMALLEST)
     return np.asarray(ridge + FAINT * share)
 
 
@@ -262,7 +259,7 @@ class Ridged:
     def of(cls, G: FloatArray, ridge: float | FloatArray) -> Ridged:
         """Factor G + ridge diag(G), with a larger ridge where it is not positive definite."""
         diagonal = np.diag(G)
-        scale = np.where(diagonal > np.finfo(float).tiny, diagonal, np.inf) ** -0.5
+        scale = np.where(diagonal > SMALLEST, diagonal, np.inf) ** -0.5
         unit = G * scale[:, None] * scale
         is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
         live = np.flatnonzero((scale > 0.0) & ~is_copy)
@@ -399,7 +396,7 @@ def _with_diagonal(G: FloatArray, diagonal: FloatArray, ridge: float) -> FloatAr
            [ 0. ,  0. , 13.5]])
     """
     here = np.diag(G)
-    scale = np.sqrt(np.divide(diagonal, here, out=np.zeros_like(here), where=here > np.finfo(float).tiny))
+    scale = np.sqrt(np.divide(diagonal, here, out=np.zeros_like(here), where=here > SMALLEST))
     scaled = G * scale[:, None] * scale
     np.fill_diagonal(scaled, (1.0 + ridge) * diagonal)
     return scaled
@@ -440,7 +437,7 @@ def _gram(design: Design, U: FloatArray, h: FloatArray) -> FloatArray:
 def _solve_parts(G: FloatArray, g: FloatArray, ridges: FloatArray) -> FloatArray:
     """Return (G_c + ridge diag(G_c))^-1 g_c for every subpopulation c, shapes (m, S, S), (m, S, d) and (m, S)."""
     diagonal = np.diagonal(G, axis1=1, axis2=2)
-    live = diagonal > np.finfo(float).tiny
+    live = diagonal > SMALLEST
     scale = np.where(live, 1.0 / np.sqrt(np.where(live, diagonal, 1.0)), 0.0)[:, :, None]
     lift = np.where(live, ridges, 1.0)
     unit = G * scale * scale.transpose(0, 2, 1) + np.eye(G.shape[1]) * lift[:, :, None]

@@ -33,8 +33,8 @@ from sklearn.utils.validation import (
 
 from lowcal.errors import InvalidInput
 from lowcal.fitting import check_options, multicalibrate
-from lowcal.homes import check_class
 from lowcal.frames import Table as Frame
+from lowcal.homes import check_class
 from lowcal.inputs import check_share, check_weight, is_share
 from lowcal.notions import parse_notion
 from lowcal.provenance import remember, sketch_rows

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lowcal.checkpoints import Checkpoint
 from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.guard import SHARE, is_harmless, make_guard
 from lowcal.homes import open_home
@@ -19,7 +22,7 @@ from lowcal.notions import Notion, parse_notion
 from lowcal.private_runs import check_private, fit_privately
 from lowcal.progress import Passes
 from lowcal.runs import Fit, HeldOut, Record, Run
-from lowcal.simplex import Geometry
+from lowcal.simplex import SMALLEST, Geometry
 from lowcal.solvers import SOLVERS, Problem, is_shrunk
 from lowcal.stopping import Monitor, noise_floor
 from lowcal.subpopulations import Private, Subpopulations
@@ -58,6 +61,8 @@ def multicalibrate(
     monitor: Monitor | None = None,
     patience: int | None = None,
     memory: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Fit:
     """Recalibrate the probabilities p of any classifier on every subpopulation, as far as that helps on fresh rows.
 
@@ -101,6 +106,9 @@ def multicalibrate(
     patience : held-out updates without improvement before stopping; None: 100, 20 and 3 for the three solvers.
     memory : bytes that rows may take, if they come from files or other sources; None: a quarter of the machine's. More
         rows are encoded into a temporary file of a few bytes a row, and the fit is the same to the last bit.
+    checkpoint : a file to which the updates are written as they come, each time at once; `load` reads it as a model.
+    resume : go on from the checkpoint, if there is one: the same fit, to the last bit, as if nothing had happened. What
+        a learner finds is computed anew.
 
     Examples
     --------
@@ -114,6 +122,8 @@ def multicalibrate(
     tolerance = Tolerance(alpha, per_person, min_share)
     check_options(solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
     check_share("guard", float(guard) if isinstance(guard, bool) and not guard else SHARE if guard is True else guard)
+    if resume and checkpoint is None:
+        raise InvalidInput("resume=True needs the file to go on from: pass checkpoint=path as well.")
     if solver == "first" and per_person is not None:
         raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
     notion = parse_notion(notion)
@@ -138,7 +148,7 @@ def multicalibrate(
         floor = None
         if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
             floor = noise_floor(problem)
-            problem = replace(problem, alpha=max(floor, np.finfo(float).tiny))
+            problem = replace(problem, alpha=max(floor, SMALLEST))
         watch = watched = None
         rounds = patience or PATIENCE[solver]
         if home.held is not None:
@@ -146,11 +156,16 @@ def multicalibrate(
         elif guard and not is_harmless(problem):
             problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
             watched = make_guard(problem, solver, None if solver == "block" else rounds, share, home.refit)
-        run = Run(problem, solver, home.layout, watch, watched, max_updates, callback, floor)
+        keep = None
+        if checkpoint is not None:
+            kept = Checkpoint.of(checkpoint, problem, solver, home.layout)
+            problem = replace(problem, past=kept.read() if resume else ())
+            keep = partial(kept.write, problem)
+        run = Run(problem, solver, home.layout, watch, watched, max_updates, callback, floor, keep)
         fit = run(progress and not home.is_far)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
-        home.remember(fit.predictor)
+        home.remember(fit.predictor, run.end)
     return fit
 
 

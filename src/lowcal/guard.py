@@ -20,7 +20,7 @@ from lowcal.errors import InvalidInput
 from lowcal.homes import Refit
 from lowcal.rows import START, Rows
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Dealt
+from lowcal.rows.keys import Dealt, count
 from lowcal.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.solvers import SOLVERS, Problem, Step
 from lowcal.stopping import Patience
@@ -199,7 +199,7 @@ def make_guard(
     """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
     folds, rows = [], problem.rows
     for outside, inside in masks(rows.scale.n, share, problem.seed, JUDGED):
-        n_held = int(inside(0, rows.scale.n).sum())
+        n_held = count(inside, rows.scale.n)
         if n_held in (0, rows.scale.n):
             continue
         try:
@@ -207,15 +207,15 @@ def make_guard(
         except InvalidInput:  # no group is left on the rows of this fold
             continue
         # what is left of violations matters to the fit on all rows alone
-        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0)
+        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
         folds.append(Fold(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
 
 
 def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
     """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
-    known = problem.learner
-    return WeakLearner(known.encoder, None, np.ones(1), known.families), problem.rows.part(outside), problem.rows.part(inside)
+    known, rows = problem.learner, problem.rows
+    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
 
 
 def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
@@ -234,7 +234,7 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
     Rows without weight belong to none.
     """
     rows = np.flatnonzero(weight)
-    for outside, inside in masks(len(rows), share, seed, judged):
+    for _, inside in masks(len(rows), share, seed, judged):
         held = inside(0, len(rows))
         if held.any() and not held.all():
             yield rows[~held], rows[held]

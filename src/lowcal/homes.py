@@ -1,4 +1,4 @@
-"""Where the rows of a fit live: in memory, or on disk where they do not fit; and the class of subpopulations there."""
+"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
 from lowcal.progress import Passes
 from lowcal.provenance import remember, sketch_rows
-from lowcal.rows import START, Memory, Rows
+from lowcal.rows import Memory, Rows, State
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Drawn
+from lowcal.rows.keys import Drawn, count
 from lowcal.rows.reading import Roles, in_memory, is_listed, on_disk
 from lowcal.simplex import IntArray
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
@@ -44,12 +44,17 @@ class Home:
     layout: Layout
     held: Rows | None
     refit: Refit | None
-    sketch: Callable[[Predictor], None]
+    #: Leaves a sketch of all rows that were given, where some of them are not fitted.
+    sketch: Callable[[Predictor], None] | None
     is_far: bool = False
 
-    def remember(self, predictor: Predictor) -> None:
+    def remember(self, predictor: Predictor, end: State) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn."""
-        self.sketch(predictor)
+        if self.sketch is not None:
+            self.sketch(predictor)
+            return
+        some = self.rows.sample(sketch_rows(self.rows.scale.n))
+        remember(self.rows.scale.n, some.y, some.at(end))
 
 
 def open_home(
@@ -78,7 +83,8 @@ def open_home(
     if is_fit:
         check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
-    sketch = partial(remember_rows, outcomes, table)
+    is_partial = held_share > 0.0 or not outcomes.weight.all()
+    sketch = partial(remember_rows, outcomes, table) if is_partial else None
     outcomes, table = drop_weightless(outcomes, table)
     if is_listed(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
@@ -126,22 +132,14 @@ def _on_disk(
         )
     rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar, is_fit)
     fitted, held = split_rows(rows, held_share, chance)
-
-    def sketch(predictor: Predictor) -> None:
-        some = rows.sample(sketch_rows(rows.scale.n))
-        state = START
-        for update in predictor.updates:
-            state = state.then(update)
-        remember(rows.scale.n, some.y, some.at(state))
-
-    return Home(fitted, learner, layout, held, None, sketch, is_far=True)
+    return Home(fitted, learner, layout, held, None, None, is_far=True)
 
 
 def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows, Rows | None]:
     """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
     if share == 0.0:
         return rows, None
-    n_held = int(Drawn(chance, share, True)(0, rows.scale.n).sum())
+    n_held = count(Drawn(chance, share, True), rows.scale.n)
     if n_held in (0, rows.scale.n):
         raise InvalidInput(
             f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
@@ -156,7 +154,7 @@ def _learned(
     table: Frame,
     held_share: float,
     chance: tuple[int, ...],
-    sketch: Callable[[Predictor], None],
+    sketch: Callable[[Predictor], None] | None,
 ) -> Home:
     """Return rows in memory with a class that is learned from them and their outcomes."""
     is_held = Drawn(chance, held_share, True)(0, len(outcomes.p))

@@ -23,8 +23,8 @@ from lowcal.homes import choose_subpopulations
 from lowcal.inputs import Outcomes, read_outcomes, read_rows
 from lowcal.moments import moments
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
-from lowcal.simplex import FloatArray
 from lowcal.rows import START, Memory
+from lowcal.simplex import SMALLEST, FloatArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.weights import CellIds, occupied_cells
@@ -353,7 +353,7 @@ class _Sample:
     @property
     def safe_mass(self) -> FloatArray:
         """The masses, for division: a subpopulation without weight has no violation either."""
-        return np.maximum(self.mass, np.finfo(float).tiny)
+        return np.maximum(self.mass, SMALLEST)
 
     def covariance(self, f: FloatArray, g: FloatArray) -> FloatArray:
         """Return Cov_c(f_a, g_a) for every c and label a: c-weighted means, shape (m, d)."""

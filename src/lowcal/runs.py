@@ -6,7 +6,7 @@ says what is true of the predictor on the fitted rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -198,10 +198,12 @@ class Run:
         max_updates: int | None,
         callback: Callable[[Record], bool | None] | None,
         floor: float | None,
+        keep: Callable[[Sequence[Step]], None] | None = None,
     ) -> None:
         self.problem = problem
         self.solver, self.layout, self.held_out, self.guard = solver, layout, held_out, guard
-        self.max_updates, self.callback, self.floor = max_updates, callback, floor
+        self.max_updates, self.callback, self.floor, self.keep = max_updates, callback, floor, keep
+        self.steps: list[Step] = []
         self.states: list[State] = [START]
         self.history: list[Record] = []
 
@@ -256,6 +258,9 @@ class Run:
         if self.history:
             self.history[-1] = replace(self.history[-1], violation=step.violation)
         self.states.append(step.state)
+        self.steps.append(step)
+        if self.keep is not None:
+            self.keep(self.steps)
         n = step.state.n_updates
         scores: dict[str, float | None] = {}
         if self.held_out is not None:

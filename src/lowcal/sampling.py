@@ -28,8 +28,8 @@ from lowcal.complexity import (
     reuse_deviation,
 )
 from lowcal.errors import InvalidInput
-from lowcal.homes import choose_subpopulations
 from lowcal.frames import Table as Frame
+from lowcal.homes import choose_subpopulations
 from lowcal.inputs import Layout, check_fit, check_whole, read_features, read_outcomes
 from lowcal.moments import moments
 from lowcal.notions import Notion

@@ -27,7 +27,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
-from lowcal.simplex import FloatArray, IntArray, log_loss, mirror, scores, sigmoid
+from lowcal.simplex import SMALLEST, FloatArray, IntArray, log_loss, mirror, scores, sigmoid
 from lowcal.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
@@ -44,8 +44,8 @@ MOST_WITNESSES = 100
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in this many of many rows.
-MOST_DENSE, SHARE_OF_HESSIAN = 500, 10
+#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in so many rows, up to these.
+MOST_DENSE, SHARE_OF_HESSIAN, MOST_OF_HESSIAN = 500, 10, 1 << 18
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3
 #: The line of everyone is fitted to at most this many rows; one that a regression only starts from, to these.
@@ -183,7 +183,7 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     >>> precisions(g, one, one, np.array([0, 0, 1]), 1.0).ravel()
     array([0.125, 0.125,   inf])
     """
-    live = h > np.finfo(float).tiny
+    live = h > SMALLEST
     safe = np.where(live, v, 1.0)
     excess = np.where(live, np.square(g) / safe - 1.0, 0.0)
     information = np.where(live, np.square(h) / safe, 0.0)
@@ -431,7 +431,8 @@ def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -
 def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on as many rows as its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
-    some = features.rows.sample(sample_rows(n, seed, max(GRAM_ROWS, 20 * m, n // SHARE_OF_HESSIAN)))
+    size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MOST_OF_HESSIAN))
+    some = features.rows.sample(sample_rows(n, seed, size))
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
 
@@ -491,7 +492,7 @@ def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
-    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, np.finfo(float).tiny))
+    prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
     theta[active] = _solve(features, now, active, g[active], prior[active], seed)
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))

@@ -36,6 +36,9 @@ MOST_EXACT = 1 << 53
 #: Losses are summed over so many rows at a time.
 BLOCK = 8192
 
+#: The smallest positive number that is not subnormal: what is below it is 0 for all purposes.
+SMALLEST = float(np.finfo(float).tiny)
+
 #: Numbers that differ by a smaller share than this are equal: rounding must not choose between them.
 TIE = 1e-9
 
@@ -262,7 +265,7 @@ def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     """
     q, y = np.clip(p[:, 0], FLOOR, 1.0 - FLOOR), y[:, 0]
     other = 1.0 - y
-    if y @ other == 0.0:  # of a label that is 0 or 1 only one logarithm is needed
+    if not (y * other).any():  # of a label that is 0 or 1 only one logarithm is needed
         np.abs(np.subtract(other, q, out=q), out=q)
         return np.negative(np.log(q, out=q), out=q)
     return np.asarray(-(y * np.log(q) + other * np.log(1.0 - q)))  # the same bits as above where y is 0 or 1

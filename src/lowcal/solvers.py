@@ -23,7 +23,7 @@ from lowcal.moments import residual
 from lowcal.notions import Full, LowDegree, Multiaccuracy
 from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.passes import CellMoments, Lost, Masses, Moments, losses
+from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, losses
 from lowcal.shrinkage import (
     are_many,
     depths_of,
@@ -71,13 +71,23 @@ def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
+class Past:
+    """A step of a fit that was interrupted: it is taken again, not computed."""
+
+    update: Update
+    stage: tuple[int, ...]
+    violation: float
+    progress: float
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What a solver is asked to solve: rows, W, C, alpha, and how to move.
 
     alpha = 0 asks for all that shrunk steps find, and for nothing beyond. `tolerance`, where it is given, sets a limit
     for each subpopulation in the place of alpha. `is_measured`: whether steps say which violation they are made for;
     `is_guarded`: whether steps may be undone, so that small ones come first; `is_study`: whether alpha is to be reached
-    on these rows whatever that does to others.
+    on these rows whatever that does to others. `past`: the first steps, where a fit goes on that was interrupted.
     """
 
     rows: Rows
@@ -92,6 +102,7 @@ class Problem:
     is_measured: bool = True
     is_guarded: bool = False
     is_study: bool = False
+    past: tuple[Past, ...] = ()
     _memory: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -114,7 +125,7 @@ class Problem:
         """The largest violation allowed for every known subpopulation."""
         if self.tolerance is None:
             return np.full(len(self.learner.names), self.alpha)
-        return self.tolerance.of(self.rows.run(Masses(self.families))[:, 0])
+        return self.tolerance.of(self.rows.run(MassSums(self.families))[:, 0])
 
     @property
     def shape(self) -> FloatArray:
@@ -149,7 +160,7 @@ class Problem:
 
     def measure(self, state: State, alpha: float | None) -> tuple[Suprema, tuple[Weight, ...]]:
         """Return the suprema, and the weights whose moments they came from; without alpha no work is saved."""
-        notion, weights = self.notion, ()
+        notion, weights = self.notion, tuple[Weight, ...]()
         if isinstance(notion, Full):
             weights, v = self.rows.run(CellMoments(state, self.families, notion.width))
         elif isinstance(notion, LowDegree | Multiaccuracy):
@@ -221,6 +232,10 @@ def first(problem: Problem, state: State) -> Iterator[Step]:
 def _algorithm_1(problem: Problem, state: State, beta: float) -> Iterator[Step]:
     eta = beta / (2 * problem.d) if problem.step is None else min(problem.step, beta)
     while True:                                                  # while not mc
+        if (past := recalled(problem, state)) is not None:       #     (a fit that goes on)
+            state = past.state
+            yield past
+            continue
         for u, a, search in _basis(problem, state):              #     for w = u e_a in W
             c, v = search(beta)                                  #         c <- WAL_{C, beta}
             if c is None:                                        #         if c is bottom:
@@ -281,7 +296,7 @@ def worst(problem: Problem, state: State) -> Iterator[Step]:
         found = _largest(problem, state)
         if found is None:
             return
-        step = _single(problem, state, found)
+        step = recalled(problem, state) or _single(problem, state, found)
         if step is None:
             return
         state = step.state
@@ -301,7 +316,7 @@ def block(problem: Problem, state: State) -> Steps:
         for repeat in itertools.count() if stage.repeats else range(1):
             if problem.alpha > 0.0 and _largest(problem, state) is None:
                 return
-            step = stage.propose(problem, state, (number, repeat))
+            step = recalled(problem, state, (number, repeat)) or stage.propose(problem, state, (number, repeat))
             if step is None or (yield step) is False:
                 break
             state, gained = step.state, gained + step.progress
@@ -309,6 +324,17 @@ def block(problem: Problem, state: State) -> Steps:
                 break
     if problem.alpha > 0.0:
         yield from _all_at_once(problem, state, len(stages))
+
+
+def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Step | None:
+    """Return the step that an interrupted fit took from here, if it had come so far.
+
+    A learner must see again all that it has learned from: its steps are computed anew.
+    """
+    if not problem.learner.is_exact or state.n_updates >= len(problem.past):
+        return None
+    past = problem.past[state.n_updates]
+    return Step(state.then(past.update), past.violation, past.progress, stage) if past.stage == stage else None
 
 
 def is_shrunk(problem: Problem) -> bool:
@@ -440,8 +466,8 @@ def _all_at_once(problem: Problem, state: State, number: int) -> Steps:
         found = _largest(problem, state)
         if found is None:
             return
-        step = _offered(problem, state, found) or _joint(problem, state, found, attempt)
-        step = step or _single(problem, state, found)
+        step = recalled(problem, state, (number, attempt)) or _offered(problem, state, found)
+        step = step or _joint(problem, state, found, attempt) or _single(problem, state, found)
         if step is None or (yield replace(step, stage=(number, attempt))) is False:
             return
         state = step.state

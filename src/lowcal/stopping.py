@@ -106,4 +106,6 @@ def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
     whole = problem.rows.sample(None)
     p = whole.at(START)
     values = statistic(problem.notion, p, whole.design(problem.families), COARSE).values
-    return lambda seed: float(values(whole.weight[:, None] * (problem.rows.redrawn(START, seed).sample(None).y - p)).max())
+    return lambda seed: float(
+        values(whole.weight[:, None] * (problem.rows.redrawn(START, seed).sample(None).y - p)).max()
+    )

@@ -24,7 +24,7 @@ from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_
 from lowcal.moments import displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move, scores
-from lowcal.subpopulations.base import CodeFamily, Encoder, Family, Encoded
+from lowcal.subpopulations.base import CodeFamily, Encoded, Encoder, Family
 from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
 from lowcal.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict

@@ -32,9 +32,9 @@ from lowcal import (
     Trees,
     persistence,
 )
+from lowcal.documents.plain import Plain
 from lowcal.engines.reference import Table
 from lowcal.persistence.models import read_model, write_model
-from lowcal.persistence.plain import Plain
 from lowcal.subpopulations.base import CodeFamily
 from lowcal.updates import MANY, Compiled, Term, Update
 from lowcal.weights import Points

@@ -16,7 +16,7 @@ from lowcal.notions.base import Finite, Notion, Suprema, Witness
 from lowcal.notions.full import Full
 from lowcal.notions.smooth import GridSmooth, Smooth
 from lowcal.resampling import STEP, statistic
-from lowcal.simplex import FloatArray, leading
+from lowcal.simplex import SMALLEST, FloatArray, leading
 from lowcal.threads import spread
 from lowcal.weights import Cell, Evaluated, Weight, evaluate
 
@@ -231,7 +231,7 @@ def deviations(suprema: FloatArray, beta: float) -> FloatArray:
     centre, spread_of = root.mean(axis=0), root.std(axis=0)
     n = len(root)
     off = (root - centre) / np.where(spread_of > 0.0, spread_of, np.inf)
-    others = np.maximum((1.0 - np.square(off) / (n - 1)) * (n - 1) / n, np.finfo(float).tiny)
+    others = np.maximum((1.0 - np.square(off) / (n - 1)) * (n - 1) / n, SMALLEST)
     z = off / np.sqrt(others)
     q = float(np.quantile(z.max(axis=1), 1.0 - beta, method="higher"))
     return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)

@@ -11,7 +11,7 @@ from lowcal.certificates.panel import Panel
 from lowcal.engines.products import dot
 from lowcal.moments import moments
 from lowcal.resampling import Statistic
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.threads import spread
 from lowcal.weights import CellIds, Evaluated
 
@@ -132,7 +132,7 @@ def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
         gains, losses, seen = gains + block.second[win], losses + block.second[lose], seen + block.square
         total = np.maximum((gains + losses) * everything / seen, 1.0)
         bold = np.sqrt(2.0 * level / total)
-        share = losses / np.maximum(gains + losses, np.finfo(float).tiny)
+        share = losses / np.maximum(gains + losses, SMALLEST)
         stakes.append(bold / (1.0 + bold * share))
     return stakes
 
@@ -177,7 +177,7 @@ class _Block:
         low, high = np.minimum(stake, other), np.maximum(stake, other)
         shift = stake * g
         base = -shift * self.rows - _phi(np.maximum(shift, 0.0)) * np.square(shift) * self.square
-        top = np.maximum(low * self.largest[win], np.finfo(float).tiny)
+        top = np.maximum(low * self.largest[win], SMALLEST)
         chord = np.log1p(top) / top * low * self.first[win]
         parabola = low * self.first[win] - np.square(low) * self.second[win] / 2.0
         loss = high * self.first[lose] + _phi(high * self.largest[lose]) * np.square(high) * self.second[lose]

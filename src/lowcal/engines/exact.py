@@ -9,13 +9,14 @@ along, on a unit of its own, and are as accurate as float64 allows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import frexp, ldexp
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.simplex import FloatArray
+from lowcal.simplex import SMALLEST, FloatArray
 
 if TYPE_CHECKING:
     from lowcal.engines.reference import Design
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18
 #: Whole numbers of units.
 Wholes: TypeAlias = NDArray[np.int64]
+#: So few columns of different units are rounded one by one.
+NARROW = 16
 #: Integers of 64 bits hold the sums of this many full blocks.
 BLOCKS = 10
 
@@ -41,9 +44,9 @@ class Grid:
         >>> float(Grid.of(1.0, 4).unit) == 2.0**-49, float(Grid.of(1.0, 10**6).unit) == 2.0**-33
         (True, True)
         """
-        _, exponent = np.frexp(np.maximum(bound, np.finfo(float).tiny))
-        rows = max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS)
-        return cls(np.ldexp(1.0, np.maximum(exponent + rows - 52, -1000)))
+        if isinstance(bound, float):
+            return _grid(bound, n)
+        return cls(np.array([_grid(float(one), n).unit for one in bound]))
 
     @cached_property
     def far(self) -> FloatArray:
@@ -56,6 +59,11 @@ class Grid:
         >>> Grid(np.array(0.25)).round(np.array([0.3, -0.7]))
         array([ 0.25, -0.75])
         """
+        if self.far.ndim and len(self.far) <= NARROW:  # NumPy would take a few numbers at a time
+            for column, far in zip(terms.T, self.far, strict=True):
+                column += far
+                column -= far
+            return terms
         terms += self.far
         terms -= self.far
         return terms
@@ -69,6 +77,12 @@ class Grid:
         return np.asarray(wholes * self.unit)
 
 
+@lru_cache(maxsize=256)
+def _grid(bound: float, n: int) -> Grid:
+    rows = max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS)
+    return Grid(np.array(ldexp(1.0, max(frexp(max(bound, SMALLEST))[1] + rows - 52, -1000))))
+
+
 @dataclass(frozen=True, eq=False)
 class Fine:
     """Sums of few numbers a row to the last bit: what the first grid leaves of a term is added on a second one."""
@@ -77,25 +91,25 @@ class Fine:
     second: Grid
 
     @classmethod
-    def of(cls, bound: float | FloatArray, n: int) -> Fine:
+    def of(cls, bound: float, n: int) -> Fine:
         """Return the grids of n terms of at most `bound`."""
-        first = Grid.of(bound, n)
-        return cls(first, Grid.of(first.unit, n))
+        first = _grid(bound, n)
+        return cls(first, _grid(float(first.unit), n))
 
     def wholes(self, terms: FloatArray) -> Wholes:
-        """Return the sums of terms, shape (rows, ...), in both units: shape (2, ...).
+        """Return the sum of terms, shape (rows,), in both units.
 
         >>> fine = Fine.of(1.0, 3)
         >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
         0.6
         """
-        parts = []
+        total = np.zeros(2, dtype=np.int64)
         for start in range(0, len(terms), BLOCK):
             here = terms[start : start + BLOCK]
             high = self.first.round(here.copy())
             low = self.second.round(here - high)
-            parts.append([self.first.wholes(high.sum(axis=0)), self.second.wholes(low.sum(axis=0))])
-        return np.sum(parts, axis=0) if parts else np.zeros((2, *terms.shape[1:]), dtype=np.int64)
+            total += [int(self.first.wholes(high.sum())), int(self.second.wholes(low.sum()))]
+        return total
 
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""

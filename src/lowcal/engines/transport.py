@@ -24,7 +24,7 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
 from lowcal.engines.products import dot, product
-from lowcal.simplex import FloatArray
+from lowcal.simplex import SMALLEST, FloatArray
 
 IntArray: TypeAlias = NDArray[np.intp]
 
@@ -132,7 +132,7 @@ def _plan(pairs: Pairs, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
         raise RuntimeError(f"The transport of {len(i)} pairs was not solved; HiGHS says: {plan.message}")
     # the solver may overload a point by its tolerance: only a plan that is scaled back proves a bound
     flow = np.maximum(plan.x, 0.0)
-    share = np.minimum(1.0, room / np.maximum(product(incidence, flow), np.finfo(float).tiny))
+    share = np.minimum(1.0, room / np.maximum(product(incidence, flow), SMALLEST))
     return capacity.max() * flow * np.minimum(share[i], share[j]), -gains.max() * plan.ineqlin.marginals
 
 

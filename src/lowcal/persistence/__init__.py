@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lowcal.documents import document
+from lowcal.documents.plain import Plain
 from lowcal.errors import DamagedFile, InvalidInput, sentence
 from lowcal.files.atomic import atomic_write, check_path
-from lowcal.persistence import document
 from lowcal.persistence.models import read_model, write_model
-from lowcal.persistence.plain import Plain
 from lowcal.version import __version__
 
 __all__ = ["Saved", "atomic_write", "load", "read", "read_metadata", "save"]

@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags
 
+from lowcal.documents.plain import Plain, pack_labels, pack_number
+from lowcal.documents.reading import LARGEST
 from lowcal.errors import InvalidInput
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 from lowcal.persistence.models import CLASSES, NOTIONS, read_fit, read_value, write_fit, write_value
-from lowcal.persistence.plain import Plain, pack_labels, pack_number
-from lowcal.persistence.reading import LARGEST
 from lowcal.runs import Fit
 from lowcal.subpopulations import Private
 

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lowcal.documents.document import check_plain
+from lowcal.documents.plain import Plain, pack_number
+from lowcal.documents.reading import read_predictor
+from lowcal.documents.writing import write_predictor
 from lowcal.errors import DamagedFile, InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
-from lowcal.persistence.document import check_plain
-from lowcal.persistence.plain import Plain, pack_number
-from lowcal.persistence.reading import read_predictor
-from lowcal.persistence.writing import write_predictor
 from lowcal.private import PrivacyGuarantee
 from lowcal.private_runs import PrivateFit
 from lowcal.runs import Candidate, Candidates, Fit, Record

@@ -67,11 +67,11 @@ class Scale:
 
     def grid(self, bound: float | FloatArray = 1.0) -> Grid:
         """Return the grid of terms that are at most a weight times `bound`."""
-        return Grid.of(self.most * np.asarray(bound), self.n)
+        return Grid.of(self.most * bound, self.n)
 
-    def fine(self, bound: float | FloatArray = 1.0) -> Fine:
+    def fine(self, bound: float = 1.0) -> Fine:
         """Return the grids of the same terms for sums of few numbers a row."""
-        return Fine.of(self.most * np.asarray(bound), self.n)
+        return Fine.of(self.most * bound, self.n)
 
 
 class Shard:

@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any, BinaryIO
 from weakref import finalize
 
@@ -163,7 +161,7 @@ class Spill:
             return float(self.n)
         fine = Fine.of(1.0, self.n)
         weights = (block.weight for _, block in self.chunks() if block.weight is not None)
-        return float(fine.total(reduce(add, (fine.wholes(np.asarray(w / self.most)) for w in weights))))
+        return float(fine.total(np.sum([fine.wholes(weight / self.most) for weight in weights], axis=0)))
 
 
 class Kept:
@@ -218,8 +216,8 @@ class Disk(Rows):
 
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        each = (squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks())
-        return 1.0 / float(squares.total(reduce(add, each)))
+        each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     def _weight(self, block: Chunk) -> FloatArray:
         if block.weight is None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.simplex import FloatArray
+
+#: Rows whose chance is drawn at a time.
+AT_ONCE = 1 << 18
 
 
 def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
@@ -17,7 +20,7 @@ def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
     >>> bool((uniforms((0, 1), 2, 3) == uniforms((0, 1), 0, 5)[2:]).all())
     True
     """
-    return (_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53
+    return np.asarray((_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
@@ -57,6 +60,15 @@ class Drawn:
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
         """Say which of n rows from number `first` on these are."""
         return np.asarray((uniforms(self.seed, first, n) < self.share) == self.is_inside)
+
+
+def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:
+    """Return how many of n rows a mask means.
+
+    >>> count(Drawn((0,), 0.0, False), 10)
+    10
+    """
+    return sum(int(mask(first, min(AT_ONCE, n - first)).sum()) for first in range(0, n, AT_ONCE))
 
 
 def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.intp]:

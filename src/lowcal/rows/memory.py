@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import add
 from typing import Any
 
@@ -35,14 +36,15 @@ class Memory(Rows):
         """Return the same rows in several shards."""
         whole = self.whole
         edges = np.linspace(0, len(whole), n_shards + 1).astype(np.intp)
-        cut = [np.arange(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+        cut = [np.arange(a, b) for a, b in pairwise(edges) if b > a]
         return Memory([_take(whole, some) for some in cut], threads)
 
     @cached_property
     def worth(self) -> float:  # type: ignore[override]
         """The effective number of rows."""
         squares = Fine.of(self.scale.most**2, self.scale.n)
-        return 1.0 / float(squares.total(sum(squares.wholes(np.square(shard.weight)) for shard in self.shards)))
+        each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
+        return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]
@@ -52,6 +54,9 @@ class Memory(Rows):
 
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows."""
+
+        if len(self.shards) == 1:
+            return one.read(one(self.shards[0]), self.shards[0], self.scale)
 
         def visit(shard: Shard) -> Any:
             with part_of(len(shard), self.scale.n):
@@ -69,9 +74,9 @@ class Memory(Rows):
         """All rows as one shard."""
         if len(self.shards) == 1:
             return self.shards[0]
-        each = [(shard.rows, shard.at(START), shard.y, shard.weight) for shard in self.shards]
-        rows, *arrays = zip(*each, strict=True)
-        return Shard(join_rows(list(rows)), *(np.concatenate(part) for part in arrays), self.scale)
+        rows = join_rows([shard.rows for shard in self.shards])
+        p, y = (np.concatenate(part) for part in zip(*((s.at(START), s.y) for s in self.shards), strict=True))
+        return Shard(rows, p, y, np.concatenate([shard.weight for shard in self.shards]), self.scale)
 
     def part(self, mask: Mask) -> Memory:
         """Return some of the rows, numbered anew."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.clipped import TINY, Clipping, Line
-from lowcal.engines.exact import ExactSums, Grid, Tables, Wholes, decode
+from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.engines.logistic import LEAST_CURVATURE, predictions, residuals
 from lowcal.engines.parts import FEW_PRODUCTS
 from lowcal.engines.reference import Design, rows_in_cache
@@ -56,24 +56,24 @@ class Losses:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of both losses and the count of certain rows."""
-        fine, p, start = self._grids(shard.scale), shard.at(self.state), shard.at(START)
+        (squares, logs), p, start = self._grids(shard.scale), shard.at(self.state), shard.at(START)
         total, sure = np.zeros((2, 2), dtype=np.int64), 0
         for part in rows_in_cache(len(p), 4 * p.shape[1]):
             here, y, w = p[part], shard.y[part], shard.weight[part]
-            terms = np.column_stack([brier_losses(here, y), log_losses(here, y)])
-            total += fine.wholes(np.multiply(terms, w[:, None], out=terms))
-            is_sure = (here == 0.0) | (here == 1.0)
-            if is_sure.any():
+            total[0] += squares.wholes(w * brier_losses(here, y))
+            total[1] += logs.wholes(w * log_losses(here, y))
+            if here.min(initial=1.0) <= 0.0 or here.max(initial=0.0) >= 1.0:
+                is_sure = (here == 0.0) | (here == 1.0)
                 sure += int((is_sure & (start[part] > 0.0) & (start[part] < 1.0)).any(axis=1).sum())
         return Tables([total, np.array(sure)])
 
     @staticmethod
-    def _grids(scale: Scale) -> Any:
-        return scale.fine(np.array([2.0, MOST_SCORE]))
+    def _grids(scale: Scale) -> tuple[Fine, Fine]:
+        return scale.fine(2.0), scale.fine(MOST_SCORE)
 
     def read(self, total: Tables, some: Local, scale: Scale) -> Lost:
         """Return the losses."""
-        brier, log_loss = self._grids(scale).total(total[0]).tolist()
+        brier, log_loss = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total[0], strict=True))
         return Lost(brier, log_loss, int(total[1]))
 
 
@@ -105,7 +105,8 @@ class Moments:
         p, design, grid = shard.at(self.state), shard.design(self.families), self._grid(shard.scale)
         if self._are_many(p.shape[1]):
             blocks = (slice(start, start + ALIGNED) for start in range(0, len(p), ALIGNED))
-            return Tables([sum(SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks)])
+            each = [SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks]
+            return Tables([np.sum(each, axis=0)])
         sums = MomentSums(design, self.weights, p.shape[1], grid)
         for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
             sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
@@ -129,18 +130,19 @@ class Moments:
         return decode(some.design(self.families), S * d, self._grid(scale), total).reshape(-1, S, d)
 
 
-class Cells(NamedTuple):
-    """Sums (m, cells, q) of the cells of a grid that hold a row; cells are rows of `index`, in order."""
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """Sums (m, cells, q) of the cells of a grid that hold a row; `cells` are in order."""
 
-    index: IntArray
+    cells: IntArray
     sums: Wholes
 
-    def __add__(self, other: Cells) -> Cells:  # type: ignore[override]
-        index, which = np.unique(np.concatenate([self.index, other.index]), axis=0, return_inverse=True)
-        sums = np.zeros((len(self.sums), len(index), self.sums.shape[2]), dtype=np.int64)
-        sums[:, which.ravel()[: len(self.index)]] += self.sums
-        sums[:, which.ravel()[len(self.index) :]] += other.sums
-        return Cells(index, sums)
+    def __add__(self, other: CellSums) -> CellSums:
+        cells, which = np.unique(np.concatenate([self.cells, other.cells]), axis=0, return_inverse=True)
+        sums = np.zeros((len(self.sums), len(cells), self.sums.shape[2]), dtype=np.int64)
+        sums[:, which.ravel()[: len(self.cells)]] += self.sums
+        sums[:, which.ravel()[len(self.cells) :]] += other.sums
+        return CellSums(cells, sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,17 +153,17 @@ class CellMoments:
     families: tuple[Family, ...]
     width: float
 
-    def __call__(self, shard: Shard) -> Cells:
+    def __call__(self, shard: Shard) -> CellSums:
         """Return the sums of the cells of a shard."""
         p, grid = shard.at(self.state), shard.scale.grid()
         index, which = occupied_cells(p, self.width)
         design, ids = shard.design(self.families), CellIds(which, len(index))
         total = cell_sums(design, ids, grid, lambda part: shard.weight[part, None] * (shard.y[part] - p[part]), p.shape)
-        return Cells(index, total)
+        return CellSums(index, total)
 
-    def read(self, total: Cells, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
+    def read(self, total: CellSums, some: Local, scale: Scale) -> tuple[tuple[Cell, ...], FloatArray]:
         """Return the cells and their moments."""
-        cells = tuple(Cell(self.width, tuple(index)) for index in total.index.tolist())
+        cells = tuple(Cell(self.width, tuple(index)) for index in total.cells.tolist())
         return cells, scale.grid().floats(total.sums)
 
 
@@ -178,7 +180,7 @@ def cell_sums(
 
 
 @dataclass(frozen=True, eq=False)
-class Masses:
+class MassSums:
     """The sums of w and of w^2 of every member, shape (m, 2)."""
 
     families: tuple[Family, ...]
@@ -253,7 +255,7 @@ class Evidence:
         return bounds[:2] if self.is_even else bounds
 
     def _plan(self, design: Design, scale: Scale, d: int) -> list[tuple[Design, list[int], Grid]]:
-        """Return designs, which of g, h and v are summed with each, and the grid: memberships are squared for h and v."""
+        """Return designs, which of g, h and v are summed with each, and grids: for h and v memberships are squared."""
         squared, bounds = design.power(2), self._bounds(scale)
         kinds = list(range(len(bounds)))
         split = [(design, kinds)] if squared is design else [(design, kinds[:1]), (squared, kinds[1:])]
@@ -366,21 +368,24 @@ class Along:
 
     def __call__(self, shard: Shard) -> Farthest:
         """Return the sums of a shard."""
-        p, fine, total, most = shard.at(self.state), self._grids(shard.scale), np.zeros((2, 2), dtype=np.int64), 0.0
+        p, (slopes, bends) = shard.at(self.state), self._grids(shard.scale)
+        total, most = np.zeros((2, 2), dtype=np.int64), 0.0
         for part, delta in displacements(self.terms, p, shard.rows):
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
-            total += fine.wholes(np.column_stack([w * g, w * _bends(delta, self.geometry)]))
+            total[0] += slopes.wholes(w * g)
+            total[1] += bends.wholes(w * _bends(delta, self.geometry))
             most = max(most, float(np.abs(delta).max(initial=0.0)))
         return Farthest(total, most)
 
-    def _grids(self, scale: Scale) -> Any:
+    def _grids(self, scale: Scale) -> tuple[Fine, Fine]:
         far = reach(self.terms)
-        return scale.fine(np.array([2.0 * far, 2.0 * far * far]))
+        return scale.fine(2.0 * far), scale.fine(2.0 * far * far)
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
         """Return slope, bend and the largest displacement."""
-        return Ahead(*self._grids(scale).total(total.sums).tolist(), total.most)
+        slope, bend = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total.sums, strict=True))
+        return Ahead(slope, bend, total.most)
 
 
 def _bends(delta: FloatArray, geometry: Geometry) -> FloatArray:

@@ -35,7 +35,7 @@ from lowcal.rows.base import Rows
 from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
-from lowcal.rows.passes import Masses
+from lowcal.rows.passes import MassSums
 from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations import (
     EVERYONE,
@@ -125,7 +125,7 @@ def survey(
     `wanted` are the columns of the subpopulations; None: all the others.
     """
     columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
-    labels, sample, n, total = _Labels(roles.n_classes), Sampling(seed), 0, 0.0
+    labels, sample, n = _Labels(roles.n_classes), Sampling(seed), 0
     bar.start("reading")
     for batch in batches.read(columns):
         here = _length(batch)
@@ -134,13 +134,14 @@ def survey(
             roles.probabilities(batch)
             weight = roles.weights(batch)
             labels.add(batch[roles.y], weight)
-        with np.errstate(over="ignore"):  # refused below
-            total += float(here) if weight is None else float(weight.sum())
         sample.add(_weighted(batch, weight), len(batch) - len(roles.columns))
         n += here
         bar.add(here)
     bar.close()
-    _check_total(n, total, batches)
+    if n == 0:
+        raise batches.nothing()
+    if sample.n == 0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
     return Survey(sample.n, *labels.layout(classes), sample.rows())
 
 
@@ -154,15 +155,6 @@ def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
 
 def _length(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
-
-
-def _check_total(n: int, total: float, batches: Batches) -> None:
-    if n == 0:
-        raise batches.nothing()
-    if total <= 0.0:
-        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
-    if not np.isfinite(total):
-        raise InvalidInput("The sample weights add up to infinity. Divide them by the largest.")
 
 
 @contextmanager
@@ -290,6 +282,15 @@ def sample_keys(seed: int, first: int, n: int) -> FloatArray:
     return uniforms((seed, SAMPLE_ROWS), first, n)
 
 
+def _smallest(keys: FloatArray, size: int) -> IntArray:
+    """Return the rows with the smallest of more than `size` keys; few others are looked at twice."""
+    few = np.flatnonzero(keys < 1.1 * size / len(keys))
+    if len(few) <= size:
+        few = np.arange(len(keys))
+    limit = np.partition(keys[few], size)[size]
+    return np.asarray(few[keys[few] < limit])
+
+
 class Sampling:
     """A uniform random sample of the rows, in their order: those with the smallest keys."""
 
@@ -369,7 +370,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows)
     """Return the class on all rows: the members that are worth their min_mass there; the population always counts."""
     parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
-    masses, start = rows.run(Masses(tuple(learner.families))), 0
+    masses, start = rows.run(MassSums(tuple(learner.families))), 0
     families: list[Family] = []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
@@ -401,8 +402,7 @@ def in_memory(
     if n <= size:
         learner = subpopulations.prepare(table, outcomes.weight)
         return Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight), learner
-    keys = sample_keys(seed, 0, n)
-    some = np.flatnonzero(keys < np.partition(keys, size)[size])
+    some = _smallest(sample_keys(seed, 0, n), size)
     learner = learn(subpopulations, table.take(some), outcomes.weight[some], n)
     rows = Memory.of(learner.encoder(table), outcomes.p, outcomes.y, outcomes.weight)
     return rows, keep_large(subpopulations, learner, rows)

@@ -28,7 +28,7 @@ from lowcal.engines.reference import Codes, Decode, Design, Table, stack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import read_weight
-from lowcal.simplex import FloatArray, Geometry, IntArray, leading
+from lowcal.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -386,12 +386,12 @@ def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
 
 def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
     """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
-    return np.asarray(np.square(mass) / np.maximum(square, np.finfo(float).tiny))
+    return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
 
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
     """Say which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
-    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), np.finfo(float).tiny))
+    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
 
 
 def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:

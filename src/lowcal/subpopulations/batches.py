@@ -18,7 +18,7 @@ from lowcal.engines.joint import Look, join_codes
 from lowcal.files.batches import for_frames, is_arrow_array
 from lowcal.frames import Table as Frame
 from lowcal.simplex import IntArray
-from lowcal.subpopulations.base import Encoder, Encoded
+from lowcal.subpopulations.base import Encoded, Encoder
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, Levels
 from lowcal.subpopulations.serving import columns_of

@@ -20,7 +20,7 @@ from scipy.special import expit, logit
 
 from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.reference import CHUNK, histogram, pieces
-from lowcal.simplex import FLOOR, TIE, FloatArray, Geometry, IntArray
+from lowcal.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
 from lowcal.subpopulations.bins import Binned
 
@@ -133,7 +133,7 @@ def grow(
         np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64),
         kernels.make_records(sample_weight, Z),
         odds,
-        max(growth.min_mass * (1.0 - 1e-9), np.finfo(float).tiny),
+        max(growth.min_mass * (1.0 - 1e-9), SMALLEST),
         (LEAST, LEAST, LEAST_BEND),
         growth.shrinkage,
         bool(np.ptp(sample_weight) == 0.0),
@@ -239,7 +239,7 @@ def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]
     """Return the best gain of a split, relative to no split, and its cut, for sums of shape (..., levels, columns)."""
     below = np.cumsum(np.ascontiguousarray(np.moveaxis(sums, -1, 0)), axis=-1)
     total = below[..., -1:]
-    whole = np.square(total[3:]).sum(axis=0) / np.maximum(total[2], np.finfo(float).tiny)
+    whole = np.square(total[3:]).sum(axis=0) / np.maximum(total[2], SMALLEST)
     score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[..., :-1]
     best = score.max(axis=-1)
     cut = (score >= (best - TIE * np.abs(best))[..., None]).argmax(axis=-1)

@@ -9,7 +9,7 @@ from typing import Any
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Encoder, Family, LeftOut, Offer, Residual, Encoded, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Encoded, Encoder, Family, LeftOut, Offer, Residual, Subpopulations, WeakLearner
 
 
 @dataclass(frozen=True)

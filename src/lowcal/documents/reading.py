@@ -16,9 +16,9 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from scipy import sparse
 
+from lowcal.documents.plain import Plain
 from lowcal.engines.reference import Cumulative, Decode, Table
 from lowcal.inputs import Layout
-from lowcal.persistence.plain import Plain
 from lowcal.simplex import Geometry
 from lowcal.subpopulations.base import CodeFamily, Encoder, Everyone, Family
 from lowcal.subpopulations.bins import BinEncoder

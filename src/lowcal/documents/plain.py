@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.documents.document import MOST_DIGITS, check_text
 from lowcal.errors import DamagedFile, InvalidInput
-from lowcal.persistence.document import MOST_DIGITS, check_text
 from lowcal.simplex import FloatArray, IntArray
 
 #: Arrays of more numbers than this are written as bytes.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
+from lowcal.documents.document import compact
+from lowcal.documents.plain import pack, pack_labels, pack_number
 from lowcal.errors import InvalidInput
-from lowcal.persistence.document import compact
-from lowcal.persistence.plain import pack, pack_labels, pack_number
 from lowcal.subpopulations.base import CodeFamily, Encoder, Everyone, Family
 from lowcal.subpopulations.bins import BinEncoder
 from lowcal.subpopulations.features import FeatureEncoder
