@@ -161,6 +161,17 @@ def read_whole(rows: object) -> Batch:
     return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
 
 
+@contextmanager
+def at_row(start: int) -> Iterator[None]:
+    """Say of errors with rows of a batch where the batch begins."""
+    try:
+        yield
+    except InvalidInput as error:
+        if start == 0:
+            raise
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+
+
 def _iterable(tables: object) -> Iterable[Any]:
     if _is_table(tables):
         return [tables]

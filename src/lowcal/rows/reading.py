@@ -8,7 +8,6 @@ than the sample are learned from it all the same, so that a fit is the same to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
-from lowcal.files.batches import Batch, Batches, for_frames, is_arrow_array, join, take, to_numpy
+from lowcal.files.batches import Batch, Batches, at_row, for_frames, is_arrow_array, join, take, to_numpy
 from lowcal.frames import Table as Frame
 from lowcal.inputs import (
     Layout,
@@ -155,17 +154,6 @@ def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
 
 def _length(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
-
-
-@contextmanager
-def at_row(start: int) -> Iterator[None]:
-    """Say of errors with rows of a batch where the batch begins."""
-    try:
-        yield
-    except InvalidInput as error:
-        if start == 0:
-            raise
-        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------
