@@ -148,7 +148,7 @@ def measure(
     """
     chosen_notion = parse_notion(notion)
     if far_roles(y, p, X, sample_weight, memory) is not None:
-        return _measure_far(y, p, X, subpopulations, chosen_notion, sample_weight, classes, memory)
+        return _measure_far(y, p, X, subpopulations, chosen_notion, sample_weight, classes)
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     with few_sums():
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
@@ -170,10 +170,9 @@ def _measure_far(
     notion: Notion,
     sample_weight: ArrayLike | None,
     classes: Sequence[Any] | None,
-    memory: int | None,
 ) -> Measurement:
-    """Measure rows that do not fit into memory."""
-    home = open_home(y, p, X, sample_weight, classes, subpopulations, 0, memory, Passes(False))
+    """Measure rows that are known not to fit into memory."""
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, 0, 1, Passes(False), is_fit=False)
     found = Problem(home.rows, notion, home.learner, alpha=np.inf).suprema(START)
     mass = home.rows.run(MassSums(tuple(home.learner.families)))[:, 0]
     return Measurement(notion, home.learner.names, mass, found, True)

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,8 @@ Batch = dict[str, Column]
 #: Wanted columns (None: all) -> tables.
 Opening = Callable[[Sequence[str] | None], Iterable[Any]]
 
+#: What messages call a function or a list of tables.
+SOURCE = "the source"
 _ACCEPTED = "Arrow tables and record batches, pandas or polars frames, or dicts of arrays"
 
 
@@ -58,6 +59,11 @@ class Batches:
             kept = {name: batch[name] for name in wanted}
             self._compare(kept, kinds, k)
             yield kept
+
+    def nothing(self) -> InvalidInput:
+        """Return the error of a source without rows."""
+        again = ", and a new iterator at every call of a function" if self.shown == SOURCE else ""
+        return InvalidInput(f"{self.shown} holds no rows; give at least one{again}.")
 
     def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
         """Refuse a batch without a wanted column."""
@@ -103,7 +109,7 @@ def open_batches(rows: object) -> Batches:
         return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
         make = rows
-        return Batches("the stream", lambda _: _iterable(make()))
+        return Batches(SOURCE, lambda _: _iterable(make()))
     if isinstance(rows, Iterator):
         raise InvalidInput(
             f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
@@ -111,39 +117,59 @@ def open_batches(rows: object) -> Batches:
         )
     if isinstance(rows, Sequence) and rows and all(isinstance(one, str | os.PathLike) for one in rows):
         return _of_files(rows)
-    return Batches("the stream", lambda _: _iterable(rows))
+    return Batches(SOURCE, lambda _: _iterable(rows))
 
 
 def is_source(rows: object) -> bool:
-    """Whether rows are to be read from somewhere: not a table by itself.
+    """Whether rows are to be read from somewhere: not a table by itself. Iterators are refused when they are opened.
 
     >>> is_source("rows/*.parquet"), is_source({"p": [0.5]}), is_source([["a", 1.5]])
     (True, False, False)
     """
     if isinstance(rows, list | tuple):
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
-    return isinstance(rows, str | os.PathLike | partial) or isfunction(rows) or _is_dataset(rows) or _is_lazy(rows)
+    is_function = callable(rows) and not isinstance(rows, type)
+    return isinstance(rows, str | os.PathLike | Iterator) or is_function or _is_dataset(rows) or _is_lazy(rows)
 
 
-def count_numbers(rows: object) -> tuple[int, int]:
-    """Return how many rows a source has, and how many values; Parquet files and datasets are asked, others are read.
+def has_more(rows: object, most: int, beside: int = 0) -> bool:
+    """Whether a source holds more than `most` values, with so many more for each row.
 
-    >>> count_numbers(lambda: [{"p": np.array([0.5, 0.25])}])
-    (2, 2)
+    Parquet files and datasets are asked; others are read until the answer is known.
+
+    >>> has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2), has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2, 1)
+    (False, True)
     """
     source = open_batches(rows)
     if source.count is not None:
-        return source.count()
-    lengths = [(len(next(iter(batch.values()))), len(batch)) for batch in source.read(None) if batch]
-    return sum(n for n, _ in lengths), sum(n * columns for n, columns in lengths)
+        n, numbers = source.count()
+        return numbers + beside * n > most
+    total = 0
+    for batch in source.read(None):
+        total += (len(batch) + beside) * len(next(iter(batch.values())))
+        if total > most:
+            return True
+    return False
 
 
 def read_whole(rows: object) -> Batch:
     """Return all rows of a source in memory, as a dict of columns that `frames` takes."""
-    batches = list(open_batches(rows).read(None))
+    source = open_batches(rows)
+    batches = list(source.read(None))
     if not batches:
-        raise InvalidInput(f"{open_batches(rows).shown} holds no rows; give at least one.")
+        raise source.nothing()
     return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
+
+
+@contextmanager
+def at_row(start: int) -> Iterator[None]:
+    """Say of errors with rows of a batch where the batch begins."""
+    try:
+        yield
+    except InvalidInput as error:
+        if start == 0:
+            raise
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
 def _iterable(tables: object) -> Iterable[Any]:
@@ -151,7 +177,7 @@ def _iterable(tables: object) -> Iterable[Any]:
         return [tables]
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
         raise InvalidInput(
-            f"A stream of rows is a path, a list of tables or a function that returns an iterator of tables, but "
+            f"Rows come from a path, a list of tables or a function that returns an iterator of tables, but "
             f"{tables!r} was given."
         )
     return tables

@@ -188,6 +188,11 @@ class Bits:
         """Return the rows of all parts, one after the other."""
         return parts[0]._of(tuple(np.concatenate(bytes_) for bytes_ in zip(*(p.packed for p in parts), strict=True)))
 
+    def dense(self) -> FloatArray:
+        """Return the memberships as numbers."""
+        each = [np.unpackbits(byte[:, None], axis=1, bitorder="little") for byte in self.packed]
+        return np.hstack(each)[:, : self.shape[1]].astype(np.float64)
+
     def flat(self) -> tuple[tuple[AnyArray, ...], Callable[[Iterator[AnyArray]], Bits]]:
         """Return the arrays that hold the bits, and how they become bits again."""
         size = len(self.packed)
