@@ -197,7 +197,7 @@ def cell_sums(
 
 @dataclass(frozen=True, eq=False)
 class GridResiduals:
-    """Residuals of scalar predictions by member and point of a grid of f, shape (m, points), and what moving rows costs.
+    """Residuals of scalar predictions by member and point of a grid of f, (m, points), and what moving rows costs.
 
     That is, for every member, the sum of |residual| times the distance to the point; beside it the sum of residuals.
     """
