@@ -12,8 +12,8 @@ import glob
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -50,7 +50,7 @@ class Batches:
     #: How many rows and values there are, where that is known without reading them.
     count: Callable[[], tuple[int, int]] | None = None
 
-    def read(self, wanted: Sequence[str] | None) -> Iterator[Batch]:
+    def read(self, wanted: Sequence[str] | None) -> Generator[Batch, None, None]:
         """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
         kinds: dict[str, tuple[Any, str | None]] = {}
         for k, batch in enumerate(_pieces(self.open(wanted), self.shown)):
@@ -108,8 +108,7 @@ def open_batches(rows: object) -> Batches:
     if _is_dataset(rows):
         return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
-        make = rows
-        return Batches(SOURCE, lambda _: _iterable(make()))
+        return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
         raise InvalidInput(
             f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
@@ -145,10 +144,11 @@ def has_more(rows: object, most: int, beside: int = 0) -> bool:
         n, numbers = source.count()
         return numbers + beside * n > most
     total = 0
-    for batch in source.read(None):
-        total += (len(batch) + beside) * len(next(iter(batch.values())))
-        if total > most:
-            return True
+    with closing(source.read(None)) as batches:
+        for batch in batches:
+            total += (len(batch) + beside) * len(next(iter(batch.values())))
+            if total > most:
+                return True
     return False
 
 
@@ -170,6 +170,17 @@ def at_row(start: int) -> Iterator[None]:
         if start == 0:
             raise
         raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+
+
+def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
+    tables = _iterable(make())
+    try:
+        yield from tables
+    finally:
+        close = getattr(tables, "close", None)
+        if close is not None:
+            close()
 
 
 def _iterable(tables: object) -> Iterable[Any]:
