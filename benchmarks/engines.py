@@ -24,18 +24,18 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 import lowcal
-from lowcal import solvers
 from lowcal.engines import kernels
-from lowcal.engines.cells import Cells
 from lowcal.engines.line import solve_line
 from lowcal.engines.parts import outer_moments, residual_moments
 from lowcal.engines.reference import Codes, Table
+from lowcal.files.batches import open_batches
 from lowcal.frames import Table as Frame
 from lowcal.moments import moments_at
 from lowcal.progress import Passes
+from lowcal.rows import START, Memory
+from lowcal.rows.passes import Moments
+from lowcal.rows.reading import Roles, on_disk
 from lowcal.solvers import SOLVERS, Problem
-from lowcal.streaming import Tallying, open_stream
-from lowcal.streams import Piece, Roles
 from lowcal.subpopulations.base import few_sums
 from lowcal.updates import Term, Update
 from lowcal.weights import evaluate, monomials
@@ -93,7 +93,8 @@ def passes(n: int) -> None:
     y, p, X = people(n, [10] * 10)
     learner = lowcal.Groups(n_bins=20).prepare(X)
     design, weights = learner.design(), monomials(1, 1)
-    P, Y, rho, weight = p[:, None], y[:, None], (y - p)[:, None] / n, np.full(n, 1 / n)
+    P, rho = p[:, None], (y - p)[:, None] / n
+    held = Memory.of(learner.rows, P, y[:, None], np.full(n, 1 / n))
     update = Update((Term(learner.families[0], weights, 1e-3 * np.ones((design.shape[1], 2, 1))),))
     columns = len(design.codes)
 
@@ -101,7 +102,7 @@ def passes(n: int) -> None:
         return moments_at(design, weights, P, rho)
 
     def both() -> object:
-        return update.with_moments(P, learner.rows, Y, weight, design, weights)
+        return held.run(Moments(START.then(update), tuple(learner.families), weights))
 
     def bare() -> object:
         sums = design.sums(2)
@@ -285,12 +286,12 @@ def fits(n: int) -> None:
     def fit() -> object:
         return lowcal.multicalibrate(y, p, table, subpopulations=Ready(), alpha=0.001, random_state=0)
 
-    design, weights, weight = learner.design(), monomials(1, 1), np.full(n, 1 / n)
-    update = Update((Term(learner.families[0], weights, 1e-3 * np.ones((design.shape[1], 2, 1))),))
+    weights, held = monomials(1, 1), Memory.of(learner.rows, p[:, None], y[:, None], np.full(n, 1 / n))
+    update = Update((Term(learner.families[0], weights, 1e-3 * np.ones((len(learner.names), 2, 1))),))
     works: dict[str, Work] = {
         "numba": fit,
         "numpy": without_numba(fit),
-        "pass": lambda: update.with_moments(p[:, None], learner.rows, y[:, None], weight, design, weights),
+        "pass": lambda: held.run(Moments(START.then(update), tuple(learner.families), weights)),
     }
     t = times(works, 5)
     fitted = fit()
@@ -301,73 +302,6 @@ def fits(n: int) -> None:
     show("T8 fit, NumPy / numba", t["numpy"] / t["numba"], "<= 3")
     show("   peak of new memory in a fit, bytes a row", peak(fit) / n, "<= 64")
     naive(n)
-
-
-def crowd(n: int, cards: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Labels, predictions that are wrong for every pair of values of two columns, and the columns."""
-    rng = np.random.default_rng(seed)
-    columns = [rng.integers(0, card, n) for card in cards]
-    p = 1 / (1 + np.exp(-rng.normal(0.0, 1.2, n)))
-    truth = p.copy()
-    for j, k in combinations(range(len(cards)), 2):
-        shift, slope = rng.normal(0.0, 0.03, (2, cards[j] * cards[k]))
-        pair = columns[j] * cards[k] + columns[k]
-        truth += shift[pair] + slope[pair] * p
-    y = (rng.random(n) < np.clip(truth, 0, 1)).astype(float)
-    return y, p, {f"a{k}": column.astype(float) for k, column in enumerate(columns)}
-
-
-def cells(n: int) -> None:
-    """Algorithm 1 as printed, on cells of rows that move together, against the same rounds on rows."""
-    y, p, X = crowd(n, [2, 4, 5, 5, 8])
-    groups, alpha = lowcal.Intersections(n_bins=20, everyone=False), 0.001
-    learner, P, weight = groups.prepare(X), p[:, None], np.full(n, 1 / n)
-
-    def problem() -> Problem:
-        return Problem(y[:, None], weight, lowcal.LowDegree(2), learner.fresh(), alpha)
-
-    def on_cells() -> int:
-        return sum(1 for _ in SOLVERS["first"](problem(), P))
-
-    def with_losses() -> int:
-        one = problem()
-        return sum(step.losses(one)[0] > 0 for step in SOLVERS["first"](one, P))
-
-    def on_rows(losses: bool) -> Work:
-        before, solvers.FEW_ROWS = solvers.FEW_ROWS, sys.maxsize
-        one = problem()
-        steps = SOLVERS["first"](one, P)
-        next(steps)
-        solvers.FEW_ROWS = before
-        return lambda: next(steps).losses(one) if losses else next(steps)
-
-    def fit() -> lowcal.Fit:
-        options = {"subpopulations": groups, "alpha": alpha, "solver": "first", "guard": False}
-        return lowcal.multicalibrate(y, p, table, **options)
-
-    table = Frame.of(X)
-    rounds, made = on_cells(), Cells.of(learner.design(), P, y[:, None], weight)
-    works: dict[str, Work] = {
-        "cells": on_cells,
-        "losses": with_losses,
-        "rows": on_rows(False),
-        "rows and losses": on_rows(True),
-        "make": lambda: Cells.of(learner.design(), P, y[:, None], weight),
-        "fit": fit,
-    }
-    t = times(works, 5)
-    t["cells"], t["losses"] = t["cells"] / rounds, t["losses"] / rounds
-    print(f"{n:,} rows, {learner.design().shape[1]} groups of values and pairs, {len(made.starts)} patterns: {fit()}")
-    show("T5 Algorithm 1 on cells, ms a round", t["cells"] * 1e3, "<= 1")
-    show("   the same with Brier score and log loss of every round, ms a round", t["losses"] * 1e3)
-    show("   the same in NumPy alone, ms a round", times({"": without_numba(with_losses)}, 1)[""] / rounds * 1e3)
-    show("   a round on rows / a round on cells", t["rows"] / t["cells"])
-    show("   a round on rows / a round on cells, both with losses", t["rows and losses"] / t["losses"])
-    show("   making the cells, ns a row", t["make"] / n * 1e9)
-    show("   rounds of the fit", rounds)
-    show("   the fit, CPU seconds", t["fit"])
-    show("   peak of new memory while cells are made, bytes a row", peak(works["make"]) / n)
-    show("   peak of new memory in the fit, bytes a row", peak(fit) / n)
 
 
 def peak(work: Work) -> int:
@@ -384,18 +318,21 @@ def naive(n: int) -> None:
     """Largest violation first with a dense matrix of memberships, as one would write it; all rounds cost the same."""
     y, p, X = categorical(n, 10)
     learner = lowcal.Groups().prepare(X)
-    C, Y, P = learner.design().dense(), y[:, None], p[:, None]
+    C = learner.design().dense()
 
     def problem() -> Problem:
-        return Problem(Y, np.full(n, 1 / n), lowcal.LowDegree(2), learner.fresh(), 0.001)
+        held = Memory.of(learner.rows, p[:, None], y[:, None], np.full(n, 1 / n))
+        return Problem(held, lowcal.LowDegree(2), learner.fresh(), 0.001)
 
     def one_round() -> object:
         rho = (y - p) / n
         g = C.T @ np.column_stack([rho, rho * p])
         return np.clip(p + g[0, 0] * C[:, 0] * p, 0, 1)
 
-    brier = [problem().brier(P), *(np.mean(np.square(y - step.p[:, 0])) for step in SOLVERS["worst"](problem(), P))]
-    t = times({"naive": one_round, "fit": lambda: list(SOLVERS["block"](problem(), P))}, 5)
+    one = problem()
+    states = [START, *(step.state for step in SOLVERS["worst"](one, START))]
+    brier = [one.losses(state).brier for state in states]
+    t = times({"naive": one_round, "fit": lambda: list(SOLVERS["block"](problem(), START))}, 5)
     rounds = len(brier) - 1
     show(f"T5 {n:,} rows: {rounds} rounds of dense NumPy / block solver", t["naive"] * rounds / t["fit"], ">= 150")
     show(
@@ -570,7 +507,6 @@ import numba, pyarrow.ipc
 import lowcal
 from lowcal import auditing
 from lowcal.engines import compiled_codes, compiled_joint
-from lowcal.streaming import measure_stream, multicalibrate_stream
 
 def peak():  # of this program: getrusage would count what the process held before it became Python
     with open("/proc/self/status") as status:
@@ -578,10 +514,10 @@ def peak():  # of this program: getrusage would count what the process held befo
 
 path, what, before = sys.argv[1], sys.argv[2], peak()
 if what == "measure":
-    found = measure_stream(path, subpopulations=lowcal.Groups())
+    found = lowcal.measure("y", "p", path, subpopulations=lowcal.Groups(), memory=1)
     print(peak() - before, f"{len(found.names)} groups, largest violation {found.largest:.3g}")
 else:
-    found = multicalibrate_stream(path, subpopulations=lowcal.Groups(), alpha=0.001)
+    found = lowcal.multicalibrate("y", "p", path, subpopulations=lowcal.Groups(), alpha=0.001, memory=1)
     print(peak() - before, found)
 """
 
@@ -606,12 +542,12 @@ def write_stream(path: str, n: int, is_sorted: bool = True) -> None:
 
 
 def streams(n: int) -> None:
-    """A pass over an Arrow file against the same pass over rows in memory, encoded before; memory of a fit."""
+    """A pass over the rows of an Arrow file, encoded on disk, against one in memory; memory of a fit."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows.arrow"
         write_stream(path, n)
         show(
-            "T10 Arrow stream, a pass of moments / in memory, encoded before",
+            "T10 rows on disk, a pass of moments / in memory",
             passes_of_stream(path, n),
             "<= 2",
         )
@@ -626,31 +562,16 @@ def streams(n: int) -> None:
 
 
 def passes_of_stream(path: str, n: int) -> np.ndarray:
-    """Moments of degree 2 of 100 groups: rows read, decoded and encoded, against codes and numbers in memory."""
-    stream, sample = open_stream(path, Roles("y", "p"), lowcal.Groups(), None, 0, Passes(False))
-    families, weights, weight = sample.learner.families, monomials(1, 1), np.full(n, 1 / n)
-    held: list[Piece] = []
-    stream.each("", held.append)
-    rows = tuple(np.concatenate(codes) for codes in zip(*(piece.rows for piece in held), strict=True))
-    p, y = np.concatenate([piece.p for piece in held]), np.concatenate([piece.y for piece in held])
-    held.clear()
-    design = families[0].design(rows)
-
-    def streamed() -> np.ndarray:
-        sums = Tallying(families, weights, n, False, False)
-        stream.each("", lambda piece: sums.add(piece, piece.p))
-        return sums.done().moments
-
-    def in_memory() -> np.ndarray:
-        rho = y - p
-        rho *= weight[:, None]
-        return moments_at(design, weights, p, rho)
-
-    assert np.abs(streamed() - in_memory()).max() < 1e-12
-    t = times({"stream": streamed, "memory": in_memory}, 5)
+    """Moments of degree 2 of 100 groups: rows encoded on disk, against the same rows in memory."""
+    far, learner, _ = on_disk(lowcal.Groups(), open_batches(path), Roles("y", ("p",)), None, 0, Passes(False))
+    whole = far.sample(np.arange(n))
+    near = Memory.of(whole.rows, whole.at(START), whole.y, whole.weight)
+    one = Moments(START, tuple(learner.families), monomials(1, 1))
+    assert np.array_equal(far.run(one), near.run(one))
+    t = times({"disk": lambda: far.run(one), "memory": lambda: near.run(one)}, 5)
     print(f"{n:,} rows, Arrow file; ns a row: ", end="")
     print(", ".join(f"{name} {np.median(each) / n * 1e9:.1f}" for name, each in t.items()))
-    return t["stream"] / t["memory"]
+    return t["disk"] / t["memory"]
 
 
 def main() -> None:
@@ -661,7 +582,6 @@ def main() -> None:
     conjunctions(n)
     codes_of_one(n)
     fits(n)
-    cells(n)
     many_classes(n // 50)
     smooth(n)
     first_calls()

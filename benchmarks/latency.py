@@ -113,6 +113,8 @@ def passes(n: int) -> tuple[dict[str, Callable[[], Any]], int, int]:
     import lowcal
     from lowcal.frames import Table as Frame
     from lowcal.moments import moments_at
+    from lowcal.rows import START, Memory
+    from lowcal.rows.passes import Moments
     from lowcal.updates import Term, Update
     from lowcal.weights import monomials
 
@@ -128,12 +130,12 @@ def passes(n: int) -> tuple[dict[str, Callable[[], Any]], int, int]:
     y, weight = task.train.y.astype(float)[:, None], np.full(n, 1 / n)
     rho, weights = weight[:, None] * (y - p), monomials(1, 1)
     family = update.terms[0].family
-    design = family.design(rows)
+    design, held = family.design(rows), Memory.of(rows, p, y, weight)
     straight = Update((Term(family, weights, update.terms[0].theta),))
     works: dict[str, Callable[[], Any]] = {"moments": lambda: moments_at(design, weights, p, rho)}
     for name, each in (("Euclidean", straight), ("mirror", update)):
         works[f"{name} update"] = lambda each=each: each(p, rows)
-        works[f"{name} update and moments"] = lambda each=each: each.with_moments(p, rows, y, weight, design, weights)
+        works[f"{name} update and moments"] = lambda each=each: held.run(Moments(START.then(each), (family,), weights))
     return works, sum(column.nbytes for column in rows) + p.nbytes + y.nbytes + weight.nbytes, len(rows)
 
 

@@ -18,6 +18,7 @@ from common import show
 import lowcal
 from lowcal.frames import Table
 from lowcal.notions import parse_notion
+from lowcal.rows import START, Memory
 from lowcal.solvers import Problem, block
 from lowcal.subpopulations.base import WeakLearner
 
@@ -42,11 +43,11 @@ def categorical(n: int, columns: int, wrong: int = 10, seed: int = 0) -> tuple[n
 def fit(learner: WeakLearner, y: np.ndarray, p: np.ndarray, notion: str, alpha: float) -> tuple[float, int, float]:
     """CPU seconds, rounds and the violation reached by the bare solver."""
     started = process_time()
-    problem = Problem(y, np.full(len(p), 1 / len(p)), parse_notion(notion), learner.fresh(), alpha)
-    rounds = 0
-    for rounds, step in enumerate(block(problem, p), start=1):  # noqa: B007
-        p = step.p
-    return process_time() - started, rounds, float(problem.suprema(p).upper.max())
+    held = Memory.of(learner.rows, p, y, np.full(len(p), 1 / len(p)))
+    problem, state = Problem(held, parse_notion(notion), learner.fresh(), alpha), START
+    for step in block(problem, START):
+        state = step.state
+    return process_time() - started, state.n_updates, float(problem.suprema(state).upper.max())
 
 
 def audit(learner: WeakLearner, y: np.ndarray, p: np.ndarray, notion: str) -> float:

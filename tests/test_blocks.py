@@ -12,6 +12,8 @@ from lowcal.blocks import ridge_solve
 from lowcal.datasets import make_miscalibrated
 from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
 from lowcal.moments import displacement, moments
+from lowcal.rows import START, Memory
+from lowcal.solvers import Problem
 from lowcal.weights import CellIds, Knots, Monomial
 from study import multicalibrate
 
@@ -19,6 +21,12 @@ from study import multicalibrate
 @pytest.fixture(scope="module")
 def data():
     return make_miscalibrated(3000, n_columns=4, n_levels=4, random_state=3)
+
+
+def rows_of(learner):
+    """Return all rows of a learner, with any predictions and outcomes."""
+    p = np.full((len(learner.weight), 1), 0.5)
+    return Memory.of(learner.rows, p, p, learner.weight).sample(None)
 
 
 def losses(fit, geometry):
@@ -65,7 +73,7 @@ def test_of_thresholds_the_worst_of_neighbours_takes_part(monkeypatch):
     learner = lowcal.Thresholds(min_mass=0).prepare({"t": np.arange(20.0)})
     value = np.random.default_rng(0).random(len(learner.names))
     monkeypatch.setattr(blocks, "MAX_FEATURES", 10)
-    families, chosen = blocks._active(learner, value, 2, 0.1)
+    families, chosen = blocks._active(learner, rows_of(learner), value, 2, 0.1)
     assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
     assert int(value.argmax()) in chosen
     start = len(value) - len(learner.families[-1].names)
@@ -78,13 +86,14 @@ def test_of_thresholds_the_worst_of_neighbours_takes_part(monkeypatch):
 def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch):
     learner = lowcal.Groups().prepare(data.X)
     value = np.random.default_rng(0).random(len(learner.names))
-    assert np.array_equal(blocks._active(learner, value, 2, 0.4)[1], np.arange(len(value)))
+    some = rows_of(learner)
+    assert np.array_equal(blocks._active(learner, some, value, 2, 0.4)[1], np.arange(len(value)))
     monkeypatch.setattr(blocks, "MANY_FEATURES", 10)
-    families, chosen = blocks._active(learner, value, 2, 0.4)
+    families, chosen = blocks._active(learner, some, value, 2, 0.4)
     assert np.array_equal(chosen, np.flatnonzero(value >= 0.08))
     assert 0 < len(chosen) < len(value)
     assert [name for family in families for name in family.names] == [learner.names[j] for j in chosen]
-    assert int(value.argmax()) in blocks._active(learner, value, 2, 100.0)[1]
+    assert int(value.argmax()) in blocks._active(learner, some, value, 2, 100.0)[1]
     fit = multicalibrate(data.y, data.p, data.X, alpha=0.02, geometry="euclidean")
     assert fit.status == "reached"
     assert sum(len(term.family.names) for term in fit.predictor.updates[0].terms) < len(value)
@@ -341,12 +350,12 @@ def test_overlapping_subpopulations_are_swept_over_more_rows(monkeypatch):
 def test_a_sample_stands_for_all_rows(data, monkeypatch, notion):
     """The coefficients of a sampled Gram matrix are those of all rows, up to its noise."""
     learner = lowcal.Groups().prepare(data.X)
-    p, rho = data.p[:, None], (data.y - data.p)[:, None] / 3000
-    parsed, weight = lowcal.parse_notion(notion), np.full(3000, 1 / 3000)
-    found = parsed.suprema(p, rho, learner.design())
+    p, weight = data.p[:, None], np.full(3000, 1 / 3000)
+    problem = Problem(Memory.of(learner.rows, p, data.y[:, None], weight), lowcal.parse_notion(notion), learner, 0.01)
+    found, weights = problem.suprema(START), problem.features(START)
 
     def movement():
-        terms = blocks.block_terms(parsed, learner, p, rho, weight, found, "euclidean", (0, 1))
+        terms = blocks.block_terms(problem.rows, START, learner, weights, found, "euclidean", (0, 1))
         return sum(term(p, term.family.design(learner.rows)) for term in terms)
 
     every = movement()

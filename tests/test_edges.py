@@ -11,6 +11,7 @@ import lowcal
 from lowcal.cli import main
 from lowcal.errors import InvalidInput
 from lowcal.notions import Multiaccuracy
+from lowcal.rows import START, Memory
 from lowcal.solvers import SOLVERS, Problem
 from lowcal.subpopulations import Everyone
 from lowcal.subpopulations.groups import cover
@@ -136,12 +137,12 @@ def test_solvers_are_generators_that_know_nothing_of_limits():
     weight = np.full(500, 1 / 500)
     for name, solver in SOLVERS.items():
         learner = Groups(min_mass=0).prepare(Table.of(data.X), weight)
-        problem = Problem(data.y[:, None].astype(float), weight, Multiaccuracy(), learner, alpha=0.02)
-        p = data.p[:, None]
-        for step in solver(problem, p):
-            p = step.update(p, learner.rows)
-            np.testing.assert_array_equal(p, step.p)
-        assert problem.suprema(p).upper.max() <= 0.02, name
+        p, y, state = data.p[:, None], data.y[:, None].astype(float), START
+        problem = Problem(Memory.of(learner.rows, p, y, weight), Multiaccuracy(), learner, alpha=0.02)
+        for step in solver(problem, START):
+            p, state = step.update(p, learner.rows), step.state
+            np.testing.assert_array_equal(p, problem.whole(state)[0])
+        assert problem.suprema(state).upper.max() <= 0.02, name
 
 
 def test_unknown_public_names_are_refused():

@@ -12,8 +12,8 @@ import lowcal
 from lowcal import FitWarning, multicalibrate
 from lowcal.datasets import make_miscalibrated
 from lowcal.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change
-from lowcal.inputs import Layout, Outcomes
 from lowcal.notions import LowDegree
+from lowcal.rows import Memory
 from lowcal.solvers import Problem
 from worlds import good_model, sigmoid
 
@@ -79,12 +79,13 @@ def test_fewer_than_fifty_rows_leave_the_model_as_it_is():
 
 
 def test_few_constraints_for_the_rows_need_no_guard():
-    y, p, X = good_model(1000, 0, columns=1, levels=4)
-    learner = lowcal.Groups().prepare(X)
-    assert len(learner.names) == 5
     for n, expected in ((24_000, False), (26_000, True)):  # 5 groups x 2 weights / (2 n) against 2e-4
-        problem = Problem(y[:, None], np.full(n, 1 / n), LowDegree(2), learner, 0.01)
-        assert is_harmless(problem, p[:, None]) == expected
+        y, p, X = good_model(n, 0, columns=1, levels=4)
+        learner = lowcal.Groups().prepare(X)
+        assert len(learner.names) == 5
+        rows = Memory.of(learner.rows, p[:, None], y[:, None], np.full(n, 1 / n))
+        problem = Problem(rows, LowDegree(2), learner, 0.01)
+        assert is_harmless(problem) == expected
 
 
 def test_folds_hold_every_row_once_and_none_without_weight():
@@ -108,8 +109,8 @@ def test_a_share_that_is_none_is_refused(guard):
 
 def guard_of(p, y, geometry):
     """Return a guard that judges one fold of these rows."""
-    outcomes = Outcomes(y[:, None], p[:, None], np.full(len(y), 1 / len(y)), Layout(2, None))
-    return Guard([SimpleNamespace(outcomes=outcomes, trial=p[:, None])], geometry, None)
+    held = SimpleNamespace(y=y[:, None], weight=np.full(len(y), 1 / len(y)))
+    return Guard([SimpleNamespace(held=held, tried=p[:, None])], geometry, None)
 
 
 @pytest.mark.parametrize(("geometry", "is_kept"), [("mirror", False), ("euclidean", True)])
@@ -120,9 +121,9 @@ def test_a_step_in_log_odds_that_loses_the_order_is_no_gain(geometry, is_kept):
     y = (rng.random(2000) < sigmoid(0.4 * z)).astype(float)
     guard = guard_of(sigmoid(8 * z), y, geometry)
     before = guard.now
-    guard.folds[0].trial = np.full((2000, 1), y.mean())
+    guard.folds[0].tried = np.full((2000, 1), y.mean())
     assert guard._is_gain(before, guard._scores()) == is_kept
-    guard.folds[0].trial = sigmoid(0.4 * z)[:, None]
+    guard.folds[0].tried = sigmoid(0.4 * z)[:, None]
     assert guard._is_gain(before, guard._scores())
 
 
@@ -132,7 +133,7 @@ def test_undone_steps_raise_the_bar():
     before = guard.now
     # 55% of each label gain what the others lose: about three standard errors
     better = np.where(np.arange(1000) % 20 < 11, 1.0, -1.0) * (y - 0.5)
-    guard.folds[0].trial = (0.5 + 0.02 * better)[:, None]
+    guard.folds[0].tried = (0.5 + 0.02 * better)[:, None]
     gain, error = mean_change(before.log_loss, guard._scores().log_loss, guard.weight)
     assert 2.0 < -gain / error < 3.5
     assert guard._is_gain(before, guard._scores())

@@ -11,6 +11,7 @@ import pytest
 from lowcal import Trees, multicalibrate
 from lowcal.estimators import BOOSTED
 from lowcal.notions import LowDegree
+from lowcal.rows import START, Memory
 from lowcal.solvers import SOLVERS, START_STEPS, Problem, guaranteed_progress
 from lowcal.subpopulations.trees import TreeSum
 
@@ -25,26 +26,26 @@ def world(n=6000, seed=0):
     return X, (rng.random(n) < truth).astype(float), rng.uniform(0.2, 0.8, n), truth
 
 
-def problem(X, y, geometry="mirror", **options):
-    trees = Trees(**{**BOOSTED, "geometry": geometry, **options})
-    weight = np.full(len(y), 1 / len(y))
-    return Problem(y[:, None], weight, LowDegree(2), trees.prepare(X), 0.001, geometry)
+def problem(X, y, f, geometry="mirror", **options):
+    learner = Trees(**{**BOOSTED, "geometry": geometry, **options}).prepare(X)
+    rows = Memory.of(learner.rows, f[:, None], y[:, None], np.full(len(y), 1 / len(y)))
+    return Problem(rows, LowDegree(2), learner, 0.001, geometry)
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 def test_the_sum_is_taken_as_it_is(geometry):
     X, y, f, _ = world()
-    one = problem(X, y, geometry)
-    steps, p = [], f[:, None]
-    for step in SOLVERS["block"](one, p):
+    one = problem(X, y, f, geometry)
+    steps, state = [], START
+    for step in SOLVERS["block"](one, START):
         steps.append(step)
         if len(steps) == FIRST[geometry] + 3:
             break
     on_everyone = [all(term.family.names == ("everyone",) for term in step.update.terms) for step in steps]
     assert 1 <= sum(on_everyone) == sum(on_everyone[: FIRST[geometry]])
     for step in steps:
-        assert one.loss(step.p) <= one.loss(p) - guaranteed_progress(one, step.violation, 1) + 1e-12
-        p = step.p
+        assert one.loss(step.state) <= one.loss(state) - guaranteed_progress(one, step.violation) + 1e-12
+        state = step.state
     offered = [step for step in steps if isinstance(step.update.terms[0].family, TreeSum)]
     assert len(offered) >= 3
     for step in offered:
@@ -56,28 +57,28 @@ def test_the_sum_is_taken_as_it_is(geometry):
 def test_an_offer_without_enough_progress_is_not_taken():
     """A forest that hardly moves keeps the bound by the step on all constraints instead."""
     X, y, f, _ = world(1500)
-    one = problem(X, y, n_trees=2, shrinkage=1e-6)
+    one = problem(X, y, f, n_trees=2, shrinkage=1e-6)
     steps = []
-    for step in SOLVERS["block"](one, f[:, None]):
+    for step in SOLVERS["block"](one, START):
         steps.append(step)
         if len(steps) == FIRST["mirror"] + 2:
             break
     assert all(len(step.update.terms) > 1 for step in steps[FIRST["mirror"] :])
-    assert one.loss(steps[-1].p) < one.loss(steps[FIRST["mirror"] - 1].p) - 0.01
+    assert one.loss(steps[-1].state) < one.loss(steps[FIRST["mirror"] - 1].state) - 0.01
 
 
 @pytest.mark.parametrize("change", [{"step": 0.5}, {"newton_only": True}])
 def test_a_step_that_the_user_chose_is_kept(change):
     X, y, f, _ = world(1500)
-    one = replace(problem(X, y), **change)
-    for step in itertools.islice(SOLVERS["block"](one, f[:, None]), START_STEPS, START_STEPS + 3):
+    one = replace(problem(X, y, f), **change)
+    for step in itertools.islice(SOLVERS["block"](one, START), START_STEPS, START_STEPS + 3):
         assert len(step.update.terms) > 1
 
 
 def test_an_offer_of_another_geometry_is_not_taken():
     X, y, f, _ = world(1500)
-    one = replace(problem(X, y, "mirror"), geometry="euclidean")
-    for step in itertools.islice(SOLVERS["block"](one, f[:, None]), START_STEPS, START_STEPS + 3):
+    one = replace(problem(X, y, f, "mirror"), geometry="euclidean")
+    for step in itertools.islice(SOLVERS["block"](one, START), START_STEPS, START_STEPS + 3):
         assert len(step.update.terms) > 1
 
 

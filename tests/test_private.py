@@ -14,6 +14,7 @@ import lowcal
 from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy, private
 from lowcal.accounting import total_cost
 from lowcal.datasets import make_miscalibrated
+from lowcal.rows import Memory
 from lowcal.subpopulations import Groups, Intersections, Linear, Memberships, Private, Thresholds, Trees
 
 EPS = 1e-12
@@ -66,7 +67,8 @@ def prepared(y: np.ndarray, p: np.ndarray, C: np.ndarray, notion: lowcal.Notion,
     """Return the problem and the plan of a private fit on a matrix of memberships."""
     chosen = Private(Memberships(everyone=False), **options)
     learner = chosen.listed(lowcal.frames.Table.of(C), np.full(len(y), 1 / len(y)))
-    problem = private.Problem(y[:, None], learner.weight, notion, learner, alpha)
+    rows = Memory.of(learner.rows, p[:, None], y[:, None], learner.weight)
+    problem = private.Problem(rows, notion, learner, alpha)
     return problem, private.plan(chosen, problem, 1)
 
 
@@ -81,7 +83,7 @@ def test_a_round_selects_among_all_signed_pairs_by_that_law(monkeypatch: pytest.
     seen: dict[tuple[int, int, int], int] = {}
     draws = 4000
     for seed in range(draws):
-        _, update = next(private.rounds(problem, p[:, None], plan, np.random.default_rng(seed)))
+        _, update = next(private.rounds(problem, plan, np.random.default_rng(seed)))
         (term,) = update.terms
         key = (int(term.family.names[0][-1]), len(term.weights[0].factors), int(np.sign(term.theta.item())))
         seen[key] = seen.get(key, 0) + 1
@@ -103,9 +105,8 @@ def test_no_replaced_row_shifts_a_choice_by_more_than_eps0() -> None:
         for last in kinds:
             y, p, C = (np.array([row[k] for row in [*rest, last]]) for k in range(3))
             problem, _ = prepared(y, p, C, LowDegree(2), 0.1, epsilon=1.0)
-            g = private.moments(
-                problem.learner.design(), private.evaluate(weights, p[:, None]), problem.rho(p[:, None])
-            )
+            U, rho = private.evaluate(weights, p[:, None]), (y - p)[:, None] / m
+            g = private.moments(problem.learner.design(), U, rho)
             logs.append(private.log_probabilities(np.concatenate([g.ravel(), -g.ravel()]), m, eps0))
         for one, other in product(logs, repeat=2):
             assert np.abs(one - other).max() <= eps0 + EPS

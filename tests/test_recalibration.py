@@ -329,3 +329,14 @@ def test_an_interrupt_keeps_the_best_candidate_so_far(monkeypatch):
     with pytest.raises(KeyboardInterrupt) as early:
         recalibrate(y, p, X)
     assert not isinstance(early.value, lowcal.FitInterrupted)
+
+
+def test_rows_without_weight_are_as_good_as_gone():
+    """Not even the bins of numbers depend on them."""
+    y, p, X, _ = world(1200, "interaction")
+    weight = np.where(np.arange(1200) % 3 == 0, 0.0, 1.0)
+    kept = np.flatnonzero(weight)
+    one = recalibrate(y, p, X, sample_weight=weight)
+    other = recalibrate(y[kept], p[kept], rows(X, kept))
+    assert one.candidates.chosen.name == other.candidates.chosen.name != "unchanged"
+    np.testing.assert_allclose(one.predictor(p, X), other.predictor(p, X), atol=1e-10)

@@ -19,6 +19,10 @@ from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked,
 from lowcal.frames import Table as Frame
 from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
+from lowcal.rows import START, Memory
+from lowcal.rows.passes import Losses, Moments
+from lowcal.updates import Term, Update
+from lowcal.weights import Monomial
 from study import multicalibrate
 
 
@@ -203,8 +207,7 @@ def test_memberships_and_groups_of_many_classes_agree() -> None:
 @pytest.mark.parametrize("solver", ["block", "worst", "first"])
 def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
-    counts = {"suprema": 0, "norm": 0, "brier": 0, "log_loss": 0}
-    suprema, norm, brier, log_loss = LowDegree.suprema, LowDegree.norm, solvers.brier, solvers.log_loss
+    counts = {"norm": 0, "moments": 0, "losses": 0}
 
     def count(name, function):
         def counted(*arguments):
@@ -213,35 +216,34 @@ def test_each_figure_of_a_predictor_is_computed_once(monkeypatch: pytest.MonkeyP
 
         return counted
 
-    monkeypatch.setattr(LowDegree, "suprema", count("suprema", suprema))
-    monkeypatch.setattr(LowDegree, "norm", count("norm", norm))
-    monkeypatch.setattr(solvers, "brier", count("brier", brier))
-    monkeypatch.setattr(solvers, "log_loss", count("log_loss", log_loss))
+    monkeypatch.setattr(LowDegree, "norm", count("norm", LowDegree.norm))
+    for name, one in (("moments", Moments), ("losses", Losses)):
+        monkeypatch.setattr(one, "__call__", count(name, one.__call__))
     alpha = 0.001 if solver == "block" else 0.005
     fit = multicalibrate(data.y, data.p, data.X, alpha=alpha, solver=solver, geometry="euclidean")
     assert fit.status == "reached"
     assert fit.n_updates >= 2
-    # every predictor is measured once, the start and the end among them; "first" looks at its start and its end only
-    assert counts["norm"] == (2 if solver == "first" else fit.n_updates + 1)
-    # all but the start are measured in the pass that moves them
-    assert counts["suprema"] == (2 if solver == "first" else 1)
-    assert counts["brier"] == counts["log_loss"] == fit.n_updates + 1
+    # every predictor is measured once, in one pass, the start and the end among them; both losses take another pass
+    assert set(counts.values()) == {fit.n_updates + 1}
 
 
 def test_what_is_remembered_belongs_to_these_predictions_labels_and_members() -> None:
     data = lowcal.datasets.make_miscalibrated(500, random_state=1)
     learner = lowcal.Groups().prepare(Frame.of(data.X))
-    problem = solvers.Problem(data.y[:, None].astype(float), np.full(500, 1 / 500), LowDegree(2), learner, 0.01)
-    p, q = data.p[:, None], np.full((500, 1), 0.5)
-    assert problem.suprema(p) is problem.suprema(p)
-    assert problem.suprema(p, 0.5) is not problem.suprema(p)
-    for r in (p, q, p.copy(), q):
-        assert problem.brier(r) == pytest.approx(np.mean((data.y - r[:, 0]) ** 2))
-    before = problem.suprema(p)
+    p, y, weight = data.p[:, None], data.y[:, None].astype(float), np.full(500, 1 / 500)
+    problem = solvers.Problem(Memory.of(learner.rows, p, y, weight), LowDegree(2), learner, 0.01)
+    assert problem.suprema(START) is problem.suprema(START)
+    assert problem.suprema(START, 0.5) is not problem.suprema(START)
+    up = Update((Term(learner.member(0), (Monomial(),), np.full((1, 1, 1), 0.1)),))
+    for state in (START, START.then(up), START.then(Update((up.terms[0].scaled(-2.0),))), START):
+        moved = np.clip(data.p + sum(update.terms[0].theta.item() for update in state.updates), 0, 1)
+        assert problem.losses(state).brier == pytest.approx(np.mean((data.y - moved) ** 2))
+        np.testing.assert_allclose(problem.suprema(state).moments[0, 0, 0], np.mean(data.y - moved), atol=1e-12)
+    before = problem.suprema(START)
     learner.families.append(learner.member(0))
-    assert len(problem.suprema(p).value) == len(before.value) + 1
-    other = replace(problem, y=1.0 - problem.y)
-    assert other.brier(p) == pytest.approx(np.mean((1 - data.y - p[:, 0]) ** 2))
+    assert len(problem.suprema(START).value) == len(before.value) + 1
+    other = replace(problem, rows=Memory.of(learner.rows, p, 1.0 - y, weight))
+    assert other.losses(START).brier == pytest.approx(np.mean((1 - data.y - data.p) ** 2))
 
 
 # ------------------------------------------------------------------------------------------------- rounding
@@ -252,15 +254,16 @@ def test_a_supremum_within_rounding_of_alpha_is_alpha() -> None:
         rng = np.random.default_rng(seed)
         p, y = rng.dirichlet(np.ones(3), 20), np.eye(3)[rng.integers(0, 3, 20)]
         learner = lowcal.Groups(everyone=True).prepare(Frame.of(np.zeros((20, 0))))
-        problem = solvers.Problem(y, np.full(20, 1 / 20), LowDegree(1), learner, 1.0)
-        found = problem.suprema(p)
+        rows = Memory.of(learner.rows, p, y, np.full(20, 1 / 20))
+        problem = solvers.Problem(rows, LowDegree(1), learner, 1.0)
+        found = problem.suprema(START)
         alpha = float(found.basis.max())
         assert found.upper.max() == pytest.approx(alpha, rel=1e-13)
         if not found.upper.max() > alpha:
             continue
         rounded_up += 1
         for solver in ("first", "worst", "block"):
-            assert list(solvers.SOLVERS[solver](replace(problem, alpha=alpha), p)) == []
+            assert list(solvers.SOLVERS[solver](replace(problem, alpha=alpha), START)) == []
             fit = multicalibrate(y, p, notion="degree-1", alpha=alpha, solver=solver)
             assert (fit.status, fit.n_updates) == ("reached", 0)
         below = multicalibrate(y, p, notion="degree-1", alpha=alpha * (1 - 1e-9), solver="worst")
@@ -350,18 +353,3 @@ def test_held_out_rows_take_the_place_of_the_guard(monkeypatch: pytest.MonkeyPat
     y, p, X = noisy_world(5000)
     monkeypatch.setattr("lowcal.fitting.make_guard", lambda *_: pytest.fail("the rows are dealt all the same"))
     lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)
-
-
-@pytest.mark.parametrize("degree", [1, 2, 3])
-def test_moments_on_the_way_are_those_of_a_pass_of_their_own(degree: int) -> None:
-    data = lowcal.datasets.make_miscalibrated(700, random_state=2)
-    weight = np.random.default_rng(0).random(700)
-    learner = lowcal.Groups().prepare(Frame.of(data.X))
-    y, p = data.y[:, None].astype(float), data.p[:, None]
-    problem = solvers.Problem(y, weight / weight.sum(), LowDegree(degree), learner, 0.001)
-    step = next(solvers.block(problem, p))
-    seen, calls = problem.suprema(step.p), learner.n_calls
-    own = replace(problem).suprema(step.p.copy())
-    assert learner.n_calls == calls + 1  # the first was known already
-    np.testing.assert_allclose(seen.moments, own.moments, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(seen.value, own.value, rtol=0, atol=1e-15)

@@ -12,15 +12,14 @@ from sklearn.metrics import log_loss
 import lowcal
 from lowcal.engines.reference import Matrix
 from lowcal.frames import Table
-from lowcal.moments import displacement, moments
 from lowcal.notions import LowDegree, Multiaccuracy
+from lowcal.rows import START, Memory
 from lowcal.shrinkage import (
-    Fitted,
+    Features,
     depths_of,
-    features_of,
-    group_terms,
-    line_terms,
-    logit_terms,
+    group_step,
+    line_step,
+    logit_step,
     logit_weights,
     members_up_to,
     pools_of,
@@ -28,8 +27,8 @@ from lowcal.shrinkage import (
     probes_and_labels,
     starts_with_line,
 )
-from lowcal.updates import Update
-from lowcal.weights import Monomial, evaluate, monomials
+from lowcal.subpopulations.memberships import Members
+from lowcal.weights import Monomial, monomials
 
 
 def world(n=4000, seed=0, spread=0.5):
@@ -40,7 +39,12 @@ def world(n=4000, seed=0, spread=0.5):
     z = rng.normal(0, 1, n)
     f = 1 / (1 + np.exp(-(z + rng.normal(0, spread, 12)[a])))
     y, p = (rng.random(n) < f).astype(float), 1 / (1 + np.exp(-z))
-    return learner, Fitted(p[:, None], y[:, None], np.full(n, 1 / n))
+    return learner, Memory.of(learner.rows, p[:, None], y[:, None], np.full(n, 1 / n))
+
+
+def after(rows, moved):
+    """Return the predictions before a step and after it, if there is one."""
+    return rows.whole.at(START), rows.whole.at(START if moved is None else moved)
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.2, 1.0])
@@ -99,14 +103,13 @@ def test_a_shrunk_step_is_nearer_to_the_truth_than_one_without_a_prior(step, mon
         prior = real if kind == "shrunk" else lambda g, *_: np.full(g.shape, 1e-6)
         monkeypatch.setattr("lowcal.shrinkage.precisions", prior)
         learner, rows, truth = small_world(seed)
-        given = (learner, rows, (0,))
+        given = (rows, START, (0,))
         if step == "regression":
-            terms = logit_terms(learner.families, *given)
+            moved = logit_step(learner.families, *given)
         else:
-            terms = group_terms(learner.families, logit_weights(LowDegree(2), 1), *given)
-        moved = rows.p if terms is None else Update(terms, "mirror")(rows.p, learner.rows)
-        errors[kind].append(np.mean((moved[:, 0] - truth) ** 2))
-        errors["start"].append(np.mean((rows.p[:, 0] - truth) ** 2))
+            moved = group_step(learner.families, logit_weights(LowDegree(2), 1), *given)
+        for name, p in zip(("start", kind), after(rows, moved), strict=True):
+            errors[name].append(np.mean((p[:, 0] - truth) ** 2))
     start, shrunk, unshrunk = (np.mean(errors[kind]) for kind in ("start", "shrunk", "unshrunk"))
     assert shrunk < 0.8 * unshrunk
     assert shrunk < start
@@ -118,25 +121,24 @@ def small_world(seed):
     learner = lowcal.Groups(min_mass=0).prepare(Table.of({"a": a.astype(str), "b": b.astype(str)}))
     truth = 1 / (1 + np.exp(-(z + rng.normal(0, 0.4, 12)[a])))
     y, p = (rng.random(600) < truth).astype(float), 1 / (1 + np.exp(-z))
-    return learner, Fitted(p[:, None], y[:, None], np.full(600, 1 / 600)), truth
+    return learner, Memory.of(learner.rows, p[:, None], y[:, None], np.full(600, 1 / 600)), truth
 
 
 def test_both_ways_of_a_logit_step_are_near(monkeypatch):
     learner, rows = world()
-    one = Update(logit_terms(learner.families, learner, rows, (0,)), "mirror")(rows.p, learner.rows)
+    start, one = after(rows, logit_step(learner.families, rows, START, (0,)))
     monkeypatch.setattr("lowcal.shrinkage.MOST_DENSE", 0)
-    other = Update(logit_terms(learner.families, learner, rows, (0,)), "mirror")(rows.p, learner.rows)
+    _, other = after(rows, logit_step(learner.families, rows, START, (0,)))
     assert np.abs(one - other).mean() < 0.02
-    assert np.abs(one - rows.p).mean() > 0.03
+    assert np.abs(one - start).mean() > 0.03
 
 
 def test_noise_alone_makes_no_step():
     steps = 0
     for seed in range(20):
         learner, rows = world(2000, seed, spread=0.0)
-        terms = group_terms(learner.families, logit_weights(Multiaccuracy(), 1), learner, rows, (0,))
-        moved = rows.p if terms is None else Update(terms, "mirror")(rows.p, learner.rows)
-        steps += np.abs(moved - rows.p).mean() > 0.02
+        start, moved = after(rows, group_step(learner.families, logit_weights(Multiaccuracy(), 1), rows, START, (0,)))
+        steps += np.abs(moved - start).mean() > 0.02
     assert steps <= 3
 
 
@@ -149,38 +151,47 @@ def test_the_line_of_everyone_is_found_and_shrunk(d):
         f = 1 / (1 + np.exp(-(0.5 * z + 0.3))) if d == 1 else np.exp(0.5 * z) / np.exp(0.5 * z).sum(1, keepdims=True)
         y = (rng.random((n, 1)) < f).astype(float) if d == 1 else np.eye(d)[(rng.random((n, 1)) > f.cumsum(1)).sum(1)]
         learner = lowcal.Groups([]).prepare(Table.of({"a": np.zeros(n)}))
-        terms = line_terms(learner, Fitted(p, y, np.full(n, 1 / n)), (0,))
-        moved = p if terms is None else Update(terms, "mirror")(p, learner.rows)
+        rows = Memory.of(learner.rows, p, y, np.full(n, 1 / n))
+        _, moved = after(rows, line_step(rows, START, learner, (0,)))
         assert np.abs(moved - f).mean() < most * np.abs(p - f).mean() + (n == 100)
     assert starts_with_line(LowDegree(2), learner, 1)
     assert not starts_with_line(LowDegree(2), learner, 3)
     assert not starts_with_line(Multiaccuracy(), learner, 1)
 
 
+def features_of(C, p, y=None):
+    """Return the features of degree 2 on fractional memberships."""
+    n, m = C.shape
+    rows = Memory.of(C, p, p if y is None else y, np.full(n, 1 / n))
+    members = Members(tuple(f"m{j}" for j in range(m)), tuple(range(m)))
+    return Features(rows, START, (members,), monomials(p.shape[1], 1))
+
+
 @pytest.mark.parametrize("d", [3, 9])
 def test_a_label_of_many_classes_has_weights_of_its_own(d):
     """1 and its own coordinate: what they say is what all coordinates say there, and the rest is 0."""
     rng = np.random.default_rng(d)
-    design, p = Matrix(rng.random((40, 4))), rng.dirichlet(np.ones(d), 40)
-    features, full = features_of(design, monomials(d, 1), p), evaluate(monomials(d, 1), p)
-    rho = rng.normal(size=(40, d))
-    every, own, labels = moments(design, full, rho), features.moments(rho), np.arange(d)
-    if d == 3:
-        np.testing.assert_allclose(own, every)
-    else:
-        np.testing.assert_allclose(own[:, 0], every[:, 0])
-        np.testing.assert_allclose(own[:, 1], every[:, 1 + labels, labels])
-    theta = rng.normal(size=own.shape)
-    np.testing.assert_allclose(features.displacement(theta), displacement(design, full, features.spread(theta)))
-    assert np.count_nonzero(features.spread(theta)) == theta.size
-    squares = moments(design.power(2), np.square(full), np.abs(rho))
-    expected = squares if d == 3 else np.stack([squares[:, 0], squares[:, 1 + labels, labels]], axis=1)
-    np.testing.assert_allclose(features.squares(np.abs(rho)), expected)
+    C, p = rng.random((40, 4)), rng.dirichlet(np.ones(d), 40)
+    y, labels = np.eye(d)[rng.integers(0, d, 40)], np.arange(d)
+    features, U = features_of(C, p, y), np.column_stack([np.ones(40), p])
+    g, h, _ = features.seen(START)
+    assert features.own == (d == 9)
+    for found, power, values in ((g, 1, y - p), (h, 2, np.maximum(p * (1 - p), 1e-3))):
+        every = np.einsum("nc,ns,na->csa", C**power, U**power, values) / 40
+        own = every if d == 3 else np.stack([every[:, 0], every[:, 1 + labels, labels]], axis=1)
+        np.testing.assert_allclose(found, own, atol=1e-12)
+    theta = rng.normal(size=g.shape)
+    (term,) = features.terms(theta)
+    spread = theta if d == 3 else np.zeros((4, 1 + d, d))
+    if d == 9:
+        spread[:, 0], spread[:, 1 + labels, labels] = theta[:, 0], theta[:, 1]
+    np.testing.assert_array_equal(term.theta, spread)
+    np.testing.assert_allclose(term(p, Matrix(C)), np.einsum("nc,ns,csa->na", C, U, spread))
 
 
 def test_everyone_alone_has_all_weights():
-    design, p = Matrix(np.ones((30, 1))), np.random.default_rng(0).dirichlet(np.ones(9), 30)
-    assert features_of(design, monomials(9, 1), p).moments(p).shape == (1, 10, 9)
+    p = np.random.default_rng(0).dirichlet(np.ones(9), 30)
+    assert features_of(np.ones((30, 1)), p).seen(START).g.shape == (1, 10, 9)
 
 
 def test_a_learner_is_asked_about_each_label_of_many_classes_alone():

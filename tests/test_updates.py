@@ -28,6 +28,8 @@ from lowcal import (
 from lowcal.engines import kernels, reference, replay
 from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.notions import parse_notion
+from lowcal.rows import START, Memory
+from lowcal.rows.passes import Moments
 from lowcal.simplex import move, move_row
 from lowcal.updates import MANY, Compiled, Term, Update, table_size
 from lowcal.weights import Knots
@@ -287,7 +289,7 @@ def test_pieces_of_rows_move_like_all_rows(notion: str, classes: int, monkeypatc
 @pytest.mark.parametrize("notion", ["degree-1", "degree-2", "degree-4"])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_an_update_measures_what_it_moves(
+def test_moments_after_an_update_are_those_of_what_it_moves(
     name: str, notion: str, classes: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y, p, X = people(classes=classes)
@@ -301,12 +303,14 @@ def test_an_update_measures_what_it_moves(
     monkeypatch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
     monkeypatch.setattr(reference, "CACHE", 256)
     monkeypatch.setattr(replay, "ROWS", 150)
-    update = Update(tuple(terms))
-    moved, g = update.with_moments(P, learner.rows, Y, weight, learner.design(), chosen)
-    assert moved.tobytes() == update(P, learner.rows).tobytes()
+    rows, state = Memory.of(learner.rows, P, Y, weight / weight.sum()), START.then(Update(tuple(terms)))
+    g = rows.run(Moments(state, tuple(learner.families), chosen))
+    moved = Update(tuple(terms))(P, learner.rows)
+    np.testing.assert_array_equal(rows.whole.at(state), moved)
     assert not np.array_equal(moved, P)
     U, C = np.array([u(moved) for u in chosen]), learner.design().dense()
-    np.testing.assert_allclose(g, np.einsum("nc,sn,na->csa", C, U, weight[:, None] * (Y - moved)), atol=1e-10)
+    rho = weight[:, None] / weight.sum() * (Y - moved)
+    np.testing.assert_allclose(g, np.einsum("nc,sn,na->csa", C, U, rho), atol=1e-13)
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])

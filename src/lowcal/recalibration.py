@@ -103,6 +103,7 @@ def recalibrate(
     check_whole("cv", cv, 2)
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     check_fit(outcomes)
+    given = outcomes, table
     outcomes, table = drop_weightless(outcomes, table)
     seed = 0 if random_state is None else int(read_random_state(random_state).integers(2**31))
     shared = Shared(table, outcomes.weight, outcomes.p, seed)
@@ -124,6 +125,8 @@ def recalibrate(
         updates, encoder = fit(whole, chosen.name, chosen.n_trees)
     predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
     result = _result(whole, protected, predictor, found, chosen, weight)
+    if predictor.updates:
+        remember_rows(*given, predictor)
     if not is_whole:
         raise FitInterrupted(
             f"Interrupted after {len(found)} candidates; the best of them, {chosen.name}, is kept in .fit.",
@@ -324,7 +327,7 @@ def _result(
     violation = float(notion.suprema(p, o.weight[:, None] * (o.y - p), protected.design()).value.max())
     if history:
         history[-1] = replace(history[-1], violation=violation, **held[1])  # type: ignore[arg-type]
-    fit = Fit(
+    return Fit(
         predictor,
         Status.CHOSEN,
         tuple(history),
@@ -338,9 +341,6 @@ def _result(
         start=start,
         candidates=Candidates(_candidate(one, found[0], weight, one is chosen) for one in found),
     )
-    if predictor.updates:
-        remember_rows(o, whole.shared.table, fit.predictor)
-    return fit
 
 
 def _candidate(one: Judged, untouched: Judged, weight: FloatArray, is_chosen: bool) -> Candidate:

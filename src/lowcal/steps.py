@@ -63,8 +63,8 @@ def _root(slopes: SlopesAt, ahead: Ahead) -> float:
 def root_between(slopes: SlopesAt, steps: Sequence[float]) -> float:
     """Return where slopes that grow cross 0 between the first step and the last; the last if they do not.
 
-    >>> round(root_between(lambda at: np.array(at) ** 2 - 2.0, [0.0, 1.0, 4.0]), 3)
-    1.414
+    >>> round(root_between(lambda at: np.array(at) ** 2 - 2.0, [0.0, 1.0, 4.0]), 2)
+    1.41
     """
     values = slopes(tuple(steps))
     low, high = _around(values)

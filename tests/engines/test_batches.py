@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lowcal
-from lowcal.engines import compiled_joint, joint, kernels
-from lowcal.engines.clipped import Bins, Line, best_step
+from directions import along
+from lowcal.engines import compiled_joint, joint, kernels, switch
+from lowcal.engines.clipped import BINS, Clipping, Line, best_step, binned_step, sorted_step
+from lowcal.engines.exact import Grid
 from lowcal.engines.joint import Look, join_codes
-from lowcal.engines.slopes import Slopes
 from lowcal.frames import Table
+from lowcal.rows import START
+from lowcal.rows.passes import Slopes
+from lowcal.steps import line_search, newton
 from lowcal.subpopulations.batches import BatchEncoder
 
 # --- joint codes ------------------------------------------------------------------------------------------------
@@ -67,12 +71,12 @@ def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(m
         real = module.lay_pair
         monkeypatch.setattr(module, "lay_pair", lambda *given, name=name, real=real: calls.append(name) or real(*given))
     for missing in (False, True):
-        joint._compiled.cache_clear()
+        switch.compiled.cache_clear()
         if missing:
             monkeypatch.setitem(sys.modules, "lowcal.engines.compiled_joint", None)
             monkeypatch.delattr("lowcal.engines.compiled_joint")
         assert np.array_equal(join_codes(looks, 99, np.dtype(np.uint16)), expected)
-    joint._compiled.cache_clear()
+    switch.compiled.cache_clear()
     assert calls == ["compiled", "numpy"]
 
 
@@ -162,102 +166,103 @@ def logarithmic(one: Line, eta: float) -> float:
     return float(one.weight @ (np.logaddexp(0.0, score) - one.y * score))
 
 
+def binned(one: Line, scale: float, size: int = 37) -> float:
+    """Return the best step from bins that are filled by several hands, a few rows at a time."""
+    grid = Grid.of(np.array([*(np.abs(one.delta).max(initial=0.0) ** np.array([2, 1])), 1.0, 1.0, 1.0]), len(one.f))
+    each = [Clipping(scale, grid), Clipping(scale, grid)]
+    where = np.concatenate(
+        [each[k % 2].add(one.take(np.arange(s, min(len(one.f), s + size)))) for k, s in enumerate(_starts(one, size))]
+    )
+
+    def fetch(hidden: np.ndarray) -> tuple[Line, np.ndarray]:
+        rows = np.flatnonzero(np.append(hidden, False)[where])
+        return one.take(rows), where[rows]
+
+    return binned_step(each[1] + each[0], fetch)
+
+
+def _starts(one: Line, size: int) -> range:
+    return range(0, len(one.f), size)
+
+
 LINES = given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
 
 
 @LINES
 @settings(deadline=None)
-def test_bins_never_lose_more_than_the_newton_step(seed: int, n: int, size: float) -> None:
+def test_bins_find_the_best_step_and_never_lose_more_than_the_newton_step(seed: int, n: int, size: float) -> None:
     one = line(seed, n, size)
     slope = float(one.weight @ (one.delta * (one.y - one.f)))
     bend = float(one.weight @ np.square(one.delta))
-    bins = Bins(abs(slope) / bend if bend > 0 and slope else 1.0)
-    for start in range(0, n, 37):
-        bins.add(one.take(np.arange(start, min(n, start + 37))))
-    eta = bins.best()
-    if slope <= 1e-15 or bend == 0:
-        assert squared(one, eta) <= squared(one, 0.0) + 1e-15
-        return
-    assert squared(one, eta) <= squared(one, slope / bend) + 1e-12
-    assert squared(one, eta) <= squared(one, 0.0) - slope**2 / bend + 1e-12
-    exact = squared(one, best_step(one.f, one.y, one.delta, one.weight))
-    assert squared(one, eta) >= exact - 1e-12
+    eta = binned(one, abs(slope) / bend if bend > 0 and slope else 1.0)
+    if slope > 1e-15 and bend > 0:
+        assert squared(one, eta) <= squared(one, 0.0) - slope**2 / bend + 1e-12
+    assert squared(one, eta) == pytest.approx(squared(one, sorted_step(one)), abs=1e-12)
 
 
-def test_the_newton_step_is_taken_where_a_bin_hides_the_best_one() -> None:
-    """Both limits, 1 and 1.0002, lie in one bin, the minimum between them; 1 loses more than the Newton step."""
+def test_a_bin_that_hides_the_best_step_is_looked_into() -> None:
+    """Both limits, 1 and 1.0002, lie in one bin, the minimum between them."""
     one = Line(np.full(2, 0.5), np.array([1.0, 0.99995]), np.array([0.5, 0.4999]), np.full(2, 0.5))
-    slope, bend = one.weight @ (one.delta * (one.y - one.f)), one.weight @ np.square(one.delta)
-    bins = Bins(1.0)
-    bins.add(one)
-    assert bins.best() == pytest.approx(slope / bend, rel=1e-12)
-    assert squared(one, bins.best()) < squared(one, 1.0) / 1.5
+    bins = Clipping(1.0)
+    where = bins.add(one)
+    assert where[0] == where[1] < BINS
+    assert binned(one, 1.0) == pytest.approx(sorted_step(one), rel=1e-9)
+    assert squared(one, binned(one, 1.0)) < squared(one, 1.0) / 1.5
 
 
-def test_bins_find_the_best_step_but_for_the_width_of_a_bin() -> None:
-    for seed in range(20):
+def test_bins_of_many_rows_find_the_best_step() -> None:
+    for seed in range(5):
         one = line(seed, 20_000, 0.1)
-        bins = Bins(1.0)
-        bins.add(one)
-        exact = best_step(one.f, one.y, one.delta, one.weight)
-        lost = squared(one, bins.best()) - squared(one, exact)
-        assert lost <= 1e-5 * (squared(one, 0.0) - squared(one, exact))
+        exact = squared(one, sorted_step(one))
+        for eta in (binned(one, 1.0, 3000), best_step(*one)):
+            assert squared(one, eta) - exact <= 1e-9 * (squared(one, 0.0) - exact)
 
 
 def test_without_a_way_down_the_step_is_zero() -> None:
     up = Line(np.array([0.5]), np.array([0.0]), np.array([0.25]), np.ones(1))
     still = up._replace(delta=np.zeros(1))
     for one in (up, still):
-        for search in (Bins(1.0), Slopes(1.0)):
-            search.add(one)
-            assert search.best() == 0.0
+        assert binned(one, 1.0) == sorted_step(one) == 0.0
+    for geometry in ("euclidean", "mirror"):
+        rows, terms = direction(still)
+        assert line_search(rows, START, terms, geometry) == 0.0
+
+
+def direction(one: Line) -> Any:
+    return along(one.f[:, None], one.y[:, None], one.delta[:, None], one.weight)
 
 
 @LINES
 @settings(deadline=None)
-def test_slopes_never_lose_more_than_the_newton_step(seed: int, n: int, size: float) -> None:
+def test_slopes_are_those_of_the_log_loss(seed: int, n: int, size: float) -> None:
     one = line(seed, n, size)
-    inside = np.clip(one.f, 1e-9, 1 - 1e-9)
-    slope, bend = float(one.weight @ (one.delta * (one.y - inside))), float(one.weight @ np.square(one.delta)) / 4
-    if slope <= 1e-12:
-        return
-    for guess in (0.01 * slope / bend, slope / bend, 100.0 * slope / bend):
-        slopes = Slopes(guess)
-        for start in range(0, n, 37):
-            slopes.add(one.take(np.arange(start, min(n, start + 37))))
-        eta = slopes.best()
-        start_loss = logarithmic(one, 0.0)
-        assert logarithmic(one, eta) <= start_loss - slope**2 / (2 * bend) + 1e-9 * (1 + start_loss)
-        assert eta >= slope / bend * (1 - 1e-9)
+    rows, terms = direction(one)
+    steps = tuple((np.array([0.0, 0.3, 1.0, 4.0]) / size).tolist())
+    f = np.clip(one.f, 1e-9, 1 - 1e-9)
+    score = np.log(f / (1 - f))
+    expected = [one.weight @ (one.delta * (1 / (1 + np.exp(-score - eta * one.delta)) - one.y)) for eta in steps]
+    most = float(np.abs(one.delta).max()) or 1.0
+    for cut in (rows, rows.split(3)):
+        found = cut.run(Slopes(START, START, terms, steps, most))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * size)
 
 
 @LINES
 @settings(deadline=None)
-def test_slopes_tell_how_much_the_loss_falls_at_least(seed: int, n: int, size: float) -> None:
+def test_searches_never_lose_more_than_the_newton_step(seed: int, n: int, size: float) -> None:
     one = line(seed, n, size)
-    slopes = Slopes(1.0 / size)
-    slopes.add(one)
-    if slopes.bend == 0.0:
-        return
-    for low, eta in enumerate(slopes.steps[:-1]):
-        fallen = logarithmic(one, 0.0) - logarithmic(one, eta)
-        assert slopes._drop(low, float(eta)) <= fallen + 1e-9 * (1 + abs(fallen))
+    rows, terms = direction(one)
+    for geometry, loss, half in (("euclidean", squared, 1.0), ("mirror", logarithmic, 0.5)):
+        eta, start = (search(rows, START, terms, geometry) for search in (line_search, newton))
+        slope = half * start * float(one.weight @ (one.delta * (one.y - one.f)))
+        before = loss(one, 0.0)
+        assert loss(one, eta) <= min(loss(one, start), before - slope) + 1e-9 * (1 + before)
 
 
-def test_what_slopes_tell_is_nearly_all_where_the_loss_is_nearly_a_parabola() -> None:
-    one = Line(np.full(2, 0.5), np.array([1.0, 0.0]), np.array([0.1, -0.05]), np.full(2, 0.5))
-    slopes = Slopes(1.0)
-    slopes.add(one)
-    for low in (1, 3, 5):
-        fallen = logarithmic(one, 0.0) - logarithmic(one, float(slopes.steps[low]))
-        assert slopes._drop(low, float(slopes.steps[low])) == pytest.approx(fallen, rel=1e-3)
-
-
-def test_slopes_find_the_best_step_nearly() -> None:
+def test_the_search_in_log_odds_finds_the_best_step_nearly() -> None:
     for seed in range(20):
         one = line(seed, 5000, 1.0)
         exact = minimize_scalar(lambda eta, one=one: logarithmic(one, eta), bounds=(0, 20), method="bounded").x
-        slopes = Slopes(1.1 * exact)
-        slopes.add(one)
-        gain = logarithmic(one, 0.0) - logarithmic(one, exact)
-        assert logarithmic(one, slopes.best()) - logarithmic(one, exact) <= 0.01 * gain
+        rows, terms = direction(one)
+        found, gain = line_search(rows, START, terms, "mirror"), logarithmic(one, 0.0) - logarithmic(one, exact)
+        assert logarithmic(one, found) - logarithmic(one, exact) <= 1e-3 * gain

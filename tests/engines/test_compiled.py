@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.event import Listener, install_listener
 
-from lowcal.engines import compiled, compiled_joint, line
+from lowcal.engines import compiled, compiled_joint, line, switch
 from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.line import PURE, FloatArray, Method, aggregate, passes_for, solve_line
 
@@ -31,9 +31,9 @@ COMPILED = passes_for(line.COMPILE_FROM)
 @pytest.fixture
 def forget() -> Iterator[None]:
     """Let the next problem look for numba again, and the one after this test too."""
-    line._compiled.cache_clear()
+    switch.compiled.cache_clear()
     yield
-    line._compiled.cache_clear()
+    switch.compiled.cache_clear()
 
 
 def masses(rng: np.random.Generator, n: int, kind: str) -> FloatArray:
@@ -111,7 +111,7 @@ def test_any_layout_of_the_masses() -> None:
 def test_without_numba_the_definition_solves_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     v, r = problem(0, line.COMPILE_FROM, "plain")
     best = solve_line(v, r)[0]
-    line._compiled.cache_clear()
+    switch.compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "lowcal.engines.compiled", None)  # importing it now fails
     monkeypatch.delattr("lowcal.engines.compiled")
     assert passes_for(10**9) is PURE

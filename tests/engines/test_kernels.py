@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal import weights
-from lowcal.engines import clipped, compiled_bytes, compiled_codes, kernels, lanes, reference, trees
+from lowcal.engines import clipped, compiled_bytes, compiled_codes, kernels, lanes, reference, switch, trees
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
@@ -34,8 +34,10 @@ seeds = st.integers(0, 2**32 - 1)
 @pytest.fixture
 def forget() -> Iterator[None]:
     kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
     yield
     kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
 
 
 def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:
@@ -57,7 +59,7 @@ def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
     engine.lay_powers(f, rho, R)
     np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
     y, weight = rng.random(n), rng.random(n)
-    engine.lay_residuals(f, y, weight, R)
+    engine.lay_residuals(f, y, weight, R, 0.0)
     np.testing.assert_allclose(R, (weight * (y - f))[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 import lowcal
-from lowcal.engines.products import PANEL, SIDE, UNSPLIT, Cholesky, dot, gram, product
+from lowcal.engines.products import PANEL, SIDE, UNSPLIT, Cholesky, by_row, dot, gram, product
 
 #: Sums over many rows, wide results, tall ones, sides just above a block, vectors as matrices.
 SHAPES = [
@@ -48,6 +48,19 @@ def test_products_are_the_same_with_any_number_of_threads(shape, order):
         np.testing.assert_allclose(product(left, right), left @ right, rtol=0, atol=1e-10)
         assert len(set(with_threads(lambda left=left, right=right: product(left, right)))) == 1
     np.testing.assert_allclose(dot(A[0], B[:, 0]), A[0] @ B[:, 0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 8, 33, 500])
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_a_row_of_a_product_depends_on_no_other_row(k, n, order):
+    A, B = matrices(300, k, n, order)
+    whole = by_row(A, B)
+    np.testing.assert_allclose(whole, A @ B, rtol=0, atol=1e-12)
+    for cut in ([1], [1, 2, 3, 7, 100], list(range(1, 300))):
+        pieces = [by_row(piece, B) for piece in np.split(A, cut)]
+        assert np.concatenate(pieces).tobytes() == whole.tobytes()
+    np.testing.assert_array_equal(by_row(sparse.csr_array(A), B)[5:6], by_row(sparse.csr_array(A[5:6]), B))
 
 
 @pytest.mark.parametrize("m", [0, 1, 2, 30, 2 * SIDE, 2 * SIDE + 1, 300])

@@ -82,11 +82,14 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
 
 
 @compile_kernel
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
     for i in range(len(f)):
         R[i, 0] = weight[i] * (y[i] - f[i])
     _raise(f, R)
+    flat = R.ravel()
+    for i in range(len(flat)):
+        flat[i] = (flat[i] + far) - far
 
 
 @compile_kernel

@@ -8,14 +8,13 @@ the table rises by the same stride from value to value, as that of a sorted dict
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.kernels import kernels_for
+from lowcal.engines.switch import compiled
 
 
 class Look(NamedTuple):
@@ -55,7 +54,8 @@ def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[An
 def _look_up(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return the sum of the look-ups, two columns at a time."""
     out = np.empty(n, dtype=kind)
-    lay = (_compiled() or lay_pair) if kernels_for(n * len(looks)).compiled else lay_pair
+    loops = compiled("compiled_joint") if kernels_for(n * len(looks)).compiled else None
+    lay: LayPair = lay_pair if loops is None else loops.lay_pair
     if len(looks) == 1:
         out[:] = np.take(looks[0].table, looks[0].places)
     else:
@@ -68,14 +68,3 @@ def _look_up(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]
 def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
     """Fill out[i] with table_a[a_i] + table_b[b_i]."""
     np.add(np.take(table_a, a), np.take(table_b, b), out=out)
-
-
-@cache
-@interrupts_wait()
-def _compiled() -> LayPair | None:
-    """Import the compiled loop, or return None without numba."""
-    try:
-        from lowcal.engines import compiled_joint
-    except ImportError:
-        return None
-    return compiled_joint.lay_pair

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.products import product
+from lowcal.engines.switch import compiled
 from lowcal.simplex import FAR, FloatArray, IntArray, odds
 
 #: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
@@ -50,7 +50,7 @@ class Kernels(NamedTuple):
     lay_odds: Callable[[FloatArray, FloatArray], None]
     bend: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
-    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
+    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, float], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
     add_members: Callable[[ByteArray, FloatArray, FloatArray], None]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
@@ -88,17 +88,10 @@ def part_of(n: int, total: int) -> Iterator[None]:
 
 
 @cache
-@interrupts_wait()
 def _compiled() -> Kernels | None:
-    """Import the compiled kernels, or return None without numba."""
-    try:
-        import numba
-
-        from lowcal.engines import compiled_bytes, compiled_codes
-    except ImportError:
-        return None
-    # under a debugger's setting nothing is compiled, and vectors of LLVM can't run
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    """Return the compiled kernels; None without numba."""
+    compiled_codes, compiled_bytes = compiled("compiled_codes"), compiled("compiled_bytes")
+    if compiled_codes is None or compiled_bytes is None:
         return None
     return Kernels(
         compiled_codes.add_histogram,
@@ -285,11 +278,13 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
     rho = y - f
     rho *= weight
     lay_powers(f, rho, R)
+    R += far
+    R -= far
 
 
 def pack_bits(C: ByteArray, out: ByteArray) -> bool:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lowcal.engines.interrupts import interrupts_wait
+from lowcal.engines.switch import compiled
 from lowcal.errors import InvalidInput, suggest
 from lowcal.simplex import FloatArray, IntArray
 
@@ -113,15 +112,12 @@ def passes_for(points: int) -> Passes:
     return (_compiled() or PURE) if points >= COMPILE_FROM else PURE
 
 
-@cache
-@interrupts_wait()
 def _compiled() -> Passes | None:
-    """Import the compiled passes, or return None without numba."""
-    try:
-        from lowcal.engines import compiled
-    except ImportError:
+    """Return the compiled passes; None without numba."""
+    loops = compiled("compiled")
+    if loops is None:
         return None
-    return Passes(compiled.forward_stacks, compiled.forward_dual, compiled.backtrack, moves=256, compiled=True)
+    return Passes(loops.forward_stacks, loops.forward_dual, loops.backtrack, moves=256, compiled=True)
 
 
 def solve_line(
@@ -163,10 +159,9 @@ def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0, *, passes: Passe
     W, gaps, R = np.zeros(R.shape), _gaps(v, lip), np.ascontiguousarray(R)
     left = np.arange(len(R))
     passes = passes_for(R.size) if passes is None else passes
-    if passes.compiled:
-        from lowcal.engines import compiled
-
-        left = np.flatnonzero(compiled.weights_by_stacks(gaps, R, passes.budget(len(v)), W))
+    loops = compiled("compiled") if passes.compiled else None
+    if loops is not None:
+        left = np.flatnonzero(loops.weights_by_stacks(gaps, R, passes.budget(len(v)), W))
     for j in left:
         W[j] = solve_line(v, R[j], lip)[1]
     return np.asarray((R * W).sum(axis=1))

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from lowcal.engines.exact import BLOCK, Grid
 from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
-from lowcal.engines.products import product
+from lowcal.engines.products import by_row, product
 from lowcal.simplex import FloatArray, IntArray, of_odds_against
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
@@ -516,11 +516,11 @@ class Matrix:
 
     def combine(self, theta: FloatArray) -> FloatArray:
         """Return C theta."""
-        return product(self.matrix, theta)
+        return combine_by_pieces(self, theta)
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return the products of pieces of C."""
-        return lambda part: product(self.matrix[part], theta)
+        return lambda part: by_row(self.matrix[part], theta)
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
@@ -528,7 +528,7 @@ class Matrix:
 
     def rows(self, part: slice | IntArray) -> Matrix:
         """Return the same memberships on some rows."""
-        return Matrix(self.matrix[part])
+        return Matrix(_some_rows(self.matrix, part))
 
     def dense(self) -> FloatArray:
         """Return C as an array."""
@@ -562,7 +562,7 @@ class MatrixSums:
         """Add the product of a slice."""
         R = R[:, : self.sum.shape[1]]
         if self.grid is None:
-            self.sum[...] += product(self.matrix[part].T, R)
+            self.sum[...] += product(_some_rows(self.matrix, part).T, R)
         else:
             add_rounded(self.matrix[part], R, self.grid, self.sum)
 
@@ -573,6 +573,11 @@ class MatrixSums:
     def total(self) -> FloatArray:
         """Return the sum."""
         return self.sum
+
+
+def _some_rows(C: FloatArray | sparse.csr_array, part: slice | IntArray) -> FloatArray | sparse.csr_array:
+    """Return rows that lie one after the other: BLAS sums those of a column-major matrix in another order."""
+    return np.ascontiguousarray(C[part]) if isinstance(C, np.ndarray) else C[part]
 
 
 def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
@@ -720,6 +725,17 @@ class StackedSums:
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+
+
+def columns_of(design: Design) -> Iterator[Design]:
+    """Yield the code columns and matrices that a design is made of, in order."""
+    if isinstance(design, Stacked):
+        for part in design.parts:
+            yield from columns_of(part)
+    elif isinstance(design, Codes):
+        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
+    else:
+        yield design
 
 
 #: A subpopulation -> the places of its members, increasing, and their memberships.

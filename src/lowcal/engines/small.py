@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowcal.engines.exact import Grid
 from lowcal.engines.kernels import kernels_for
-from lowcal.engines.products import product
+from lowcal.engines.products import by_row
 from lowcal.engines.reference import (
     CellCombination,
     Combination,
@@ -95,7 +95,7 @@ class Small:
             here = self.rows(rows)
             total = np.empty((here.shape[0], theta.shape[1]))
             for part in pieces(*here.shape):
-                total[part] = product(here.rows(part).dense(), theta)
+                total[part] = by_row(here.rows(part).dense(), theta)
             return total
 
         return combined
@@ -110,7 +110,7 @@ class Small:
 
     def dense(self) -> FloatArray:
         """Return C in float64, in which small types are exact."""
-        C = self.matrix.astype(np.float64)
+        C = self.matrix.astype(np.float64, order="C")
         return C if self.exponent == 1 else np.power(C, self.exponent, out=C)
 
     def column(self, j: int) -> FloatArray:

@@ -204,6 +204,8 @@ class SpilledShard(Shard):
 class Disk(Rows):
     """Rows of a spill file."""
 
+    is_near = False
+
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
         self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
         self.total = spill.total()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from lowcal.engines.interrupts import interrupts_wait
 from lowcal.engines.reference import CHUNK, histogram, pieces
+from lowcal.engines.switch import compiled
 from lowcal.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough
 from lowcal.subpopulations.bins import Binned
@@ -158,22 +157,12 @@ def kernels_for(additions: int) -> ModuleType | None:
     >>> kernels_for(100) is None
     True
     """
-    return _kernels() if additions >= COMPILE_FROM else None
+    return compiled("trees") if additions >= COMPILE_FROM else None
 
 
 def _evaluators(steps: int) -> ModuleType | None:
     """Return the kernels that evaluate trees; once loaded they serve small problems too, as they give the same bits."""
     return kernels_for(COMPILE_FROM if "lowcal.engines.trees" in sys.modules else steps)
-
-
-@cache
-@interrupts_wait()
-def _kernels() -> ModuleType | None:
-    try:
-        from lowcal.engines import trees
-    except ImportError:
-        return None
-    return trees
 
 
 def _boost(

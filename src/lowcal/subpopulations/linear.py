@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from lowcal.engines.products import Cholesky, product
+from lowcal.engines.products import Cholesky, by_row, product
 from lowcal.engines.reference import Design, Matrix, pieces
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive
@@ -70,7 +70,7 @@ class Sigmoids:
 
     def design(self, rows: FloatArray) -> Design:
         """Return the memberships."""
-        return Matrix(np.asarray(expit(product(rows, self.theta[:-1]) + self.theta[-1])))
+        return Matrix(np.asarray(expit(by_row(rows, self.theta[:-1]) + self.theta[-1])))
 
     def take(self, members: IntArray) -> Sigmoids:
         """Return some of the members."""

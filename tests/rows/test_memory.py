@@ -1,0 +1,137 @@
+"""One predictor, bit for bit, however the rows of a fit are cut and whoever visits the pieces."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowcal import Groups, Intersections, Memberships, Thresholds
+from lowcal.frames import Table
+from lowcal.inputs import Layout
+from lowcal.notions import parse_notion
+from lowcal.rows import START, Memory
+from lowcal.runs import Run
+from lowcal.solvers import Problem
+from lowcal.subpopulations import Subpopulations
+
+#: Ways to cut the rows: how many shards, and how many threads visit them.
+CUTS = ((7, 1), (64, 2))
+#: Each class with the columns it reads.
+CLASSES: dict[str, tuple[Subpopulations, str]] = {
+    "groups": (Groups(), "ab"),
+    "intersections": (Intersections(), "ab"),
+    "bits": (Memberships(), "stu"),
+    "shares": (Memberships(), "vw"),
+    "thresholds": (Thresholds(), "x"),
+}
+
+
+def people(n: int, d: int, seed: int = 0) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+    """Return columns, predictions that are wrong by group, outcomes and uneven weights."""
+    rng = np.random.default_rng(seed)
+    X: dict[str, Any] = {name: np.array(list("efghij"))[rng.integers(0, 6, n)] for name in "abc"}
+    X |= {name: (rng.random(n) < 0.4).astype(float) for name in "stu"} | {name: rng.random(n) for name in "vw"}
+    X["x"] = np.round(8 * X["w"])
+    z = rng.normal(0.0, 1.2, (n, d))
+    lift = 0.6 * (X["a"] == "e") - 0.8 * X["s"] * (X["b"] == "f") + 0.9 * (X["w"] - 0.5)
+    truth = (0.7 * z + lift[:, None] * np.linspace(1.0, -1.0, max(d, 2))[:d]) if d > 1 else 0.7 * z + lift[:, None]
+    p, f = (1 / (1 + np.exp(-each)) if d == 1 else softmax(each) for each in (z, truth))
+    u = rng.random((n, 1))
+    y = (u < f).astype(float) if d == 1 else np.eye(d)[np.minimum((u > f.cumsum(axis=1)).sum(axis=1), d - 1)]
+    weight = rng.uniform(0.5, 1.5, n)
+    return X, p, y, weight / weight.sum()
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def spelled(value: Any) -> Any:
+    """Return plain data with every float spelled to its last bit."""
+    if isinstance(value, dict):
+        return {key: spelled(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(one) for one in value]
+    return float(value).hex() if isinstance(value, float) else value
+
+
+def print_of(problem: Problem, updates: int) -> tuple[int, str]:
+    """Fit; return the number of updates and the fingerprint of predictor and history."""
+    fit = Run(problem, "block", Layout(max(2, problem.d), None), None, None, updates, None, None)(False)
+    told = [[record.violation, record.brier, record.log_loss] for record in fit.history]
+    text = json.dumps(spelled([fit.predictor.to_dict(), told, fit.violation]), sort_keys=True)
+    return fit.n_updates, hashlib.sha256(text.encode()).hexdigest()
+
+
+def prints(kind: str, notion: str, d: int, geometry: Any, n: int, updates: int) -> list[tuple[int, str]]:
+    """Return the fingerprints of the same fit on rows that are cut in several ways."""
+    X, p, y, weight = people(n, d)
+    chosen, names = CLASSES[kind]
+    learner = chosen.prepare(Table.of({name: X[name] for name in names}), weight)
+    whole = Memory.of(learner.rows, p, y, weight)
+    return [
+        print_of(Problem(rows, parse_notion(notion), learner.fresh(), 0.002, geometry), updates)
+        for rows in (whole, *(whole.split(*how) for how in CUTS))
+    ]
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
+@pytest.mark.parametrize("d", [1, 4])
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.1"])
+def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str, d: int, geometry: str) -> None:
+    """Cells of four classes are many: fewer rows and updates will do."""
+    found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else (3000, 4)))
+    assert found[0][0] > 0
+    assert set(found) == {found[0]}
+
+
+@pytest.mark.parametrize("kind", ["intersections", "shares"])
+def test_so_is_a_fit_of_more_rows_than_one_block(kind: str) -> None:
+    """300,000 rows: sums are flushed on the way, and Gram matrices come from a sample."""
+    found = prints(kind, "degree-2", 1, "mirror", 300_000, 3)
+    assert found[0][0] > 0
+    assert set(found) == {found[0]}
+
+
+def test_other_rows_have_another_print() -> None:
+    """One outcome of 3,000 is seen: the fingerprint tells fits apart."""
+    X, p, y, weight = people(3000, 1)
+    learner = Groups().prepare(Table.of({"a": X["a"]}), weight)
+    changed = y.copy()
+    changed[7] = 1.0 - changed[7]
+    rows = [Memory.of(learner.rows, p, outcomes, weight) for outcomes in (y, changed)]
+    one, other = (print_of(Problem(each, parse_notion("degree-2"), learner.fresh(), 0.002), 2) for each in rows)
+    assert one != other
+
+
+def test_shards_are_all_rows_in_order() -> None:
+    X, p, y, weight = people(500, 4)
+    learner = Memberships().prepare(Table.of({name: X[name] for name in "stu"}), weight)
+    rows = Memory.of(learner.rows, p, y, weight).split(7)
+    assert [shard.first for shard in rows.shards] == np.cumsum([0, *map(len, rows.shards)])[:-1].tolist()
+    np.testing.assert_array_equal(rows.whole.y, y)
+    np.testing.assert_array_equal(rows.whole.weight, weight)
+    some = np.array([3, 71, 499])
+    picked = rows.sample(some)
+    np.testing.assert_array_equal(picked.y, y[some])
+    np.testing.assert_allclose(picked.weight, weight[some] / weight[some].sum())
+    members = [family.design(learner.rows).dense()[some] for family in learner.families]
+    np.testing.assert_array_equal(picked.design(learner.families).dense(), np.column_stack(members))
+    assert rows.worth == pytest.approx(1.0 / np.sum(weight**2), rel=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 4])
+def test_redrawn_outcomes_belong_to_rows_and_follow_the_predictions(d: int) -> None:
+    _, p, y, weight = people(20_000, d)
+    rows = Memory.of((), p, y, weight)
+    drawn = rows.redrawn(START, (0, 1)).sample(None).y
+    np.testing.assert_array_equal(Memory.of((), p, y, weight).split(7).redrawn(START, (0, 1)).whole.y, drawn)
+    assert not np.array_equal(rows.redrawn(START, (0, 2)).whole.y, drawn)
+    assert np.abs((drawn - p).mean(axis=0)).max() < 4 * 0.5 / np.sqrt(20_000)
+    np.testing.assert_array_equal(drawn.sum(axis=1) if d > 1 else np.isin(drawn, (0, 1)).all(axis=1), 1)
