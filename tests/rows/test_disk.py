@@ -36,7 +36,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"notion": "multiaccuracy", "alpha": 0.003, "guard": False},
     {"notion": "degree-4", "geometry": "euclidean", "alpha": 0.004},
     {"notion": "full-0.25", "alpha": 0.01},
-    {"notion": "smooth"},
     {"solver": "worst", "alpha": 0.01, "sample_weight": "w"},
     {"solver": "first", "alpha": 0.02},
     {"per_person": 0.05},

@@ -85,7 +85,7 @@ KINDS = [(name, notion) for name in CLASSES for notion in ("multiaccuracy", "deg
 
 
 @pytest.mark.parametrize("weight", [None, "w"])
-@pytest.mark.parametrize(("name", "notion"), [*KINDS, ("groups", "smooth")])
+@pytest.mark.parametrize(("name", "notion"), KINDS)
 def test_every_class_and_notion_gives_what_memory_gives(name: str, notion: str, weight: str | None) -> None:
     of = {"subpopulations": CLASSES[name], "notion": notion, "sample_weight": weight}
     agree(measure(cut(arrow(), 97), **of), measure(DATA, None, **of))
@@ -602,11 +602,12 @@ def test_what_is_no_class_is_refused() -> None:
             work(cut(DATA, 500), subpopulations="city")
 
 
-def test_smooth_weights_are_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smooth_weights_of_several_classes_are_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowcal.rows.disk.MOST_LOCAL", N - 1)
+    of = {"p": ["p_a", "p_b", "p_c"], "subpopulations": lowcal.Groups("city"), "notion": "smooth"}
     for work in (fit, measure):
         with pytest.raises(InvalidInput, match=r"looks at all 3,000 rows at once.*Use a degree, multiaccuracy or full"):
-            work(cut(DATA, 500), notion="smooth")
+            work(cut(three_classes(), 500), **of)
 
 
 def test_a_class_without_members_is_refused() -> None:
