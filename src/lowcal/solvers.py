@@ -24,7 +24,7 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.smooth import on_grid
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.passes import CellMoments, GridResiduals, Lost, MassSums, Moments, losses
+from lowcal.rows.passes import CellMoments, GridResiduals, Lost, MassSums, Moments, Moved, losses
 from lowcal.shrinkage import (
     are_many,
     depths_of,
@@ -572,7 +572,7 @@ def _take(problem: Problem, state: State, terms: tuple[Term, ...], found: Suprem
     if eta == 0.0:
         return None
     moved = state.then(Update(tuple(term.scaled(eta) for term in terms), problem.geometry))
-    if problem.losses(moved) == problem.losses(state):
+    if problem.losses(moved) == problem.losses(state) and problem.rows.run(Moved(state, moved)) == 0:
         return None
     progress = problem.loss(state) - problem.loss(moved)
     return Step(moved, float(found.value.max()), progress) if progress >= -ROUNDING else None

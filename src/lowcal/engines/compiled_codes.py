@@ -17,7 +17,7 @@ from lowcal.engines.lanes import adder, read_eight
 from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray
 
 #: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
-MADE_WITH = "e2aadae9"
+MADE_WITH = "d5935170"
 #: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
 

@@ -52,7 +52,6 @@ class Kernels(NamedTuple):
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
     lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, float], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
-    add_members: Callable[[ByteArray, FloatArray, FloatArray], None]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
 
@@ -90,8 +89,8 @@ def part_of(n: int, total: int) -> Iterator[None]:
 @cache
 def _compiled() -> Kernels | None:
     """Return the compiled kernels; None without numba."""
-    compiled_codes, compiled_bytes = compiled("compiled_codes"), compiled("compiled_bytes")
-    if compiled_codes is None or compiled_bytes is None:
+    compiled_codes = compiled("compiled_codes")
+    if compiled_codes is None:
         return None
     return Kernels(
         compiled_codes.add_histogram,
@@ -106,7 +105,6 @@ def _compiled() -> Kernels | None:
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
         compiled_codes.pack_bits,
-        compiled_bytes.add_members,
         compiled_codes.find_labels,
         compiled=True,
     )
@@ -299,13 +297,6 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
     return True
 
 
-def add_members(C: ByteArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [C[i, j] is not 0] R[i, k] to out[j, k]."""
-    size = max(1, BYTES // C.shape[1])
-    for s in range(0, len(C), size):
-        out += product((C[s : s + size] != 0).astype(np.float64).T, R[s : s + size])
-
-
 def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
     """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
     every, label = np.arange(len(p)), rho.argmax(axis=1)
@@ -331,6 +322,5 @@ PURE = Kernels(
     lay_powers,
     lay_residuals,
     pack_bits,
-    add_members,
     find_labels,
 )

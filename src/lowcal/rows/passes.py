@@ -77,6 +77,22 @@ class Losses:
         return Lost(brier, log_loss, int(total[1]))
 
 
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """How many rows have other predictions after one state than after another."""
+
+    before: State
+    after: State
+
+    def __call__(self, shard: Shard) -> int:
+        """Return the number of rows of a shard."""
+        return int((shard.at(self.before) != shard.at(self.after)).any(axis=1).sum())
+
+    def read(self, total: int, some: Local, scale: Scale) -> int:
+        """Return the number."""
+        return total
+
+
 def losses(rows: Rows, state: State) -> Lost:
     """Return the losses of a state, which rows remember for the last few."""
     known = rows.lost
@@ -181,7 +197,7 @@ def cell_sums(
 
 @dataclass(frozen=True, eq=False)
 class GridResiduals:
-    """Residuals of scalar predictions by member and point of a grid of f, shape (m, points), and what moving rows costs.
+    """Residuals of scalar predictions by member and point of a grid of f, (m, points), and what moving rows costs.
 
     That is, for every member, the sum of |residual| times the distance to the point; beside it the sum of residuals.
     """
