@@ -35,10 +35,10 @@ class Rows:
     not fit into memory, `X` is a function that reads them, and `y`, `probability` and `weight` name its columns.
     """
 
-    y: Any
+    y: NDArray[Any] | str
     probability: tuple[Any, ...]
-    X: Any
-    weight: Any
+    X: object
+    weight: FloatArray | str | None
     classes: tuple[Any, ...] | None
     columns: tuple[str, ...]
     names: tuple[tuple[str, ...], ...]
