@@ -100,7 +100,7 @@ class MembershipEncoder:
     def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
         """Return bits, a dense array or a sparse matrix, whichever X allows."""
         is_by_name = self.columns is not None and X.is_named and not X.is_sparse
-        if not is_by_name and len(X.names) != len(self.names):
+        if len(X.names) < len(self.names) or (len(X.names) > len(self.names) and not is_by_name):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
                 f"({', '.join(self.names[:8])}{', ...' * (len(self.names) > 8)}). Give the same columns."
