@@ -170,6 +170,24 @@ def test_several_classes(names: list[str], here: Path, request: Any) -> None:
     assert model()["classes"] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_exact_whole_numbers_and_columns_without_a_value(form: str, data: Any, here: Path, request: Any) -> None:
+    path = put(data.assign(age=2**60 + np.arange(N) % 5, member=None), form)
+    assert fit(path, *ASKED) == 0
+    request.getfixturevalue("is_small")
+    assert fit(path, *ASKED, out="far.json") == 0
+    assert model("far.json") == model()
+
+
+def test_texts_without_arrow(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
+    path = put(data, "csv")
+    assert fit(path, *ASKED) == 0
+    request.getfixturevalue("is_small")
+    monkeypatch.setattr("lowcal.commands.lean.has_arrow", lambda: False)
+    assert fit(path, *ASKED, out="far.json") == 0
+    assert model("far.json") == model()
+
+
 def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
     """Labels are found among all rows, of which few are kept at a time."""
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
@@ -310,6 +328,16 @@ def test_a_dictionary_of_an_arrow_file_is_written_as_one(data: Any, here: Path) 
     assert fit("t.feather", *ASKED) == 0
     assert main(["predict", "model.json", "t.feather", "--out", "out.parquet", "--quiet"]) == 0
     assert pq.read_table("out.parquet")["city"].to_pylist() == data["city"].tolist()
+
+
+@pytest.mark.parametrize("form", ["folder", "glob"])
+def test_an_output_never_replaces_a_file_of_a_folder(form: str, data: Any, here: Path, capsys: Any) -> None:
+    path = put(data, form)
+    assert fit(path, *ASKED) == 0
+    before = Path("rows/a.parquet").read_bytes()
+    assert main(["predict", "model.json", path, "--out", "rows/a.parquet"]) == 64
+    assert "rows/a.parquet would replace the input rows/a.parquet" in said(capsys)
+    assert Path("rows/a.parquet").read_bytes() == before
 
 
 def test_what_is_wrong_with_a_folder_is_one_sentence(data: Any, here: Path, capsys: Any) -> None:

@@ -24,7 +24,8 @@ def is_stored(path: str) -> bool:
     """Whether a path is a folder, a glob, or an Arrow file."""
     if os.path.isdir(path) or (glob.has_magic(path) and not os.path.exists(path)):
         return True
-    return os.path.isfile(path) and _start(path).startswith((_ARROW, _STREAM))
+    is_readable = os.path.isfile(path) and os.access(path, os.R_OK)
+    return is_readable and _start(path).startswith((_ARROW, _STREAM))
 
 
 @dataclass(frozen=True, eq=False)
