@@ -103,7 +103,17 @@ def far_roles(
     if not are_named or not is_source(X):
         return None
     roles = Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight)  # type: ignore[arg-type]
-    return roles if has_more(X, (memory or _quarter()) // 8, NUMBERS + NUMBERS_OF_CLASS * len(roles.p)) else None
+    return roles if has_more(X, (memory or _quarter()) // 8, _beside(len(roles.p))) else None
+
+
+def is_far(n: int, n_columns: int, n_p: int) -> bool:
+    """Whether n rows of n_columns, n_p of them probabilities, do not fit into memory."""
+    return n * (n_columns + _beside(n_p)) > _quarter() // 8
+
+
+def _beside(n_p: int) -> int:
+    """Return the numbers that a fit holds for each row beside its columns."""
+    return NUMBERS + NUMBERS_OF_CLASS * n_p
 
 
 def _quarter() -> int:

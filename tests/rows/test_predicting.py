@@ -82,6 +82,7 @@ def test_memberships() -> None:
     assert len(learned) > 0
     found = np.concatenate(list(learned("p", cut({**X, "p": DATA["p"]}, 700))))
     np.testing.assert_allclose(found, learned(DATA["p"], X), rtol=0, atol=1e-15)
+    assert np.array_equal(learned("p", {**DATA, **X}), learned(DATA["p"], X))
 
 
 def test_a_predictor_that_reads_scores() -> None:

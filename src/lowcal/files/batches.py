@@ -12,8 +12,8 @@ import glob
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -50,7 +50,7 @@ class Batches:
     #: How many rows and values there are, where that is known without reading them.
     count: Callable[[], tuple[int, int]] | None = None
 
-    def read(self, wanted: Sequence[str] | None) -> Iterator[Batch]:
+    def read(self, wanted: Sequence[str] | None) -> Generator[Batch, None, None]:
         """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
         kinds: dict[str, tuple[Any, str | None]] = {}
         for k, batch in enumerate(_pieces(self.open(wanted), self.shown)):
@@ -102,14 +102,13 @@ def open_batches(rows: object) -> Batches:
     if isinstance(rows, str) and "://" in rows:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
-        return _of_files(_files_of(os.fspath(rows)))
+        return _of_files(files_of(os.fspath(rows)))
     if _is_lazy(rows):
         return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
     if _is_dataset(rows):
         return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
-        make = rows
-        return Batches(SOURCE, lambda _: _iterable(make()))
+        return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
         raise InvalidInput(
             f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
@@ -145,10 +144,11 @@ def has_more(rows: object, most: int, beside: int = 0) -> bool:
         n, numbers = source.count()
         return numbers + beside * n > most
     total = 0
-    for batch in source.read(None):
-        total += (len(batch) + beside) * len(next(iter(batch.values())))
-        if total > most:
-            return True
+    with closing(source.read(None)) as batches:
+        for batch in batches:
+            total += (len(batch) + beside) * len(next(iter(batch.values())))
+            if total > most:
+                return True
     return False
 
 
@@ -172,6 +172,17 @@ def at_row(start: int) -> Iterator[None]:
         raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
+def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
+    tables = _iterable(make())
+    try:
+        yield from tables
+    finally:
+        close = getattr(tables, "close", None)
+        if close is not None:
+            close()
+
+
 def _iterable(tables: object) -> Iterable[Any]:
     if _is_table(tables):
         return [tables]
@@ -186,7 +197,7 @@ def _iterable(tables: object) -> Iterable[Any]:
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def _files_of(path: str) -> list[str]:
+def files_of(path: str) -> list[str]:
     """Return the files of a path: itself, those of a folder and its folders, or those that match a glob, by name."""
     if os.path.isdir(path):
         found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -208,7 +219,7 @@ def _dataset_at(address: str) -> Any:
         raise MissingExtra(f"Reading {address} needs pyarrow: pip install 'lowcal[files]'.")
     import pyarrow.dataset as ds
 
-    with _reading(address, "a dataset"):
+    with reading(address, "a dataset"):
         return ds.dataset(address)
 
 
@@ -241,7 +252,7 @@ def _count_lazy(frame: Any) -> tuple[int, int]:
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow dataset, in their order."""
     _require("The dataset", dataset.schema.names, wanted or ())
-    with _reading("The dataset", "a dataset"):
+    with reading("The dataset", "a dataset"):
         names = None if wanted is None else list(wanted)
         yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
 
@@ -256,7 +267,7 @@ def _count_files(paths: Sequence[str]) -> tuple[int, int]:
 
     each = []
     for path in paths:
-        with _reading(path, "a Parquet file"):
+        with reading(path, "a Parquet file"):
             found = read_metadata(path)
         each.append((found.num_rows, found.num_rows * found.num_columns))
     return sum(n for n, _ in each), sum(numbers for _, numbers in each)
@@ -269,13 +280,13 @@ def _of_files(paths: Sequence[Any]) -> Batches:
             "Reading rows in batches from a file needs pyarrow: pip install 'lowcal[files]'. "
             "Or pass a function that returns an iterator of dicts of arrays."
         )
-    files = [(os.fspath(path), _form(os.fspath(path))) for path in paths]
+    files = [(os.fspath(path), reader_of(os.fspath(path))) for path in paths]
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
     count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
     return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)), count)
 
 
-def _form(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
+def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
     """Return the reader of a file, told by its first bytes."""
     check_readable(path)
     with open(path, "rb") as file:
@@ -297,7 +308,7 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    with _reading(path, "a Parquet file"):
+    with reading(path, "a Parquet file"):
         with ParquetFile(path) as file:
             schema = file.schema_arrow
         _require(path, schema.names, wanted or ())
@@ -312,7 +323,7 @@ def _arrow_file(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow IPC file, in slices."""
     import pyarrow as pa
 
-    with _reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
+    with reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_file(buffer) as file:
             options = _options(path, file.schema, wanted)
         with pa.ipc.open_file(buffer, options=options) as file:
@@ -326,7 +337,7 @@ def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow IPC stream, in slices."""
     import pyarrow as pa
 
-    with _reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
+    with reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_stream(buffer) as stream:
             options = _options(path, stream.schema, wanted)
         with pa.ipc.open_stream(buffer, options=options) as stream:
@@ -358,7 +369,7 @@ def _mapped(path: str) -> Iterator[tuple[Any, Callable[[], None]]]:
 
 
 @contextmanager
-def _reading(path: str, kind: str) -> Iterator[None]:
+def reading(path: str, kind: str) -> Iterator[None]:
     """Tell errors of Arrow as what they are: a damaged file."""
     import pyarrow as pa
 

@@ -101,7 +101,7 @@ def writing(folder: str | None) -> Iterator[None]:
         where = folder or tempfile.gettempdir()
         raise CannotWrite(
             f"The rows do not fit into memory, and their temporary file in {where} can't be written "
-            f"({error.strerror or error}); free space there, set TMPDIR to a folder with more, or raise memory=."
+            f"({error.strerror or error}); free space there, or set TMPDIR to a folder with more."
         ) from error
 
 

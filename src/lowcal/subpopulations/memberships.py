@@ -99,7 +99,8 @@ class MembershipEncoder:
 
     def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
         """Return bits, a dense array or a sparse matrix, whichever X allows."""
-        if len(X.names) != len(self.names):
+        is_by_name = self.columns is not None and X.is_named and not X.is_sparse
+        if len(X.names) < len(self.names) or (len(X.names) > len(self.names) and not is_by_name):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
                 f"({', '.join(self.names[:8])}{', ...' * (len(self.names) > 8)}). Give the same columns."
@@ -108,7 +109,7 @@ class MembershipEncoder:
             matrix = X.sparse()
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
-        columns = self.columns if self.columns is not None and X.is_named else X.names
+        columns = self.columns if is_by_name and self.columns is not None else X.names
         C = X.held(columns)
         if C is None:
             C = np.column_stack([_numbers(X.column(name)) for name in columns])
