@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from lowcal import Groups, Memberships, Trees, audit, measure
-from lowcal.certificates import METHODS, Panel, masses
+from lowcal.certificates import METHODS, masses
 from lowcal.certificates.finite_sample import least_mean, mean_limit
 from lowcal.datasets import make_miscalibrated
-from lowcal.engines.reference import Matrix
 from lowcal.errors import InvalidInput
 from lowcal.notions import LowDegree, Smooth
 from lowcal.reports import Verdict
+from worlds import panel_of
 
 RATE = 0.06
 
@@ -183,7 +183,7 @@ def panel(c, weight=None):
     n = len(c)
     weight = np.full(n, 1.0 / n) if weight is None else weight
     p = np.linspace(0.1, 0.9, n)[:, None]
-    return Panel((p > 0.4).astype(float), p, weight, Matrix(c), tuple("abcdefg"[: c.shape[1]]))
+    return panel_of((p > 0.4).astype(float), p, weight, c, tuple("abcdefg"[: c.shape[1]]))
 
 
 def columns(n=400):

@@ -7,7 +7,41 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowcal.certificates import Panel
-from lowcal.engines.reference import Matrix
+from lowcal.engines.reference import Design, Matrix
+from lowcal.rows import Memory
+from lowcal.simplex import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Subpopulations whose memberships are the encoded rows themselves, as an array."""
+
+    names: tuple[str, ...]
+
+    def design(self, rows: np.ndarray) -> Design:
+        """Return the memberships."""
+        return Matrix(rows)
+
+    def take(self, members: IntArray) -> Given:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, object]:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+def panel_of(y: np.ndarray, p: np.ndarray, weight: np.ndarray, C: np.ndarray, names: tuple[str, ...] = ()) -> Panel:
+    """Return rows and memberships that are given as arrays."""
+    named = names or tuple(map(str, range(C.shape[1])))
+    return Panel(Memory.of(C, p, y, weight), (Given(named),))
+
+
+def changed(panel: Panel, **other: np.ndarray) -> Panel:
+    """Return the panel with other y, p or C."""
+    C = other.get("C", panel.design.dense())
+    names = panel.names if C.shape[1] == len(panel.names) else ()
+    return panel_of(other.get("y", panel.y), other.get("p", panel.p), panel.weight, C, names)
 
 
 @dataclass(frozen=True)
@@ -32,7 +66,7 @@ class Population:
             label = np.minimum((rng.random(n)[:, None] > truth.cumsum(axis=1)).sum(axis=1), truth.shape[1] - 1)
             y = np.eye(truth.shape[1])[label]
         names = tuple(f"group {j}" for j in range(self.C.shape[1]))
-        return Panel(y, self.f[k], np.full(n, 1.0 / n), Matrix(self.C[k]), names)
+        return panel_of(y, self.f[k], np.full(n, 1.0 / n), self.C[k], names)
 
 
 def thirty_groups(seed: int = 0, n_kinds: int = 3000) -> Population:

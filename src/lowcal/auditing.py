@@ -29,25 +29,30 @@ from lowcal.certificates import (
     masses,
     null_test,
 )
-from lowcal.engines.reference import Matrix, stack
+from lowcal.engines.exact import Tables, normalised
+from lowcal.engines.reference import Matrix, rows_in_cache
 from lowcal.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
 from lowcal.fitting import read_random_state
 from lowcal.frames import Table as Frame
-from lowcal.guarantees import GroupMoments, moments_of
-from lowcal.homes import choose_subpopulations, open_home
+from lowcal.guarantees import GroupMoments
+from lowcal.guarantees.group_moments import moment_columns, read_moments
+from lowcal.homes import choose_subpopulations, drop_weightless, far_roles, open_home
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_rows
-from lowcal.notions import LowDegree, Notion, Smooth, Suprema, parse_notion
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
 from lowcal.progress import Passes
 from lowcal.report.binning import KEPT, joined, reliability
 from lowcal.report.source import By
 from lowcal.report.text import percent
 from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
 from lowcal.rows import START, Memory
+from lowcal.rows.base import Local, Scale, Shard
 from lowcal.rows.passes import MassSums
+from lowcal.rows.powers import Block, Plan
+from lowcal.rows.reading import in_memory, is_listed
 from lowcal.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import LeftOut
+from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.tolerances import ALPHA, MIN_SHARE, Tolerance
 from lowcal.weights import Monomial
 
@@ -164,6 +169,8 @@ JUDGED = 10
 BRACKET = 200_000
 #: The chance with which a detectable violation is seen.
 POWER = 0.8
+#: Levels and cut points of many rows are learned from a sample that this seed draws: the class is the same each time.
+SEED = 0
 
 
 def audit(
@@ -182,6 +189,7 @@ def audit(
     method: Method = "bootstrap",
     null_draws: int = 99,
     classes: Sequence[Any] | None = None,
+    memory: int | None = None,
 ) -> AuditReport:
     """Report whether the notion holds in the population these rows were drawn from, and for whom it does not.
 
@@ -205,6 +213,10 @@ def audit(
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
     method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
     null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
+    memory : bytes that rows may take, if they come from files or other sources (see `multicalibrate`); None: a quarter
+        of the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same
+        to the last bit. Listed classes (groups, intersections, memberships, thresholds), multiaccuracy, degrees and
+        full can be audited there, by every method but "exact".
 
     Examples
     --------
@@ -220,32 +232,49 @@ def audit(
     tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
     _check_options(confidence, method, null_draws)
     parsed = parse_notion(notion)
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
-    chosen = choose_subpopulations(subpopulations, X, table)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
-    dealing, bounding, testing, describing = read_random_state(random_state).spawn(4)
-    panels, is_exact, left_out = _panels(chosen, table, outcomes, parsed, dealing)
+    dealing, *streams = read_random_state(random_state).spawn(4)
+    given = y, p, X, sample_weight, classes, subpopulations
+    if far_roles(y, p, X, sample_weight, memory) is not None:
+        sample = _far_sample(*given, parsed, method, memory)
+    else:
+        sample = _near_sample(*given, parsed, dealing)
+    report = judge(sample, parsed, tolerance, confidence, method, null_draws, streams)
+    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
+    return replace(report, seed=seed)
+
+
+def judge(
+    sample: Sample,
+    notion: Notion,
+    tolerance: Tolerance,
+    confidence: float,
+    method: Method,
+    null_draws: int,
+    streams: Sequence[np.random.Generator],
+) -> AuditReport:
+    """Report on a sample, wherever its rows live."""
+    bounding, testing, describing = streams
+    panels, layout = sample.panels, sample.layout
     beta = (1.0 - confidence) / len(panels)
     level = 1.0 - beta
     # the least p-value of any panel is multiplied by their number
     draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
-    nulls = [null_test(panel, parsed, level, testing, draws=draws) for panel in panels]
+    nulls = [null_test(panel, notion, level, testing, draws=draws) for panel in panels]
     bands = [
-        band(panel, parsed, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
+        band(panel, notion, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
     ]
     groups = [
-        _groups(panel, parsed, one, level, method, outcomes.layout, describing)
-        for panel, one in zip(panels, bands, strict=True)
+        _groups(panel, notion, one, level, method, layout, describing) for panel, one in zip(panels, bands, strict=True)
     ]
     parts = [_Part(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
-    binned = joined([reliability(one.design, one.y, one.p, one.weight, one.names) for one in panels])
-    notes = _notes(parsed, outcomes, panels, bands, nulls, is_exact, left_out, tolerance)
-    report = _report(parsed, tolerance, confidence, method, outcomes, parts, is_exact, notes)
-    if left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
+    binned = joined([reliability(one.rows, one.families) for one in panels])
+    notes = _notes(notion, sample, bands, nulls, tolerance)
+    report = _report(notion, tolerance, confidence, method, layout, parts, sample.is_exact, notes)
+    if sample.left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
         report = replace(report, verdict=Verdict.UNDECIDED)
     kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
-    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
-    return replace(report, reliability=kept, seed=seed)
+    return replace(report, reliability=kept)
 
 
 def _check_options(confidence: object, method: str, null_draws: object) -> None:
@@ -260,16 +289,78 @@ def _check_options(confidence: object, method: str, null_draws: object) -> None:
 # --- who is judged on which rows ----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What is judged: on all rows, and for a learner what each half of the rows found, judged on the other.
+
+    Then whether that is the whole class, which groups of it hold too few rows to be judged, and whether a fit of this
+    process was given these rows.
+    """
+
+    panels: Sequence[Panel]
+    layout: Layout
+    is_exact: bool
+    left_out: LeftOut
+    is_fitted: bool
+
+
+def _near_sample(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    notion: Notion,
+    rng: np.random.Generator,
+) -> Sample:
+    """Return rows in memory."""
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    chosen = choose_subpopulations(subpopulations, X, table)
+    some = provenance.sketch_rows(len(outcomes.p))
+    is_fitted = provenance.was_fitted_on(len(outcomes.p), outcomes.y[some], outcomes.p[some])
+    outcomes, table = drop_weightless(outcomes, table)
+    panels, is_exact, left_out = _panels(chosen, table, outcomes, notion, rng)
+    return Sample(panels, outcomes.layout, is_exact, left_out, is_fitted)
+
+
+def _far_sample(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    notion: Notion,
+    method: Method,
+    memory: int | None,
+) -> Sample:
+    """Return rows on disk, which do not fit into memory."""
+    if method == "exact" or not isinstance(notion, LowDegree | Multiaccuracy | Full):
+        what = 'method="exact"' if method == "exact" else f"the notion {notion}"
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {what} looks at all of them at once. Use a degree, multiaccuracy or "
+            'full with method="bootstrap", "bernstein" or "hoeffding", raise memory=, or give a sample of the rows.'
+        )
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False))
+    rows, n = home.rows, home.rows.scale.n
+    some = rows.sample(provenance.sketch_rows(n))
+    is_fitted = provenance.was_fitted_on(n, some.y, some.at(START))
+    panel = Panel(rows, tuple(home.learner.families), home.layout.classes is not None)
+    return Sample([panel], home.layout, True, home.learner.left_out, is_fitted)
+
+
 def _panels(
     chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
 ) -> tuple[list[Panel], bool, LeftOut]:
-    """Return what is judged on all rows, and for a learner what each half of the rows found, judged on the other.
-
-    Then whether that is the whole class, and which groups of it hold too few rows to be judged.
-    """
-    learner = chosen.prepare(table, outcomes.weight)
+    """Return the panels of rows in memory, whether they are the whole class, and which groups are too small."""
     is_label = outcomes.layout.classes is not None
-    whole = Panel(outcomes.y, outcomes.p, outcomes.weight, learner.design(), learner.names, is_label)
+    if is_listed(chosen):
+        rows, learner = in_memory(chosen, outcomes, table, SEED)
+        return [Panel(rows, tuple(learner.families), is_label)], True, learner.left_out
+    learner = chosen.prepare(table, outcomes.weight)
+    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    whole = Panel(rows, tuple(learner.families), is_label)
     if learner.is_exact:
         return [whole], True, learner.left_out
     halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
@@ -294,31 +385,20 @@ def _crossed(
     if len(found) == 0:
         return None
     worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]
-    rows = learner.encoder(table.take(judges))
-    members = [learner.member(j) for j in worst]
-    weight = outcomes.weight[judges]
-    names = tuple(name for member in members for name in member.names)
-    design = stack([member.design(rows) for member in members])
-    is_label = outcomes.layout.classes is not None
-    return Panel(outcomes.y[judges], outcomes.p[judges], weight / weight.sum(), design, names, is_label)
+    weight = normalised(outcomes.weight[judges])
+    rows = Memory.of(learner.encoder(table.take(judges)), outcomes.p[judges], outcomes.y[judges], weight)
+    return Panel(rows, tuple(learner.member(j) for j in worst), outcomes.layout.classes is not None)
 
 
 # --- what is said -------------------------------------------------------------------------------------------
 
 
 def _notes(
-    notion: Notion,
-    outcomes: Outcomes,
-    panels: Sequence[Panel],
-    bands: Sequence[Band],
-    nulls: Sequence[Null],
-    is_exact: bool,
-    left_out: LeftOut,
-    tolerance: Tolerance,
+    notion: Notion, sample: Sample, bands: Sequence[Band], nulls: Sequence[Null], tolerance: Tolerance
 ) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
-    notes = []
-    if provenance.was_fitted_on(outcomes.y, outcomes.p):
+    panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
+    if sample.is_fitted:
         notes.append(
             "these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen."
         )
@@ -328,12 +408,12 @@ def _notes(
             "model? Audit it on rows it has not seen."
         )
     for note in notes:
-        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=3)
-    if outcomes.layout.d > 1 and isinstance(notion, Smooth):
+        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)
+    if layout.d > 1 and isinstance(notion, Smooth):
         notes.append(_all_smooth(notion, panels[0], bands[0]))
-    if not is_exact:
+    if not sample.is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
-    if outcomes.layout.classes is None:
+    if layout.classes is None:
         notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
     if left_out.groups:
         notes.append(f"not examined, as there are too few rows (min_mass): {', '.join(left_out.groups)}.")
@@ -395,13 +475,13 @@ def _report(
     tolerance: Tolerance,
     confidence: float,
     method: Method,
-    outcomes: Outcomes,
+    layout: Layout,
     parts: Sequence[_Part],
     is_exact: bool,
     notes: tuple[str, ...],
 ) -> AuditReport:
-    findings = [one for part in parts for one in _findings(part, method, outcomes)]
-    is_bounded = not (isinstance(notion, Smooth) and outcomes.layout.d > 1)  # else only class-wise weights are judged
+    findings = [one for part in parts for one in _findings(part, method, layout)]
+    is_bounded = not (isinstance(notion, Smooth) and layout.d > 1)  # else only class-wise weights are judged
     largest = _largest(findings, parts, is_bounded)
     per_person = _largest_per_person(findings, parts, tolerance, is_bounded)
     asked = largest if tolerance.per_person is None else per_person
@@ -410,8 +490,8 @@ def _report(
         tolerance=tolerance,
         confidence=float(confidence),
         method=method,
-        layout=outcomes.layout,
-        n_rows=len(outcomes.p),
+        layout=layout,
+        n_rows=parts[0].panel.n,
         n_effective=1.0 / parts[0].panel.energy,
         verdict=_verdict(asked, tolerance.largest),
         violation=largest.error,
@@ -474,16 +554,40 @@ def _largest_per_person(
 
 
 #: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
-Described: TypeAlias = Sequence[tuple[GroupMoments, float]]
+Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
     """What is said of the subpopulations of a panel beside their violations: moments with margins, and gaps."""
 
-    described: Mapping[str, Described]
+    described: Mapping[str, Margins]
     gaps: Sequence[tuple[Gap, ...]]
     masses: Masses
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """The moments of f and f y of every subpopulation and label (`moments_of`), in a pass."""
+
+    families: tuple[Family, ...]
+    degree: int
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        width = 1 + 2 * some.y.shape[1] * self.degree
+        return Plan.of(some.design(self.families), [Block(1, 1, width)], scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard."""
+        sums, p = self._plan(shard, shard.scale).sums(), shard.at(START)
+        for part in rows_in_cache(len(p), 1 + 2 * p.shape[1] * self.degree):
+            sums.add(part, [moment_columns(shard.y[part], p[part], shard.weight[part], self.degree)])
+        return sums.wholes()
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> list[list[GroupMoments]]:
+        """Return the moments."""
+        return read_moments(self._plan(some, scale).read(total)[0], self.degree)
 
 
 def _groups(
@@ -497,7 +601,7 @@ def _groups(
     held = known.constraints if isinstance(notion, LowDegree) and notion.degree >= 2 else None
     limits = constraints(panel, LowDegree(2), level, method, rng) if held is None else held
     margins = _margins(limits, panel, degree)
-    moments = moments_of(panel.design, panel.y, panel.p, panel.weight, degree)
+    moments = panel.rows.run(Described(panel.families, degree, panel.rows.is_even))
     described = {
         name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
         for name, labels, own in zip(panel.names, moments, margins, strict=True)
@@ -512,7 +616,7 @@ def _groups(
 def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
     """Return the largest half-width among the powers of each label's own probability, (m, d), at most the mass."""
     place = {weight: s for s, weight in enumerate(limits.weights)}
-    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.p.shape[1])]
+    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.d)]
     half = np.minimum(limits.half, panel.reach[:, None, None])
     return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
 
@@ -525,10 +629,10 @@ def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout:
     )
 
 
-def _findings(part: _Part, method: Method, outcomes: Outcomes) -> list[Finding]:
+def _findings(part: _Part, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
     panel, intervals = part.panel, part.band.intervals
-    named = tuple(str(label_of(outcomes.layout, a)) for a in range(panel.p.shape[1]))
+    named = tuple(str(label_of(layout, a)) for a in range(panel.d))
     limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
     per_person = part.groups.masses.per_person(*limits)
     return [

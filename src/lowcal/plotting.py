@@ -22,7 +22,6 @@ from lowcal.drawing import (
     draw_trajectory,
     new_axes,
 )
-from lowcal.engines.reference import Matrix
 from lowcal.errors import InvalidInput, suggest
 from lowcal.guarantees import moment_sandwich
 from lowcal.guarantees.reading import read_label, read_sample
@@ -30,9 +29,11 @@ from lowcal.inputs import check_share
 from lowcal.notions import Notion
 from lowcal.report import Binned, reliability
 from lowcal.reports import AuditReport, degrees_of, violations_of
+from lowcal.rows import Memory
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
-from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations import EVERYONE, Subpopulations
+from lowcal.subpopulations.base import Everyone
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -338,6 +339,5 @@ def _binned(
     if not sample.weight.any():
         raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
     a = read_label(label, sample.layout)
-    everyone = Matrix(np.ones((len(sample.p), 1)))
-    bins = reliability(everyone, sample.y[:, [a]], sample.p[:, [a]], sample.weight, ["c"])["c"][0]
-    return _curve(bins, confidence)
+    rows = Memory.of(np.zeros((len(sample.p), 0)), sample.p[:, [a]], sample.y[:, [a]], sample.weight)
+    return _curve(reliability(rows, [Everyone()])[EVERYONE][0], confidence)

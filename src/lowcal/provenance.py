@@ -27,12 +27,10 @@ class Sketch:
     y: FloatArray
     p: FloatArray
 
-    def matches(self, y: FloatArray, p: FloatArray) -> bool:
-        """Whether these are the fitted rows with the fitted predictions."""
-        if len(y) != self.n or y.shape[1] != self.y.shape[1]:
-            return False
-        rows = sketch_rows(self.n)
-        return bool(np.array_equal(y[rows], self.y) and np.allclose(p[rows], self.p, rtol=0.0, atol=1e-9))
+    def matches(self, n: int, y: FloatArray, p: FloatArray) -> bool:
+        """Whether these are the same of n rows with the fitted predictions."""
+        is_alike = n == self.n and np.array_equal(y, self.y)
+        return is_alike and bool(np.allclose(p, self.p, rtol=0.0, atol=1e-9))
 
 
 _sketches: deque[Sketch] = deque(maxlen=FITS)
@@ -52,6 +50,6 @@ def remember(n: int, y: FloatArray, p: FloatArray) -> None:
     _sketches.append(Sketch(n, y.copy(), p.copy()))
 
 
-def was_fitted_on(y: FloatArray, p: FloatArray) -> bool:
-    """Whether p are predictions on rows that a fit of this process was given."""
-    return any(sketch.matches(y, p) for sketch in _sketches)
+def was_fitted_on(n: int, y: FloatArray, p: FloatArray) -> bool:
+    """Whether a fit of this process was given these n rows, from outcomes and predictions at `sketch_rows(n)`."""
+    return any(sketch.matches(n, y, p) for sketch in _sketches)

@@ -8,8 +8,14 @@ import pytest
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
 from lowcal.datasets import make_miscalibrated
-from lowcal.engines.reference import Matrix
 from lowcal.report.binning import BINS, Binned, cuts, joined, reliability
+from worlds import panel_of
+
+
+def given(C, y, p, weight, *names):
+    """Return rows and the subpopulations on them."""
+    panel = panel_of(y, p, weight, C, names)
+    return panel.rows, panel.families
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def sample():
 
 def test_every_bin_is_recounted(sample):
     C, y, p, weight = sample
-    found = reliability(Matrix(C), y, p, weight, ["all", "fuzzy", "some"])
+    found = reliability(*given(C, y, p, weight, "all", "fuzzy", "some"))
     for j, name in enumerate(["all", "fuzzy", "some"]):
         for a in range(3):
             at = cuts(p[:, a], weight, BINS)
@@ -41,14 +47,14 @@ def test_every_bin_is_recounted(sample):
 
 def test_bins_have_equal_mass_where_predictions_are_all_different(sample):
     C, y, p, weight = sample
-    bins = reliability(Matrix(C), y, p, weight, ["all", "fuzzy", "some"])["all"][1]
+    bins = reliability(*given(C, y, p, weight, "all", "fuzzy", "some"))["all"][1]
     assert bins.mass == pytest.approx(np.full(BINS, 0.1), abs=weight.max())
 
 
 def test_values_that_occur_often_are_never_cut_or_mixed():
     f = np.repeat([0.0, 0.3, 1.0], [60, 10, 30])
     y = np.repeat([0.0, 1.0, 1.0], [60, 10, 30])[:, None]
-    bins = reliability(Matrix(np.ones((100, 1))), y, f[:, None], np.full(100, 0.01), ["all"])["all"][0]
+    bins = reliability(*given(np.ones((100, 1)), y, f[:, None], np.full(100, 0.01), "all"))["all"][0]
     assert bins.prediction == pytest.approx([0.0, 0.3, 1.0])
     assert bins.rows == pytest.approx([60, 10, 30])
     assert cuts(np.full(5, 0.4), np.full(5, 0.2), 10).size == 0
@@ -108,7 +114,7 @@ def test_only_the_worst_groups_are_kept(monkeypatch):
 
 def test_of_equal_names_the_last_counts(sample):
     C, y, p, weight = sample
-    first = reliability(Matrix(C[:, [0]]), y, p, weight, ["same"])
-    second = reliability(Matrix(C[:, [2]]), y, p, weight, ["same"])
+    first = reliability(*given(C[:, [0]], y, p, weight, "same"))
+    second = reliability(*given(C[:, [2]], y, p, weight, "same"))
     assert joined([first, second])["same"][0].mass == pytest.approx(second["same"][0].mass)
     assert joined([first, second]).keep(["same"])["same"][0].mass == pytest.approx(second["same"][0].mass)

@@ -8,17 +8,17 @@ from typing import Literal
 
 import numpy as np
 
-from lowcal.certificates.draws import Draws, draw, draws_for, union_bound
+from lowcal.certificates.draws import Draws, draw, draws_for, new_seed, observed_moments, union_bound
 from lowcal.certificates.finite_sample import bernstein, betting, hoeffding, mean_limit, symmetrisation
 from lowcal.certificates.panel import Panel
-from lowcal.certificates.score import Cumulants, Sums, cumulants, normal_score, witness_sums
+from lowcal.certificates.score import Cumulants, cumulants, normal_score
+from lowcal.certificates.sums import Sums, WitnessSums
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
 from lowcal.notions.full import Full
 from lowcal.notions.smooth import GridSmooth, Smooth
-from lowcal.resampling import STEP, statistic
+from lowcal.resampling import STEP
 from lowcal.simplex import SMALLEST, FloatArray, leading
-from lowcal.threads import spread
-from lowcal.weights import Cell, Evaluated, Weight, evaluate
+from lowcal.weights import Cell, Monomial, Weight, evaluate
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
@@ -35,7 +35,7 @@ class Constraints:
     standard_error: FloatArray
     lower: FloatArray
     upper: FloatArray
-    sums: Sums
+    sums: Sums[FloatArray]
 
     @property
     def half(self) -> FloatArray:
@@ -102,24 +102,32 @@ def band(
     """
     beta = 1.0 - confidence
     if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
-        drawn = draw(panel, notion, panel.believed, draws_for(beta), rng)
-    if not isinstance(notion, Finite) or not (method == "bootstrap" or is_listed(notion, panel.p.shape[1])):
-        search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
-        found = search(panel.p, panel.rho, panel.design)
+        drawn = draw(panel, notion, panel.share, draws_for(beta), new_seed(rng))
+    if not isinstance(notion, Finite) or not (method == "bootstrap" or is_listed(notion, panel.d)):
+        found = _suprema(panel, notion)
         if method == "bootstrap":
             assert drawn is not None
             return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), None)
-        most = symmetrisation(panel, statistic(notion, panel.p, panel.design), beta / 2, rng)
+        most = symmetrisation(panel, notion, beta / 2, rng)
         return Band(found, _intervals_around(panel, found, np.full(len(found.value), most), beta), None)
     known = constraints(panel, notion, confidence, method, rng, drawn)
     found = notion.norm(known.weights, known.v)
-    if notion.is_largest(panel.p.shape[1]):
+    if notion.is_largest(panel.d):
         return Band(found, _single_intervals(known), known)
     if method == "bootstrap":
         assert drawn is not None
         return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn, known), known)
     deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
     return Band(found, _intervals_around(panel, found, deviation, beta, known), known)
+
+
+def _suprema(panel: Panel, notion: Notion) -> Suprema:
+    """Return the suprema with their witnesses; those of smooth weights are class-wise."""
+    if isinstance(notion, Finite):
+        weights = panel.constraints(notion)
+        return notion.norm(weights, observed_moments(panel, weights))
+    search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
+    return search(panel.p, panel.rho, panel.design)
 
 
 def is_listed(notion: Finite, d: int) -> bool:
@@ -139,9 +147,8 @@ def constraints(
     drawn: Draws | None = None,
 ) -> Constraints:
     """Return simultaneous limits on all moments: by the largest scores of draws, or by a union bound without them."""
-    beta, weights = 1.0 - confidence, notion.constraints(panel.p)
-    U = evaluate(weights, panel.p)
-    sums = cumulants(panel, U)
+    beta, weights = 1.0 - confidence, panel.constraints(notion)
+    sums = cumulants(panel, weights)
     if method == "bootstrap":
         scores = np.zeros(1) if drawn is None or drawn.scores is None else drawn.scores
         largest = float(np.quantile(scores, confidence, method="higher"))  # 0 if no label varies in most draws
@@ -149,7 +156,7 @@ def constraints(
         lower, upper = sums.limits(q)
         most = _most(panel, q)
     else:
-        lower, upper = _finite_sample(panel, U, sums, beta / 2, method, rng)
+        lower, upper = _finite_sample(panel, weights, sums, beta / 2, method, rng)
         most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
     return Constraints(weights, sums.v, sums.standard_error, lower, upper, sums.sums)
@@ -162,16 +169,15 @@ def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
 
 
 def _finite_sample(
-    panel: Panel, U: Evaluated, sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
+    panel: Panel, weights: Sequence[Weight], sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Return limits that hold for every number of rows, by a union bound over all constraints."""
     if method == "exact" and not _is_signed(panel):
         shape: tuple[int, int, int] = sums.v.shape
-        return betting(panel, U, shape, beta, rng)
-    n, largest = len(panel.weight), float(panel.weight.max())
+        return betting(panel, evaluate(weights, panel.p), shape, beta, rng)
     half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta)
     if method != "hoeffding":
-        half = bernstein(sums.standard_error, n, n * largest, sums.v.size, beta)
+        half = bernstein(sums.standard_error, panel.n, panel.n * panel.largest_weight, sums.v.size, beta)
     return sums.v - half, sums.v + half
 
 
@@ -254,20 +260,24 @@ def _intervals_around(
 def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[list[Witness], Cumulants]:
     """Return the witnesses of all subpopulations without their signs, and their sums over the members."""
     witnesses = [found.witness(j) for j in range(len(found.value))]
-    if known is not None and panel.p.shape[1] == 1 and all(isinstance(u, Cell) for u in known.weights):
+    if known is not None and panel.d == 1 and all(isinstance(u, Cell) for u in known.weights):
         return _along_cells(panel, witnesses, known)
+    # w lies in [0, 1]^d: the sign is that of its values
+    signs = [-1.0 if one(_points(panel, one.weights)).min(initial=0.0) < -1e-9 else 1.0 for one in witnesses]
+    unsigned = [Witness(one.weights, sign * one.coefficients) for one, sign in zip(witnesses, signs, strict=True)]
+    share = panel.share if panel.is_label else None
+    sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share, panel.rows.is_even))
+    return unsigned, Cumulants.of(sums, panel.energy, panel.is_label, is_chosen=True)
 
-    def one(j: int) -> tuple[float, Sums]:
-        c = panel.design.column(j)
-        rows = np.flatnonzero(c)
-        W = witnesses[j](panel.p[rows])
-        sign = -1.0 if W.min(initial=0.0) < -1e-9 else 1.0  # w lies in [0, 1]^d: the sign is that of its values
-        return sign, witness_sums(panel, c[rows], rows, sign * W)
 
-    both = spread(one, range(len(witnesses)), len(panel.p))
-    joined = Sums(*(np.array(column) for column in zip(*(sums for _, sums in both), strict=True)))
-    unsigned = [Witness(one.weights, sign * one.coefficients) for one, (sign, _) in zip(witnesses, both, strict=True)]
-    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label, is_chosen=True)
+def _points(panel: Panel, weights: Sequence[Weight]) -> FloatArray:
+    """Return predictions at which a weight that is not zero shows its sign: one in every cell, corners and centre."""
+    if all(isinstance(u, Cell) for u in weights):
+        return np.array([(np.array(u.index) + 0.5) * u.width for u in weights if isinstance(u, Cell)])
+    if not all(isinstance(u, Monomial) for u in weights):
+        return panel.p
+    d = panel.d
+    return np.array([[0.0], [0.5], [1.0]]) if d == 1 else np.vstack([np.eye(d), np.full(d, 1.0 / d)])
 
 
 def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:

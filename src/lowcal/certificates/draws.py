@@ -1,25 +1,36 @@
-"""What chance shows: labels drawn anew from probabilities, and everything measured again."""
+"""What chance shows: labels drawn anew from probabilities, and everything measured again.
+
+A label of a draw depends on the seed, the draw and the number of its row alone, and many draws share a pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import NormalDist
 
 import numpy as np
 
-from lowcal.certificates.panel import Panel
-from lowcal.certificates.score import label_noise, normal_score, raised
-from lowcal.engines.reference import rows_in_cache
-from lowcal.moments import MomentSums, moments
+from lowcal.certificates.panel import Panel, believed
+from lowcal.certificates.score import normal_score
+from lowcal.certificates.sums import ConstraintSums, cells_of
+from lowcal.engines.exact import Tables
+from lowcal.engines.reference import Design
 from lowcal.notions.base import Finite, Notion
-from lowcal.resampling import redraw_labels, statistic
+from lowcal.resampling import statistic
+from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.keys import draw_labels, key_of, uniforms_of
+from lowcal.rows.passes import decode_moments, moment_sums
 from lowcal.simplex import FloatArray
+from lowcal.subpopulations.base import Family
 from lowcal.threads import spread
-from lowcal.weights import Cell, Weight, evaluate
+from lowcal.weights import CellIds, Weight
 
 #: At least this many draws lie beyond a quantile that is taken from them.
 BEYOND = 5
+#: The draws of one pass hold so many sums at most.
+MOST_SUMS = 1 << 23
 
 
 def draws_for(beta: float) -> int:
@@ -53,39 +64,117 @@ class Draws:
     scored: Scores | None = None
 
 
-def draw(panel: Panel, notion: Notion, chance: FloatArray, draws: int, rng: np.random.Generator) -> Draws:
-    """Draw labels from probabilities `chance` and measure y' - chance; numbers get their residuals with signs anew."""
-    streams = rng.spawn(draws)
-    if isinstance(notion, Finite) and notion.is_largest(panel.p.shape[1]):
-        scores = Scores.of(panel, notion, chance)
-        both = spread(lambda own: scores.both(_drawn_moments(panel, scores.weights, chance, own)), streams, len(chance))
-        return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
-    compute = statistic(notion, panel.p, panel.design)
-    suprema = spread(lambda own: compute.values(_residuals(panel, chance, own)), streams, len(chance))
-    return Draws(np.array(suprema))
+def new_seed(rng: np.random.Generator) -> int:
+    """Return a seed of draws."""
+    return int(rng.integers(1 << 63))
 
 
-def _residuals(panel: Panel, chance: FloatArray, rng: np.random.Generator) -> FloatArray:
-    if panel.is_label:
-        return np.asarray(panel.weight[:, None] * (redraw_labels(chance, rng) - chance))
-    return np.asarray(panel.rho * rng.choice([-1.0, 1.0], (len(chance), 1)))
+def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> Draws:
+    """Draw labels of which a `share` is random and measure them again; numbers get their residuals with signs anew."""
+    own = share if panel.is_label else None
+    if not isinstance(notion, Finite):
+        return Draws(_drawn_suprema(panel, notion, own, draws, seed))
+    weights = panel.constraints(notion)
+    every = drawn_moments(panel, weights, own, draws, seed)
+    if not notion.is_largest(panel.d):
+        return Draws(np.array([notion.norm(weights, v).value for v in every]))
+    scores = Scores.of(panel, notion, weights, own)
+    both = [scores.both(v) for v in every]
+    return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
 
 
-def _drawn_moments(
-    panel: Panel, weights: tuple[Weight, ...], chance: FloatArray, rng: np.random.Generator
+def drawn_moments(
+    panel: Panel, weights: tuple[Weight, ...], share: float | None, draws: int, seed: int
+) -> Iterator[FloatArray]:
+    """Yield the moments (m, S, d) of every draw; of as many draws in each pass over the rows as may be held."""
+    size = max(1, MOST_SUMS // (len(panel.names) * len(weights) * panel.d))
+    for start in range(0, draws, size):
+        some = tuple(range(start, min(start + size, draws)))
+        yield from panel.rows.run(Redraws(panel.families, weights, share, seed, some))
+
+
+def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
+    """Return the moments (m, S, d) of the outcomes as they are."""
+    return np.asarray(panel.rows.run(Redraws(panel.families, weights, None, 0, (None,)))[0])
+
+
+def signed_suprema(panel: Panel, notion: Notion, draws: int, seed: int) -> FloatArray:
+    """Return no less than the suprema of residuals with signs drawn at random, shape (draws, m)."""
+    if not isinstance(notion, Finite):
+        return _drawn_suprema(panel, notion, None, draws, seed, is_bound=True)
+    weights = panel.constraints(notion)
+    return np.array([notion.norm(weights, v).value for v in drawn_moments(panel, weights, None, draws, seed)])
+
+
+def _drawn_suprema(
+    panel: Panel, notion: Notion, share: float | None, draws: int, seed: int, is_bound: bool = False
 ) -> FloatArray:
-    """Return the moments of one draw; a piece of the rows at a time, whose labels stay in cache."""
-    p, weight = panel.p, panel.weight
-    if not panel.is_label or any(isinstance(u, Cell) for u in weights):
-        return moments(panel.design, evaluate(weights, p), _residuals(panel, chance, rng))
-    sums = MomentSums(panel.design, weights, p.shape[1])
-    for part in rows_in_cache(len(p), len(weights) * p.shape[1]):
-        y = redraw_labels(chance[part], rng)
-        if chance is p:
-            sums.add_residuals(part, p[part], y, weight[part])
-        else:
-            sums.add(part, p[part], weight[part, None] * (y - chance[part]))
-    return sums.total()
+    """Return the suprema of draws where these are no function of finitely many moments, or bounds on them."""
+    compute, whole = statistic(notion, panel.p, panel.design), panel.whole
+    every = slice(0, panel.n)
+
+    def one(number: int) -> FloatArray:
+        rho = redrawn(whole, share, seed, number, 0)(every)
+        return compute.values(rho) + compute.error(rho) if is_bound else compute.values(rho)
+
+    return np.array(spread(one, range(draws), panel.n))
+
+
+def redrawn(
+    rows: Local, share: float | None, seed: int, number: int | None, first: int
+) -> Callable[[slice], FloatArray]:
+    """Return the weighted residuals of a draw as a function of a slice of the rows, which begin at number `first`.
+
+    Without a number, they are those of the outcomes as they are.
+    """
+    p, y, weight = rows.at(START), rows.y, rows.weight[:, None]
+    if number is None:
+        return lambda part: weight[part] * (y[part] - p[part])
+    key = key_of((seed, number))
+
+    def residuals(part: slice) -> FloatArray:
+        f, w = p[part], weight[part]
+        u = uniforms_of(key, first + part.start, len(f))
+        if share is None:
+            return w * (y[part] - f) * np.where(u < 0.5, -1.0, 1.0)[:, None]
+        chance = believed(f, share)
+        rho = draw_labels(chance, u)
+        rho -= chance
+        rho *= w
+        return rho
+
+    return residuals
+
+
+@dataclass(frozen=True, eq=False)
+class Redraws:
+    """The moments of some draws, shape (draws, m, S, d); None is no draw, but the outcomes as they are.
+
+    Labels are drawn from `believed` probabilities; with share None, residuals get new signs.
+    """
+
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+    share: float | None
+    seed: int
+    draws: Sequence[int | None]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of all draws, one after the other."""
+        design, cells = shard.design(self.families), cells_of(self.weights, shard.at(START))
+        each = spread(lambda number: self._one(shard, design, cells, number), self.draws, len(shard))
+        return Tables(table for tables in each for table in tables)
+
+    def _one(self, shard: Shard, design: Design, cells: CellIds | None, number: int | None) -> Tables:
+        residuals = redrawn(shard, self.share, self.seed, number, shard.first)
+        return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the moments."""
+        design, d = some.design(self.families), some.y.shape[1]
+        size = len(total) // len(self.draws)
+        each = [total[k * size : (k + 1) * size] for k in range(len(self.draws))]
+        return np.array([decode_moments(design, self.weights, d, one, scale) for one in each])
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,15 +187,10 @@ class Scores:
     skewness: FloatArray
 
     @classmethod
-    def of(cls, panel: Panel, notion: Finite, chance: FloatArray) -> Scores:
+    def of(cls, panel: Panel, notion: Finite, weights: tuple[Weight, ...], share: float | None) -> Scores:
         """Sum up the noise of every moment; signs at random are not skewed."""
-        weights = tuple(notion.constraints(panel.p))
-        U = evaluate(weights, panel.p)
-        w, noise = panel.weight[:, None], label_noise(panel, chance)
-        second, third = (
-            moments(panel.design.power(k), raised(U, k), raised(w, k) * one)
-            for k, one in ((2, noise.one), (3, noise.two))
-        )
+        one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
+        second, third = panel.rows.run(one)
         safe = np.where(second > 0.0, second, 1.0)
         return cls(notion, weights, second, third / safe**1.5 if panel.is_label else np.zeros_like(third))
 

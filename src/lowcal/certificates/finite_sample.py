@@ -7,12 +7,12 @@ from math import log, sqrt
 
 import numpy as np
 
+from lowcal.certificates.draws import new_seed, signed_suprema
 from lowcal.certificates.panel import Panel
 from lowcal.engines.products import dot
 from lowcal.moments import moments
-from lowcal.resampling import Statistic
+from lowcal.notions.base import Notion
 from lowcal.simplex import SMALLEST, FloatArray, IntArray
-from lowcal.threads import spread
 from lowcal.weights import CellIds, Evaluated
 
 #: Blocks of the rows, in an order drawn at random, within which stakes are fixed: shares of all rows.
@@ -52,7 +52,7 @@ def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
     L = ln(m / beta) max p_i. The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its
     solution for mu.
     """
-    level = log(len(mean) / beta) * float(panel.weight.max())
+    level = log(len(mean) / beta) * panel.largest_weight
     return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * mean)))
 
 
@@ -61,26 +61,20 @@ def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
 
     The upper tail of terms in [0, s] is mu_n - mu <= sqrt(2 mu s ln(1 / beta)) + s ln(1 / beta) / 3 (Bernstein).
     """
-    level = log(len(mean) / beta) * float(panel.weight.max())
+    level = log(len(mean) / beta) * panel.largest_weight
     root = np.sqrt(np.maximum(mean + level / 6.0, 0.0)) - sqrt(level / 2.0)
     return np.square(np.maximum(root, 0.0))
 
 
-def symmetrisation(panel: Panel, compute: Statistic, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
+def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
     """Return 2 R + 2 sqrt(2 L e / B) + 3 sqrt(2 L e), L = ln(3 / beta), e = sum p_i^2 (spec 10.i.e).
 
     R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
     violation of any weight of the class, however large the class, deviates by more.
     """
-    rho = panel.rho
-
-    def draw(own: np.random.Generator) -> float:
-        signed = own.choice([-1.0, 1.0], len(rho))[:, None] * rho
-        return float((compute.values(signed) + compute.error(signed)).max())
-
-    found = spread(draw, rng.spawn(draws), len(rho))
+    found = signed_suprema(panel, notion, draws, new_seed(rng))
     level = 2.0 * log(3.0 / beta) * panel.energy
-    return 2.0 * float(np.mean(found)) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
+    return 2.0 * float(found.max(axis=1).mean()) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
 
 
 # --- betting ------------------------------------------------------------------------------------------------

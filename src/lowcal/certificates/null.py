@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.certificates.draws import Draws, draw
+from lowcal.certificates.draws import Draws, draw, new_seed, observed_moments
 from lowcal.certificates.panel import Panel
-from lowcal.moments import moments_at
-from lowcal.notions.base import Notion
+from lowcal.notions.base import Finite, Notion
 from lowcal.resampling import statistic
 from lowcal.simplex import FloatArray
 
@@ -36,12 +35,12 @@ def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Ge
     If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
     largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones.
     """
-    drawn = draw(panel, notion, panel.p, draws, rng)
+    drawn = draw(panel, notion, 0.0, draws, new_seed(rng))
     if drawn.scores is None or drawn.scored is None:
-        observed = statistic(notion, panel.p, panel.design).values(panel.rho)
+        observed = _suprema(panel, notion)
         T = _largest_scores(np.vstack([observed, drawn.suprema]))
     else:
-        observed, score = drawn.scored.both(moments_at(panel.design, drawn.scored.weights, panel.p, panel.rho))
+        observed, score = drawn.scored.both(observed_moments(panel, drawn.scored.weights))
         T = np.append(score, drawn.scores)
     least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
     p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan
@@ -49,6 +48,14 @@ def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Ge
     largest = float(np.quantile(drawn.suprema.max(axis=1), confidence, method="higher"))
     is_too_good = bool(largest > 0.0 and observed.max() < 0.5 * drawn.suprema.max(axis=1).min())
     return Null(floor, largest, float(p_value), is_too_good, drawn)
+
+
+def _suprema(panel: Panel, notion: Notion) -> FloatArray:
+    """Return the suprema of the outcomes as they are, computed as those of the draws."""
+    if isinstance(notion, Finite):
+        weights = panel.constraints(notion)
+        return notion.norm(weights, observed_moments(panel, weights)).value
+    return statistic(notion, panel.p, panel.design).values(panel.rho)
 
 
 def _largest_scores(suprema: FloatArray) -> FloatArray:

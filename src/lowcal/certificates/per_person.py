@@ -61,4 +61,4 @@ def masses(panel: Panel, notion: Notion, method: Method, confidence: float) -> M
 
 def _is_union(panel: Panel, notion: Notion, method: Method) -> bool:
     """Whether the limits are a union bound over single constraints, by inequalities for independent terms."""
-    return method in ("bernstein", "hoeffding") and isinstance(notion, Finite) and is_listed(notion, panel.p.shape[1])
+    return method in ("bernstein", "hoeffding") and isinstance(notion, Finite) and is_listed(notion, panel.d)

@@ -13,18 +13,17 @@ by a share of s, which is one label in standard deviations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.certificates.panel import Panel
-from lowcal.engines.products import dot
-from lowcal.moments import moments
-from lowcal.simplex import FloatArray, IntArray
-from lowcal.weights import CellIds, Evaluated
+from lowcal.certificates.sums import ConstraintSums, Sums
+from lowcal.simplex import FloatArray
+from lowcal.weights import Weight
 
 #: A limit is searched by this many steps outwards, each longer by this factor, and then by this many halvings.
 STEPS, GROWTH, HALVINGS = 30, 1.5, 45
@@ -33,30 +32,6 @@ STEPS, GROWTH, HALVINGS = 30, 1.5, 45
 CONTINUITY = 0.15
 #: Skewness below this is none: the formula divides by it.
 NO_SKEW = 1e-6
-
-
-class Sums(NamedTuple):
-    """What a pass over the rows adds up for every Z; moments and variances are those of believed labels, given x.
-
-    v = sum p Z, cross = sum p^2 Z and second = sum p^2 Z^2 are observed. noise = sum p^2 Var(Z), noise3 = sum p^3
-    Cov(Z^2, Z), square = sum p^4 Var(Z^2); base, base2, base3 = sum p^k E[Z^k]. If all log odds move by t, base, the
-    same with p^2, base2 and base3 move by t times shift, shift1, shift2 and shift3; steep is shift2 in absolute values.
-    """
-
-    v: FloatArray
-    cross: FloatArray
-    second: FloatArray
-    noise: FloatArray
-    noise3: FloatArray
-    square: FloatArray
-    shift: FloatArray
-    shift1: FloatArray
-    shift2: FloatArray
-    shift3: FloatArray
-    steep: FloatArray
-    base: FloatArray
-    base2: FloatArray
-    base3: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +43,7 @@ class Cumulants:
     (`_second`): `excess` at g = base, `regression` times v - g of it is noise that v shares, `error` is its variance.
     """
 
-    sums: Sums
+    sums: Sums[FloatArray]
     base: FloatArray
     second: FloatArray
     third: FloatArray
@@ -83,7 +58,7 @@ class Cumulants:
     is_chosen: bool
 
     @classmethod
-    def of(cls, sums: Sums, energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
+    def of(cls, sums: Sums[FloatArray], energy: float, is_label: bool, *, is_chosen: bool = False) -> Cumulants:
         """Choose where moments are known best: for labels where they have the believed probabilities, else at v.
 
         `is_chosen` says that the sample chose Z, as the one with the largest v of many.
@@ -207,120 +182,8 @@ def _ratio(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.divide(a, b, out=np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b))), where=b > 0.0)
 
 
-class Noise(NamedTuple):
-    """Cov(z^k, z) of z = <w, y - f> for k = 1, 2, 3, Var(z^2) and E[z^k], at every row."""
-
-    one: FloatArray
-    two: FloatArray
-    three: FloatArray
-    square: FloatArray
-    mean: FloatArray
-    mean2: FloatArray
-    mean3: FloatArray
-
-
-def label_noise(panel: Panel, chance: FloatArray) -> Noise:
-    """Return the noise of z = y_a - f_a at every row and label, shape (n, d), for labels of the given probabilities.
-
-    Outcomes that are not labels have no such model: their own powers stand for it.
-    """
-    if panel.is_label:
-        return _label_noise(panel.p, chance)
-    return _powers(panel.y - panel.p)
-
-
-def _label_noise(f: FloatArray, chance: FloatArray) -> Noise:
-    """With h = q (1 - q): h, h (1 - 2f), h (1 - 3f + 3f^2), h (1 - 2f)^2, as z is 1 - f or, with 1 - q, -f."""
-    h, square, skew = chance * (1.0 - chance), f * f, 1.0 - 2.0 * f
-    cube = 1.0 - 3.0 * (f - square)  # (1 - f)^3 + f^3
-    means = chance - f, square + chance * skew, chance * cube - square * f
-    return Noise(h, h * skew, h * cube, h * skew * skew, *means)
-
-
-def _powers(z: FloatArray) -> Noise:
-    square = z * z
-    return Noise(square, square * z, square**2, square**2, z, square, square * z)
-
-
-def cumulants(panel: Panel, U: Evaluated) -> Cumulants:
-    """Return the sums of every constraint Z = c u_s (y_a - f_a), shape (m, S, d): four passes over the rows."""
-    w, rho, noise = panel.weight[:, None], panel.rho, label_noise(panel, panel.believed)
-    first = rho, w * rho, w * noise.one, w**2 * noise.one, w * noise.mean
-    v, cross, shift, shift1, base = _sums(panel, U, 1, *first)
-    twice = rho**2, *(w**2 * one for one in (noise.one, noise.two, np.abs(noise.two), noise.mean2))
-    second, noise2, shift2, steep, base2 = _sums(panel, U, 2, *twice)
-    thrice = (raised(w, 3) * one for one in (noise.two, noise.three, noise.mean3))
-    noise3, shift3, base3 = _sums(panel, U, 3, *thrice)
-    (square,) = _sums(panel, U, 4, raised(w, 4) * noise.square)
-    sums = Sums(v, cross, second, noise2, noise3, square, shift, shift1, shift2, shift3, steep, base, base2, base3)
-    return Cumulants.of(sums, panel.energy, panel.is_label)
-
-
-@overload
-def raised(U: FloatArray, power: int) -> FloatArray: ...
-@overload
-def raised(U: Evaluated, power: int) -> Evaluated: ...
-def raised(U: Evaluated, power: int) -> Evaluated:
-    """Return U to a small power, by products: NumPy takes logarithms above the second. Indicators stay as they are."""
-    if isinstance(U, CellIds):
-        return U
-    result = U
-    for _ in range(power - 1):
-        result = result * U
-    return result
-
-
-def _sums(panel: Panel, U: Evaluated, power: int, *columns: FloatArray) -> list[FloatArray]:
-    """Return sum_i c^k u_s^k r_ia for each of several r."""
-    design = panel.design if power == 1 else panel.design.power(power)
-    total = moments(design, raised(U, power), np.hstack(columns))
-    return np.split(total, len(columns), axis=2)
-
-
-def witness_sums(panel: Panel, c: FloatArray, rows: IntArray, W: FloatArray) -> Sums:
-    """Return the sums of one Z = c <w(f), y - f>, for the weight W (rows, d) on the rows where c is not zero."""
-    weight, f = panel.weight[rows], panel.p[rows]
-    z = np.einsum("na,na->n", W, panel.y[rows] - f)
-    noise, moved = _witness_noise(f, panel.believed[rows], W) if panel.is_label else (_powers(z), _powers(z))
-    a = weight * c
-    a2, az = a * a, a * z
-    return Sums(
-        v=az.sum(),
-        cross=_dot(weight, az),
-        second=_dot(az, az),
-        noise=_dot(a2, noise.one),
-        noise3=_dot(a2 * a, noise.two),
-        square=_dot(a2 * a2, noise.square),
-        shift=_dot(a, moved.one),
-        shift1=_dot(weight * a, moved.one),
-        shift2=_dot(a2, moved.two),
-        shift3=_dot(a2 * a, moved.three),
-        steep=_dot(a2, np.abs(moved.two)),
-        base=_dot(a, noise.mean),
-        base2=_dot(a2, noise.mean2),
-        base3=_dot(a2 * a, noise.mean3),
-    )
-
-
-def _dot(a: FloatArray, b: FloatArray) -> FloatArray:
-    return np.asarray(dot(a, b))
-
-
-def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[Noise, Noise]:
-    """Return the noise of z = <w, y - f> at every row, if labels have the given probabilities, and how moments move.
-
-    They move with all log odds alike for scalars; on the simplex, where labels are many, with log odds along w.
-    """
-    if f.shape[1] == 1:
-        w, own = W[:, 0], _label_noise(f[:, 0], chance[:, 0])
-        means = own.mean * w, own.mean2 * w**2, own.mean3 * w**3
-        noise, moved = (
-            Noise(own.one * w**k, own.two * w ** (k + 1), own.three * w ** (k + 2), own.square * w**4, *means)
-            for k in (2, 1)
-        )
-        return noise, moved
-    D = W - np.einsum("na,na->n", W, f)[:, None]  # what z is where the label is a
-    mean = [np.einsum("na,na->n", chance, D**k) for k in range(1, 5)]
-    one, two, three = (mean[k] - mean[k - 1] * mean[0] for k in (1, 2, 3))
-    noise = Noise(one, two, three, mean[3] - mean[1] ** 2, *mean[:3])
-    return noise, noise
+def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:
+    """Return the sums of every constraint Z = c u_s (y_a - f_a), shape (m, S, d): one pass over the rows."""
+    share = panel.share if panel.is_label else None
+    found = panel.rows.run(ConstraintSums(panel.families, tuple(weights), share, panel.rows.is_even))
+    return Cumulants.of(Sums(*found), panel.energy, panel.is_label)

@@ -80,16 +80,21 @@ def moments_of(
     ([1.0, 0.5], array([1. , 0.6]))
     """
     n, m = design.shape
-    d = p.shape[1]
-    total = np.zeros((m, 1 + 2 * d * degree))
+    total = np.zeros((m, 1 + 2 * p.shape[1] * degree))
     for part in pieces(n, total.shape[1]):
-        total += design.rows(part).moments(_columns(y[part], p[part], weight[part], degree))
+        total += design.rows(part).moments(moment_columns(y[part], p[part], weight[part], degree))
+    return read_moments(total, degree)
+
+
+def read_moments(total: FloatArray, degree: int) -> list[list[GroupMoments]]:
+    """Return the moments of every subpopulation and label from the sums of `moment_columns`, shape (m, 1 + 2 d k)."""
+    m, d = len(total), (total.shape[1] - 1) // (2 * degree)
     mass = np.maximum(total[:, 0], 0.0)
     conditional = ratio(total[:, 1:], mass[:, None]).reshape(m, 2, degree, d)
     return [[_group(mass[j], conditional[j, :, :, a]) for a in range(d)] for j in range(m)]
 
 
-def _columns(y: FloatArray, p: FloatArray, weight: FloatArray, degree: int) -> FloatArray:
+def moment_columns(y: FloatArray, p: FloatArray, weight: FloatArray, degree: int) -> FloatArray:
     """Return w, then w f^j for j = 1..k and w f^j y for j = 0..k-1, with all labels of each together."""
     powers = [p**j for j in range(degree + 1)]
     moments: Sequence[FloatArray] = [*powers[1:], *(u * y for u in powers[:-1])]

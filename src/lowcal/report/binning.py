@@ -13,9 +13,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lowcal.engines.reference import Design, pieces
+from lowcal.engines.exact import Tables
+from lowcal.engines.reference import rows_in_cache
+from lowcal.rows.base import START, Local, Rows, Scale, Shard
+from lowcal.rows.powers import Block, Plan
 from lowcal.simplex import FloatArray
-from lowcal.subpopulations.base import effective_rows
+from lowcal.subpopulations.base import Family, effective_rows
+from lowcal.weights import CellIds
 
 #: Bins of a diagram: enough to see a shape, few enough that each holds rows.
 BINS = 10
@@ -78,22 +82,22 @@ class Reliability(Mapping[str, tuple[Binned, ...]]):
         return {name: j for j, name in enumerate(self.names)}
 
 
-def reliability(
-    design: Design, y: FloatArray, p: FloatArray, weight: FloatArray, names: Sequence[str], n_bins: int = BINS
-) -> Reliability:
-    """Return the bins of every subpopulation and label. Cost: two passes of few columns over the rows for each label.
+def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> Reliability:
+    """Return the bins of every subpopulation and label. Cost: a few rows for the cuts, then one pass.
 
-    >>> from lowcal.engines.reference import Matrix
+    >>> from lowcal.rows import Memory
+    >>> from lowcal.subpopulations.base import Everyone
     >>> y, p = np.array([[0.0], [1.0], [1.0], [1.0]]), np.array([[0.2], [0.2], [0.9], [0.9]])
-    >>> bins = reliability(Matrix(np.ones((4, 1))), y, p, np.full(4, 0.25), ["everyone"])["everyone"][0]
+    >>> rows = Memory.of(np.zeros((4, 0)), p, y, np.full(4, 0.25))
+    >>> bins = reliability(rows, [Everyone()])["everyone"][0]
     >>> bins.prediction, bins.outcome, bins.rows
     (array([0.2, 0.9]), array([0.5, 1. ]), array([2., 2.]))
     """
-    table = np.stack(
-        [_table(design, y[:, a], p[:, a], weight, cuts(p[:, a], weight, n_bins), n_bins) for a in range(p.shape[1])],
-        axis=1,
-    )
-    return Reliability(tuple(names), table)
+    step = max(1, rows.scale.n // SKETCHED)
+    some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
+    at = tuple(cuts(f, some.weight, n_bins) for f in some.at(START).T)
+    table = rows.run(Bins(tuple(families), at, n_bins, rows.is_even))
+    return Reliability(tuple(name for family in families for name in family.names), table)
 
 
 def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
@@ -102,31 +106,53 @@ def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
     >>> cuts(np.array([0.0, 0.0, 0.0, 0.4, 1.0, 1.0]), np.full(6, 1 / 6), 3)
     array([0.2, 0.7])
     """
-    every = slice(None, None, max(1, len(f) // SKETCHED))
-    held = weight[every] > 0.0
-    values, which = np.unique(f[every][held], return_inverse=True)
+    held = weight > 0.0
+    values, which = np.unique(f[held], return_inverse=True)
     if len(values) < 2:
         return np.empty(0)
-    below = np.cumsum(np.bincount(which, weight[every][held]))
+    below = np.cumsum(np.bincount(which, weight[held]))
     wanted = below[-1] * np.arange(1, n_bins) / n_bins
     last = np.unique(np.searchsorted(below, wanted * (1.0 - 1e-12)))
     last = last[last < len(values) - 1]
     return np.asarray((values[last] + values[last + 1]) / 2)
 
 
-def _table(design: Design, y: FloatArray, f: FloatArray, weight: FloatArray, at: FloatArray, n_bins: int) -> FloatArray:
-    """Return mass, rows, mean prediction and mean outcome of every subpopulation and bin: (m, 4, bins)."""
-    n, m = design.shape
-    bins = np.searchsorted(at, f)
-    sums, square = np.zeros((m, n_bins, 3)), np.zeros((m, n_bins, 1))
-    for part in pieces(n, 4):
-        rows, w = design.rows(part), weight[part, None]
-        sums += rows.cell_moments(bins[part], n_bins, w * np.column_stack([np.ones(len(w)), f[part], y[part]]))
-        square += rows.power(2).cell_moments(bins[part], n_bins, w * w)
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Mass, rows, mean prediction and mean outcome of every subpopulation, label and bin: (m, d, 4, bins)."""
+
+    families: tuple[Family, ...]
+    cuts: tuple[FloatArray, ...]
+    n_bins: int
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        return Plan.of(some.design(self.families), (Block(1, 1, 3), Block(2, 2)), scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard, label by label."""
+        plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
+        for a, at in enumerate(self.cuts):
+            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), self.n_bins))
+            for part in rows_in_cache(len(p), 8):
+                w = shard.weight[part, None]
+                sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
+            tables += sums.wholes()
+        return tables
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the bins."""
+        plan, size = self._plan(some, scale), len(total) // len(self.cuts)
+        each = [plan.read(total[k : k + size], are_cells=True) for k in range(0, len(total), size)]
+        return np.stack([_bins(sums, square[:, :, 0]) for sums, square in each], axis=1)
+
+
+def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
+    """Return the bins of one label, (m, 4, bins), from the sums of w, w f and w y, and of w^2."""
     mass = np.maximum(sums[:, :, 0], 0.0)
     mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
     means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
-    return np.stack([mass, effective_rows(mass, square[:, :, 0]), means[:, :, 0], means[:, :, 1]], axis=1)
+    return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)
 
 
 def joined(parts: Sequence[Reliability]) -> Reliability:

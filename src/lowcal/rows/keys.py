@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from lowcal.simplex import FloatArray
 
+#: Numbers are made for so many rows at a time, which stay in the first caches.
+IN_CACHE = 1 << 13
 #: Rows whose chance is drawn at a time.
 AT_ONCE = 1 << 18
 
@@ -20,7 +22,24 @@ def uniforms(seed: Sequence[int], first: int, n: int) -> FloatArray:
     >>> bool((uniforms((0, 1), 2, 3) == uniforms((0, 1), 0, 5)[2:]).all())
     True
     """
-    return np.asarray((_bits(seed, first, n) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+    return uniforms_of(key_of(seed), first, n)
+
+
+def key_of(seed: Sequence[int]) -> np.uint64:
+    """Return the key of a seed, for many calls of `uniforms_of`."""
+    key: np.uint64 = np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0]
+    return key
+
+
+def uniforms_of(key: np.uint64, first: int, n: int) -> FloatArray:
+    """Return `uniforms` of the seed that the key belongs to."""
+    u = np.empty(n)
+    for start in range(0, n, IN_CACHE):
+        here = u[start : start + IN_CACHE]
+        h = _bits(key, first + start, len(here))
+        h >>= np.uint64(11)
+        np.multiply(h, 2.0**-53, out=here)
+    return u
 
 
 def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
@@ -76,9 +95,13 @@ def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.i
     return (uniforms(seed, first, n) * n_folds).astype(np.intp)
 
 
-def _bits(seed: Sequence[int], first: int, n: int) -> NDArray[np.uint64]:
-    key = np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0]
-    h = np.arange(first, first + n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
+def _bits(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
+    h = np.arange(first, first + n, dtype=np.uint64)
+    h *= np.uint64(0x9E3779B97F4A7C15)
+    h += key
+    shifted = np.empty_like(h)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        h = (h ^ (h >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(h ^ (h >> np.uint64(31)))
+        h ^= np.right_shift(h, np.uint64(shift), out=shifted)
+        h *= np.uint64(factor)
+    h ^= np.right_shift(h, np.uint64(31), out=shifted)
+    return h

@@ -118,32 +118,64 @@ class Moments:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
-        p, design, grid = shard.at(self.state), shard.design(self.families), self._grid(shard.scale)
-        if self._are_many(p.shape[1]):
-            blocks = (slice(start, start + ALIGNED) for start in range(0, len(p), ALIGNED))
-            each = [SUMMED.wholes(self._block(shard, design, p, block)) for block in blocks]
-            return Tables([np.sum(each, axis=0)])
-        sums = MomentSums(design, self.weights, p.shape[1], grid)
+        p, design = shard.at(self.state), shard.design(self.families)
+        if are_many(self.weights, p.shape[1]):
+            return block_sums(
+                design, self.weights, p, lambda part: shard.weight[part, None] * (shard.y[part] - p[part])
+            )
+        sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
         for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
             sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
         return sums.wholes()
 
-    def _are_many(self, d: int) -> bool:
-        return len(self.weights) * d > FEW_PRODUCTS
-
-    def _block(self, shard: Shard, design: Design, p: FloatArray, block: slice) -> FloatArray:
-        rho = shard.weight[block, None] * (shard.y[block] - p[block])
-        return monomial_moments(self.weights, p[block], rho, design.rows(block))
-
-    def _grid(self, scale: Scale) -> Grid:
-        return scale.grid(bound_of(self.weights))
-
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the moments."""
-        S, d = len(self.weights), some.y.shape[1]
-        if self._are_many(d):
-            return SUMMED.floats(total[0])
-        return decode(some.design(self.families), S * d, self._grid(scale), total).reshape(-1, S, d)
+        return decode_moments(some.design(self.families), self.weights, some.y.shape[1], total, scale)
+
+
+#: A slice of the rows -> their weighted residuals, shape (rows, d).
+Residuals = Callable[[slice], FloatArray]
+
+
+def moment_sums(
+    design: Design, weights: Sequence[Weight], cells: CellIds | None, p: FloatArray, rho: Residuals, scale: Scale
+) -> Tables:
+    """Return the sums of the moments of any residuals; `cells` are the weights evaluated, where they are cells."""
+    n, d = p.shape
+    if cells is not None:
+        return Tables([cell_sums(design, cells, scale.grid(), rho, p.shape)])
+    if are_many(weights, d):
+        return block_sums(design, weights, p, rho)
+    sums = MomentSums(design, weights, d, scale.grid(bound_of(weights)))
+    for part in rows_in_cache(n, len(weights) * d):
+        sums.add(part, p[part], rho(part))
+    return sums.wholes()
+
+
+def block_sums(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Residuals) -> Tables:
+    """Return the sums of many moments a row, which are rounded once for each block of `ALIGNED` rows."""
+    total: Any = 0
+    for start in range(0, len(p), ALIGNED):
+        block = slice(start, start + ALIGNED)
+        total = total + SUMMED.wholes(monomial_moments(weights, p[block], rho(block), design.rows(block)))
+    return Tables([total])
+
+
+def decode_moments(
+    design: Design, weights: Sequence[Weight], d: int, total: Sequence[Wholes], scale: Scale
+) -> FloatArray:
+    """Return the moments (m, S, d) from the sums of all shards."""
+    if isinstance(weights[0], Cell):
+        return scale.grid().floats(total[0])
+    if are_many(weights, d):
+        return SUMMED.floats(total[0])
+    S = len(weights)
+    return decode(design, S * d, scale.grid(bound_of(weights)), list(total)).reshape(-1, S, d)
+
+
+def are_many(weights: Sequence[Weight], d: int) -> bool:
+    """Whether the products of weights and labels are too many to be written out for each row."""
+    return len(weights) * d > FEW_PRODUCTS
 
 
 @dataclass(frozen=True, eq=False)

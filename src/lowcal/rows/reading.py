@@ -46,7 +46,7 @@ from lowcal.subpopulations import (
     Union,
     WeakLearner,
 )
-from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, require_members
+from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import Part
@@ -354,28 +354,30 @@ def _eased(subpopulations: Subpopulations, share: float) -> Subpopulations:
     return replace(subpopulations, min_mass=min(least, max(SEEN_ROWS, least * share / 2.0)))
 
 
-def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows) -> WeakLearner:
-    """Return the class on all rows: the members that are worth their min_mass there; the population always counts."""
+def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows, size: int) -> WeakLearner:
+    """Return the class on all rows: the members that are worth their min_mass there; the population always counts.
+
+    What a sample of fewer rows left out is not counted in all of them, and so not listed.
+    """
     parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
     masses, start = rows.run(MassSums(tuple(learner.families))), 0
     families: list[Family] = []
+    rare = list(learner.left_out.groups) if size == rows.scale.n else []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
         sums = masses[start : start + len(family.names)]
         start += len(family.names)
-        is_large = is_enough(effective_rows(sums[:, 0], sums[:, 1]), own) | (own == 0.0)
-        kept = np.flatnonzero(is_large | (np.array(family.names) == EVERYONE))
+        worth = np.where(np.array(family.names) == EVERYONE, np.inf, effective_rows(sums[:, 0], sums[:, 1]))
+        kept = np.flatnonzero(is_enough(worth, own) | (own == 0.0))
+        rare += list_rare(worth, family.names.__getitem__, "groups", own)
         if len(kept):
             families.append(family if len(kept) == len(family.names) else family.take(kept))
     require_members([name for family in families for name in family.names], "The class on all rows", max(least))
     encoded = rows.whole.rows if isinstance(rows, Memory) else None
     weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
-    return _bound(learner, encoded, weight, families)
-
-
-def _bound(learner: WeakLearner, encoded: Any, weight: FloatArray, families: Sequence[Family]) -> WeakLearner:
-    return WeakLearner(learner.encoder, encoded, weight, families, left_out=LeftOut(columns=learner.left_out.columns))
+    left_out = LeftOut(tuple(rare), learner.left_out.columns)
+    return WeakLearner(learner.encoder, encoded, weight, families, left_out=left_out)
 
 
 # --- rows in memory and on disk -------------------------------------------------------------------------------
@@ -393,7 +395,7 @@ def in_memory(
     some = _smallest(sample_keys(seed, 0, n), size)
     learner = learn(subpopulations, table.take(some), outcomes.weight[some], n)
     rows = Memory.of(learner.encoder(table), outcomes.p, outcomes.y, outcomes.weight)
-    return rows, keep_large(subpopulations, learner, rows)
+    return rows, keep_large(subpopulations, learner, rows, size)
 
 
 def on_disk(
@@ -425,7 +427,7 @@ def on_disk(
             "yield the same rows each time; a function must return a new iterator at every call."
         )
     rows = Disk(spill, found.layout.classes is not None, found.layout.d, bar)
-    return rows, keep_large(subpopulations, learner, rows), found.layout
+    return rows, keep_large(subpopulations, learner, rows, size), found.layout
 
 
 def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder, bar: Passes) -> Iterator[Chunk]:
