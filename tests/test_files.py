@@ -820,6 +820,6 @@ def test_an_arrow_that_can_not_be_imported_is_none(monkeypatch: pytest.MonkeyPat
     def broken(name: str) -> object:
         raise ImportError(f"{name}: built for another NumPy")
 
-    assert opening._has_arrow()
+    assert opening.has_arrow()
     monkeypatch.setattr(opening, "import_module", broken)
-    assert not opening._has_arrow()
+    assert not opening.has_arrow()

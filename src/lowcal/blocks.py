@@ -31,6 +31,7 @@ from lowcal.engines.reference import (
     Matrix,
     Stacked,
     Table,
+    columns_of,
     pieces,
     sample_rows,
     stack,
@@ -484,17 +485,6 @@ def _chunks(columns: Sequence[tuple[IntArray, Design]], room: int) -> Iterator[t
 def _join(columns: Sequence[tuple[IntArray, Design]]) -> tuple[IntArray, Design]:
     together = Stacked(tuple(design for _, design in columns)).joined()
     return np.concatenate([members for members, _ in columns]), stack(together)
-
-
-def columns_of(design: Design) -> Iterator[Design]:
-    """Yield the code columns and matrices that a design is made of, in order."""
-    if isinstance(design, Stacked):
-        for part in design.parts:
-            yield from columns_of(part)
-    elif isinstance(design, Codes):
-        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
-    else:
-        yield design
 
 
 def take_columns(design: Design, members: IntArray) -> Design:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from lowcal.documents import document
@@ -24,6 +25,9 @@ from lowcal.solvers import Past, Problem, Step
 from lowcal.updates import Predictor
 from lowcal.version import __version__
 
+#: So many updates are written one by one; of more, so many seconds lie between two writings.
+FEW, PAUSE = 20, 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
@@ -32,6 +36,7 @@ class Checkpoint:
     path: str
     layout: Layout
     fingerprint: str
+    _last: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], problem: Problem, solver: str, layout: Layout) -> Checkpoint:
@@ -39,12 +44,15 @@ class Checkpoint:
         return cls(check_path(path), layout, fingerprint(problem, solver, layout))
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
-        """Write all updates so far, at once or not at all."""
+        """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
+        if len(steps) > FEW and self._last and monotonic() - self._last[-1] < PAUSE:
+            return
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
         with atomic_write(self.path) as file:
             file.write(document.write(model, {"checkpoint": self.fingerprint, "steps": plan}, __version__))
+        self._last[:] = [monotonic()]
 
     def read(self) -> tuple[Past, ...]:
         """Return the steps of the file; none if there is no file yet."""

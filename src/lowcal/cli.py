@@ -51,6 +51,7 @@ _DEMO = """example:
   lowcal demo                  audit and recalibrate a model on built-in data, write lowcal-demo.html and .png
   lowcal demo --out results    the same, with the picture in the folder results
 """
+_FILE = "CSV, Parquet or Arrow, or a folder or a quoted glob of Parquet and Arrow files; '-' is standard input"
 _AUDIT = """example:
   lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
   lowcal audit test.csv --label y --probability p --groups sex,race --per-person 0.02
@@ -70,7 +71,8 @@ As in the first two lines, cross-validation chooses: the model as it is, a curve
 trees. It reads all other columns, or --features; with --groups only those, and their largest error must not grow.
 With --notion, --alpha, --per-person or any other option of a class or a solver, the fit is of that notion on these
 groups: without --alpha and --per-person as far as the rows allow. Every update has to lower the loss on held-out rows
-(cross-fitting), or it is undone; --no-guard fits the rows whatever it does to others.
+(cross-fitting), or it is undone; --no-guard fits the rows whatever it does to others. Such fits of groups take files
+of any size; others need the rows in memory, or --sample.
 The model recalibrates new rows of the same classifier: see 'lowcal predict --help'.
 Rows in messages are counted from 1, without the header.
 """
@@ -265,7 +267,7 @@ def _predict(add: _Add) -> None:
         _PREDICT,
     )
     predict.add_argument("model", type=_name, metavar="MODEL", help="the saved model")
-    predict.add_argument("file", type=_name, metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    predict.add_argument("file", type=_name, metavar="FILE", help=_FILE)
     predict.add_argument(
         "--probability",
         action="append",
@@ -342,7 +344,7 @@ def _export(add: _Add) -> None:
 
 
 def _add_data(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", type=_name, metavar="FILE", help="CSV or Parquet; '-' is standard input")
+    command.add_argument("file", type=_name, metavar="FILE", help=_FILE)
     data = command.add_argument_group("columns (names with commas: repeat the option)")
     data.add_argument("--label", required=True, type=_name, metavar="Y", help="the outcome: text or numbers")
     data.add_argument(

@@ -419,7 +419,7 @@ class Table:
         )
 
     def array(self, name: str) -> NDArray[Any]:
-        """Give one column as an array: numbers, or objects with None for missing.
+        """Give one column as an array: numbers, truth values, or objects with None for missing.
 
         >>> Table.of({"y": ["no", "yes", "no"]}).array("y")
         array(['no', 'yes', 'no'], dtype=object)
@@ -428,6 +428,8 @@ class Table:
         if column.is_numeric:
             return column.numbers
         values, codes = column.distinct()
+        if tuple(values) == (False, True) and codes.min(initial=0) >= 0:
+            return codes.astype(bool)
         return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
 
     def name_of(self, name: str | int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowcal.errors import InvalidInput
-from lowcal.files.batches import count_numbers, is_source, open_batches
+from lowcal.files.batches import has_more, is_source, open_batches
 from lowcal.frames import Table as Frame
 from lowcal.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
 from lowcal.progress import Passes
@@ -69,14 +69,19 @@ def open_home(
     bar: Passes,
     held_share: float = 0.0,
     chance: tuple[int, ...] = (0,),
+    is_fit: bool = True,
 ) -> Home:
-    """Read the rows into memory, or onto disk where they come from a source and do not fit."""
+    """Read the rows into memory, or onto disk where they come from a source and do not fit.
+
+    A fit needs rows of two classes; a measure does not, where the classes are named.
+    """
     check_class(subpopulations)
     roles = far_roles(y, p, X, sample_weight, memory)
     if roles is not None:
-        return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance)
+        return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance, is_fit)
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
-    check_fit(outcomes)
+    if is_fit:
+        check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
     is_partial = held_share > 0.0 or not outcomes.weight.all()
     sketch = partial(remember_rows, outcomes, table) if is_partial else None
@@ -98,9 +103,17 @@ def far_roles(
     if not are_named or not is_source(X):
         return None
     roles = Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight)  # type: ignore[arg-type]
-    n, numbers = count_numbers(X)
-    need = 8 * (numbers + n * (NUMBERS + NUMBERS_OF_CLASS * len(roles.p)))
-    return roles if need > (memory or _quarter()) else None
+    return roles if has_more(X, (memory or _quarter()) // 8, _beside(len(roles.p))) else None
+
+
+def is_far(n: int, n_columns: int, n_p: int) -> bool:
+    """Whether n rows of n_columns, n_p of them probabilities, do not fit into memory."""
+    return n * (n_columns + _beside(n_p)) > _quarter() // 8
+
+
+def _beside(n_p: int) -> int:
+    """Return the numbers that a fit holds for each row beside its columns."""
+    return NUMBERS + NUMBERS_OF_CLASS * n_p
 
 
 def _quarter() -> int:
@@ -120,13 +133,14 @@ def _on_disk(
     bar: Passes,
     held_share: float,
     chance: tuple[int, ...],
+    is_fit: bool,
 ) -> Home:
     if not is_listed(chosen):
         raise InvalidInput(
             f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
             "Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
         )
-    rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar)
+    rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar, is_fit)
     fitted, held = split_rows(rows, held_share, chance)
     return Home(fitted, learner, layout, held, None, None, is_far=True)
 

@@ -341,11 +341,15 @@ def _read_y(
     is_coded = classes is None and _are_numbers_of_classes(y, n_classes)
     codes = y.astype(np.intp) if is_coded else code_labels(y, known)
     if classes is None:
-        _warn_of_counting(codes, n_classes)
-        hint = f"If the others may occur, say so with classes=[{_some(known)}]."
-        check_two_classes(codes if weight.all() else codes[weight > 0], known, hint)
+        check_occurring(codes if weight.all() else codes[weight > 0], known)
     coded = (codes == 1).astype(np.float64)[:, None] if n_classes == 2 else np.eye(n_classes)[codes]
     return coded, Layout(n_classes, tuple(known))
+
+
+def check_occurring(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
+    """Check the labels of the rows with weight, where nobody has named the classes."""
+    _warn_of_counting(codes, len(known))
+    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{_some(known)}].")
 
 
 def _warn_of_counting(codes: NDArray[np.intp], n_classes: int) -> None:
@@ -356,7 +360,7 @@ def _warn_of_counting(codes: NDArray[np.intp], n_classes: int) -> None:
             f"y holds 1 to {most} but no 0, and the {n_classes} columns of p are read as the classes 0 to {most}. "
             f"If they are 1 to {n_classes}, pass classes=range(1, {n_classes + 1}); else classes=range({n_classes}).",
             UserWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

@@ -60,7 +60,7 @@ class MomentSums:
 
     def __init__(self, design: Design, weights: Sequence[Weight], d: int, grid: Grid | None = None) -> None:
         self.weights, self.shape = weights, (design.shape[1], len(weights), d)
-        q = len(weights) * d
+        q, self.far = len(weights) * d, 0.0 if grid is None else float(grid.far)
         self.sums = design.sums(q) if grid is None else ExactSums(design, q, grid)
         made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
         own = made.kernels if isinstance(made, CodeSums) else None
@@ -82,8 +82,8 @@ class MomentSums:
         """Add the rows of a slice, with their predictions, outcomes and weights."""
         if self.are_powers:
             R = np.empty((len(p), padded(len(self.weights))))
-            self.kernels.lay_residuals(p[:, 0], y[:, 0], weight, R)
-            self.sums.add(part, R)
+            self.kernels.lay_residuals(p[:, 0], y[:, 0], weight, R, self.far)
+            (self.sums.add_rounded if isinstance(self.sums, ExactSums) else self.sums.add)(part, R)
             return
         rho = y - p
         rho *= weight[:, None]

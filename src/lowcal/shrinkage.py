@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.blocks import GRAM_ROWS, columns_of, solve_all, split_terms, take_columns
+from lowcal.blocks import GRAM_ROWS, solve_all, split_terms, take_columns
 from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.engines.products import dot, product
-from lowcal.engines.reference import Codes, Design, Table, sample_rows, stack
+from lowcal.engines.reference import Codes, Design, Table, columns_of, sample_rows, stack
 from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory

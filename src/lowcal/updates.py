@@ -18,6 +18,7 @@ import numpy as np
 from lowcal.engines.reference import Design, rows_in_cache
 from lowcal.engines.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.errors import brief
+from lowcal.files.batches import Batches, at_row, is_source, open_batches, to_numpy
 from lowcal.frames import Table as Frame
 from lowcal.frames import column_like
 from lowcal.inputs import SUM_TOLERANCE, Layout, are_names, read_features, read_probabilities, read_table, take_named
@@ -25,6 +26,7 @@ from lowcal.moments import displacement, displacer
 from lowcal.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.simplex import FloatArray, Geometry, move, scores
 from lowcal.subpopulations.base import CodeFamily, Encoded, Encoder, Family
+from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
 from lowcal.subpopulations.union import Part
 from lowcal.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
@@ -255,7 +257,7 @@ class Predictor:
     scores: tuple[str, ...] = ()
 
     @overload
-    def __call__(self, p: str, X: object) -> Any: ...
+    def __call__(self, p: str | Sequence[str], X: object) -> Any: ...
 
     @overload
     def __call__(self, p: ArrayLike, X: object = None) -> FloatArray: ...
@@ -264,14 +266,40 @@ class Predictor:
         """Return the calibrated probabilities, in the shape of p.
 
         p may be the name of a column of X: a data frame then gives a column of its own kind. A list of names, one for
-        each class, gives an array.
+        each class, gives an array. If X is a source of rows (a Parquet or Arrow file, a folder, a glob, a list of
+        files, an Arrow dataset, a polars LazyFrame, a function that returns an iterator of tables), names give an
+        iterator instead: an array for each batch of rows, in their order, never all of them.
+
+        >>> from lowcal import Groups, multicalibrate
+        >>> rows = {"y": [0, 1] * 50, "p": [0.4, 0.5] * 50, "sex": ["F", "M"] * 50}
+        >>> predictor = multicalibrate("y", "p", rows, subpopulations=Groups("sex")).predictor
+        >>> batches = predictor("p", lambda: iter([rows, rows, rows]))
+        >>> [len(calibrated) for calibrated in batches]
+        [100, 100, 100]
         """
         if are_names(p):
+            if is_source(X):
+                return self._in_batches((p,) if isinstance(p, str) else tuple(p), open_batches(X))  # type: ignore[arg-type]
             table = read_table(X)
             calibrated = self(take_named(table, p), table)
             return column_like(X, p, calibrated) if isinstance(p, str) else calibrated
         given = read_probabilities(p, self.layout)
         return self.layout.show(self.replay(given, self.rows(given, read_features(X, len(given)))), p)
+
+    def _in_batches(self, names: tuple[str, ...], source: Batches) -> Iterator[FloatArray]:
+        """Yield the calibrated probabilities of each batch of a source."""
+        encode, start = BatchEncoder(self.encoder), 0
+        is_own = reader_of(self.encoder) is not None
+        for batch in source.read(tuple(dict.fromkeys([*names, *self.columns])) if is_own else None):
+            source.require(batch, names)
+            with at_row(start):
+                columns = [to_numpy(batch[name]) for name in names]
+                p = columns[0] if len(columns) == 1 else np.column_stack(columns)
+                given = read_probabilities(p, self.layout)
+                known = dict(zip(self.scores, scores(given).T, strict=True)) if self.scores else {}
+                calibrated = self.replay(given, encode({**batch, **known}, len(given)))
+            yield self.layout.show(calibrated, p)
+            start += len(given)
 
     def rows(self, p: FloatArray, table: Frame) -> Encoded:
         """Return the encoded rows of a table, for checked predictions p."""

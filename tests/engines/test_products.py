@@ -136,6 +136,5 @@ def test_all_other_modules_leave_products_of_numbers_to_this_one():
         "drawing.py: linear @ (0.2126, 0.7152, 0.0722)",  # three numbers
         "engines/reference.py: P.T @ self.matrix",  # sparse
         "engines/reference.py: self.matrix.T @ self.matrix.multiply(h[:, None])",  # sparse
-        "simplex.py: y @ other",  # 0 or not, whatever the order
         "weights.py: index @ radix",  # whole numbers
     ]

@@ -10,15 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowcal
-from lowcal.engines import compiled_bytes, compiled_codes, kernels, reference
+from lowcal.engines import compiled_codes, kernels, reference
 from lowcal.engines.kernels import PURE
 from lowcal.engines.parts import outer_moments
 from lowcal.engines.reference import Matrix
-from lowcal.engines.small import Bytes, Small, are_bits, pack
+from lowcal.engines.small import Small, are_bits, pack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
-from lowcal.subpopulations.base import few_sums
-from lowcal.subpopulations.memberships import MANY, Bits
+from lowcal.subpopulations.memberships import Bits
 
 BOTH = pytest.mark.parametrize("engine", [PURE.pack_bits, compiled_codes.pack_bits], ids=["numpy", "compiled"])
 seeds = st.integers(0, 2**32 - 1)
@@ -132,70 +131,6 @@ def test_sums_of_slices_with_padding() -> None:
     np.testing.assert_allclose(sums.total(), C.astype(np.float64).T @ R[:, :3], atol=1e-12)
 
 
-# --- sums of bytes as they came -------------------------------------------------------------------------------
-
-#: The bound that `compiled_bytes` states for its sums, for each unit of the sum of |R| over the members.
-ROUNDED = compiled_bytes.ROWS * 2.0**-24
-shapes = st.integers(1, 300), st.sampled_from([1, 15, 16, 17, 95, 100, 111, 112, 113, 130, 225]), st.integers(1, 5)
-
-
-@settings(deadline=None, max_examples=120)
-@given(seeds, *shapes, orders, st.sampled_from([0.0, 1e-200, 1e-6, 1.0, 1e30]))
-def test_sums_of_bytes_keep_their_bound(seed: int, n: int, m: int, q: int, order: str, size: float) -> None:
-    rng = np.random.default_rng(seed)
-    C = laid_out(rng.integers(0, 2, (n, m)).astype(np.uint8), order)
-    R = size * rng.normal(size=(n, q)) * np.exp(rng.normal(size=(n, 1)))
-    before = rng.normal(size=(m, q)) * size
-    exact, fast = before.copy(), before.copy()
-    PURE.add_members(C, R, exact)
-    compiled_bytes.add_members(C, R, fast)
-    np.testing.assert_allclose(exact, before + C.astype(float).T @ R, rtol=1e-12, atol=1e-12 * size)
-    bound = ROUNDED * (C.T.astype(float) @ np.abs(R)) + 1e-12 * np.abs(before)
-    assert (np.abs(fast - exact) <= bound + 1e-30).all()  # numbers below 1e-38 are none in float32
-
-
-@settings(deadline=None, max_examples=60)
-@given(seeds, st.integers(1, 400), st.sampled_from([16, 64, 100, 240]), st.floats(1e-15, 1e15))
-def test_equal_numbers_are_summed_exactly(seed: int, n: int, m: int, weight: float) -> None:
-    C = np.random.default_rng(seed).integers(0, 2, (n, m)).astype(np.uint8)
-    out = np.zeros((m, 2))
-    compiled_bytes.add_members(C, np.full((n, 2), [weight, -weight]), out)
-    np.testing.assert_array_equal(out, C.sum(axis=0, dtype=float)[:, None] * [weight, -weight])
-
-
-def test_a_first_number_that_is_tiny_is_no_unit() -> None:
-    R = np.array([[1e-30, 1e-20], [1e15, 1.0]])
-    out = np.zeros((16, 2))
-    compiled_bytes.add_members(np.ones((2, 16), np.uint8), R, out)
-    np.testing.assert_allclose(out, np.broadcast_to([1e15, 1.0], out.shape), rtol=1e-6)
-
-
-def test_roundings_of_many_rows_cancel() -> None:
-    rng = np.random.default_rng(0)
-    C, R = rng.random((200_000, 100)) < 0.3, rng.uniform(-1, 1, (200_000, 2))
-    off = Bytes(C).moments(R) - C.astype(float).T @ R
-    assert 0.0 < np.abs(off).max() / len(R) < 1e-9  # float32 inside, far from its bound
-
-
-@settings(deadline=None, max_examples=40)
-@given(seeds, st.integers(0, 90), st.integers(1, 130), st.integers(1, 5))
-def test_bytes_are_a_design_like_any_other(seed: int, n: int, m: int, q: int) -> None:
-    rng = np.random.default_rng(seed)
-    C, R = rng.random((n, m)) < 0.5, rng.normal(size=(n, q))
-    design = Bytes(C)
-    sums = design.sums(q)
-    for part in (slice(n // 3, n), slice(0, n // 3)):
-        sums.add(part, R[part])
-    np.testing.assert_allclose(sums.total(), C.astype(float).T @ R, atol=1e-12)
-    np.testing.assert_allclose(design.moments(R), C.astype(float).T @ R, atol=1e-12)
-    np.testing.assert_allclose(design.power(2).moments(R), C.astype(float).T @ R, atol=1e-12)
-    np.testing.assert_array_equal(design.rows(slice(1, 5)).dense(), C[1:5])
-
-
-def test_the_kernel_lets_go_of_the_lock() -> None:
-    assert compiled_bytes._add_members.targetoptions["nogil"]
-
-
 # --- the whole way --------------------------------------------------------------------------------------------
 
 
@@ -227,39 +162,8 @@ def test_every_type_and_form_gives_the_same_bytes(kind: type) -> None:
 
 
 def large_booleans() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As few rows of booleans as are read as they came."""
-    return world(-(-kernels.COMPILE_FROM // MANY), MANY)
-
-
-@pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.25"])
-def test_booleans_are_measured_as_they_came(notion: str) -> None:
-    y, p, C = large_booleans()
-    every = lowcal.Memberships()
-    with few_sums():
-        rows = every.prepare(C).rows
-    assert isinstance(rows, Bits)
-    assert np.shares_memory(rows.given, C)  # neither copied nor packed
-    measured, expected = (
-        lowcal.measure(y, p, X, subpopulations=every, notion=notion) for X in (C, np.asfortranarray(C))
-    )
-    assert measured.names == expected.names
-    np.testing.assert_allclose(measured.violation, expected.violation, atol=1e-9)
-    np.testing.assert_allclose(measured.mass, expected.mass, atol=1e-15)
-    if notion != "full-0.25":  # cells are counted in bits
-        assert not np.array_equal(measured.violation, expected.violation)
-
-
-def test_booleans_are_packed_where_more_than_sums_is_wanted() -> None:
-    y, p, C = large_booleans()
-    every, options = lowcal.Memberships(), {"alpha": 0.003, "random_state": 0}
-    fits = [lowcal.multicalibrate(y, p, X, subpopulations=every, **options) for X in (C, np.asfortranarray(C))]
-    assert fits[0].predictor(p, C).tobytes() == fits[1].predictor(p, C.astype(np.uint8)).tobytes()
-    assert every.prepare(C).rows.given is None  # what may be used later is no view of X
-    with few_sums():
-        learner = every.prepare(C)
-    design = learner.design()
-    assert learner.rows.given is None  # the booleans are let go once they are packed
-    np.testing.assert_array_equal(design.rows(slice(0, 50)).dense()[:, 1:], C[:50])
+    """As few rows of booleans as compiled kernels pack."""
+    return world(-(-kernels.COMPILE_FROM // 64), 64)
 
 
 @pytest.mark.parametrize("byte", [2, 128, 255])
@@ -272,9 +176,7 @@ def test_every_byte_of_a_boolean_that_is_not_zero_is_true(byte: int) -> None:
     np.testing.assert_allclose(measured.violation, expected.violation, atol=1e-7)
     fits = [lowcal.multicalibrate(y, p, X, subpopulations=every, alpha=0.003, random_state=0) for X in (odd, C)]
     np.testing.assert_allclose(fits[0].predictor(p, odd), fits[1].predictor(p, C), atol=1e-10)
-    with few_sums():
-        rows = every.prepare(odd).rows
-    np.testing.assert_array_equal(rows.packed, pack(C))
+    np.testing.assert_array_equal(every.prepare(odd).rows.packed, pack(C))
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
@@ -284,23 +186,6 @@ def test_other_numbers_in_large_arrays_of_bytes_are_refused(kind: type) -> None:
     X[-1, -1] = 2
     with pytest.raises(InvalidInput, match=f"row {len(X) - 1}, column 'x63' holds 2"):
         lowcal.measure(y, p, X, subpopulations=lowcal.Memberships())
-
-
-def test_few_numbers_in_many_rows_round_the_same_way() -> None:
-    y, _, C = large_booleans()
-    p = np.full(len(y), 0.3)
-    measured, expected = (
-        lowcal.measure(y, p, X, subpopulations=lowcal.Memberships()).violation for X in (C, np.asfortranarray(C))
-    )
-    assert 0.0 < np.abs(measured - expected).max() < 1e-7
-
-
-def test_effective_rows_of_unequal_weights_are_summed_in_float64() -> None:
-    _, _, C = large_booleans()
-    weight = np.random.default_rng(0).choice([1.0, 3.0], len(C))
-    with few_sums():
-        assert lowcal.Memberships().prepare(C, weight).rows.given is None
-        assert lowcal.Memberships().prepare(C).rows.given is not None
 
 
 def test_rare_groups_of_booleans_are_dropped_by_their_exact_counts() -> None:

@@ -88,7 +88,7 @@ def same(
     rows: dict[str, np.ndarray], chosen: Subpopulations, notion: str, method: str, weight: str | None, folder: Path
 ) -> None:
     y, p = roles(rows)
-    options = dict(subpopulations=chosen, notion=notion, method=method, sample_weight=weight, null_draws=19)
+    options = {"subpopulations": chosen, "notion": notion, "method": method, "sample_weight": weight, "null_draws": 19}
     near = lowcal.audit(y, p, rows, random_state=3, **options)
     far = lowcal.audit(y, p, write(rows, folder), random_state=3, memory=1, **options)
     split = in_shards(rows, chosen, notion, method, weight, 7)

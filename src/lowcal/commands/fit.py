@@ -10,8 +10,17 @@ from textwrap import fill
 from typing import Any
 
 from lowcal.commands.bar import is_wanted
+from lowcal.commands.far import is_too_large, read_far
 from lowcal.commands.output import check_outputs, put
-from lowcal.commands.rows import Rows, is_open, read_rows, split_names, subpopulations_of
+from lowcal.commands.rows import (
+    Rows,
+    find_roles,
+    is_open,
+    open_source,
+    read_near,
+    split_names,
+    subpopulations_of,
+)
 from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE
 from lowcal.errors import sentence
@@ -27,8 +36,10 @@ from lowcal.updates import Predictor
 def run(options: argparse.Namespace) -> int:
     """Fit on a file, say what was reached, save the model."""
     check_outputs(options.out, inputs=[options.file])
-    rows = read_rows(options)
-    fit, text = (_chosen if is_open(options) else _asked)(options, rows)
+    with open_source(options, options.file) as source:
+        roles = find_roles(options, source)
+        rows = (read_far if is_too_large(options, source, roles) else read_near)(options, source, roles)
+        fit, text = (_chosen if is_open(options) else _asked)(options, rows)
     text += "".join(f"\nNote: {note}" for note in rows.notes)
     save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
     if not options.quiet:
@@ -77,6 +88,7 @@ def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         callback=remember,
         progress=is_wanted(options),
         random_state=options.seed,
+        memory=1 if isinstance(rows.y, str) else None,  # it is known that they do not fit
     )
     return fit, describe(fit, before[0] if before else fit.violation, rows)
 

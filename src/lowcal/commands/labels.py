@@ -41,9 +41,12 @@ def read_labels(
         known = match_classes(found, column.name, probability)
     else:
         known = _by_value(column, found)
-    if known is None:
-        return Labels(column.values.astype(np.float64), None)
-    return Labels(_encode(column, found, known), known)
+    return Labels(encode_labels(column, known), known)
+
+
+def encode_labels(column: Narrow, classes: Sequence[Any] | None) -> NDArray[Any]:
+    """Return the position of every row's class, or outcomes in [0, 1] where there are no classes."""
+    return column.values.astype(np.float64) if classes is None else _encode(column, values_of(column), classes)
 
 
 def values_of(column: Narrow) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lowcal.files.columns import Narrow
 from lowcal.files.fields import Kind
+from lowcal.files.opening import has_arrow
 from lowcal.frames import Column, Table, numeric
 
 
@@ -32,6 +33,22 @@ def _read(column: Narrow) -> Column:
     if column.kind is Kind.WHOLE:
         return numeric(column.name, column.distinct, column.values)
     return Column(column.name, column.distinct, column.values, None)
+
+
+def array_of(column: Narrow) -> Any:
+    """Return a column as an array; texts as Arrow's dictionary where Arrow is at hand.
+
+    >>> array_of(Narrow("city", Kind.WHOLE, np.array([1, -1, 0], dtype=np.int8), (5, 7))).tolist()
+    [7, None, 5]
+    """
+    if column.kind is Kind.NUMBER:
+        return column.values.astype(np.float64)
+    if column.kind is Kind.TEXT and has_arrow():
+        import pyarrow as pa
+
+        codes = pa.array(column.values, mask=column.values < 0)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(column.distinct, pa.string()))
+    return np.array([*column.distinct, None], dtype=object)[column.values]
 
 
 def _sorted(column: Narrow) -> Narrow:

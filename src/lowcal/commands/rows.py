@@ -21,7 +21,7 @@ from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
 from lowcal.files.delimited import count
 from lowcal.files.fields import Kind
 from lowcal.files.opening import STREAM, Source, find_column, open_table
-from lowcal.frames import Table
+from lowcal.files.stored import is_stored, open_stored
 from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
@@ -31,22 +31,20 @@ from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations,
 class Rows:
     """What a file holds: `y` are positions in `classes`, `columns` make the subpopulations.
 
-    `probability` has an array, and `names` the names, for each set of probability columns asked for.
+    `probability` has an array, and `names` the names, for each set of probability columns asked for. Of rows that do
+    not fit into memory, `X` is a function that reads them, and `y`, `probability` and `weight` name its columns.
     """
 
-    y: NDArray[Any]
-    probability: tuple[FloatArray, ...]
-    X: Table
-    weight: FloatArray | None
+    y: NDArray[Any] | str
+    probability: tuple[Any, ...]
+    X: object
+    weight: FloatArray | str | None
     classes: tuple[Any, ...] | None
     columns: tuple[str, ...]
     names: tuple[tuple[str, ...], ...]
+    #: The number of rows that are used, and of those that there are.
+    n: int
     n_in_file: int
-
-    @property
-    def n(self) -> int:
-        """The number of rows that are used."""
-        return len(self.y)
 
     @property
     def sampled(self) -> dict[str, Any]:
@@ -63,21 +61,30 @@ class Rows:
 def read_rows(options: argparse.Namespace, *more: Sequence[str]) -> Rows:
     """Read what the options name; `more` are other sets of probability columns."""
     with open_source(options, options.file) as source:
-        roles = find_roles(options, source, *more)
-        with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
-            gathered = gather(
-                source, roles.wanted, check=roles.check, most_rows=options.sample, seed=options.seed or 0, tell=bar.tell
-            )
-    rows = _rows(options, roles, gathered)
+        return read_near(options, source, find_roles(options, source, *more))
+
+
+def read_near(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
+    """Read the rows into memory."""
+    rows = _rows(options, roles, gather_rows(options, source, roles))
     for note in rows.notes:
         say(f"lowcal: {note}")
     return rows
+
+
+def gather_rows(options: argparse.Namespace, source: Source, roles: Roles, distinct: str | None = None) -> Gathered:
+    """Read the columns that play a part, checked."""
+    kept = {"most_rows": options.sample, "seed": options.seed or 0, "distinct": distinct}
+    with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
+        return gather(source, roles.wanted, check=roles.check, tell=bar.tell, **kept)
 
 
 def open_source(options: argparse.Namespace, path: str) -> Any:
     """Open a table as the options say."""
     if path == STREAM and sys.stdin is None:
         raise WrongUsage("Standard input is closed; give a file, or pass one on with '<'.")
+    if options.input_format in (None, "parquet") and is_stored(path):
+        return open_stored(path)
     return open_table(
         path,
         form=options.input_format,
@@ -179,7 +186,8 @@ def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows
     )
     weight = None if roles.weight is None else columns[roles.weight].values.astype(np.float64)
     X = table_of([columns[name] for name in roles.columns], gathered.n_rows)
-    return Rows(labels.y, probability, X, weight, labels.classes, roles.columns, roles.probability, gathered.n_in_file)
+    n = gathered.n_rows, gathered.n_in_file
+    return Rows(labels.y, probability, X, weight, labels.classes, roles.columns, roles.probability, *n)
 
 
 def _places(

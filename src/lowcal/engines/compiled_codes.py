@@ -17,7 +17,7 @@ from lowcal.engines.lanes import adder, read_eight
 from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray
 
 #: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
-MADE_WITH = "e2aadae9"
+MADE_WITH = "d5935170"
 #: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
 
@@ -82,11 +82,14 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
 
 
 @compile_kernel
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
     for i in range(len(f)):
         R[i, 0] = weight[i] * (y[i] - f[i])
     _raise(f, R)
+    flat = R.ravel()
+    for i in range(len(flat)):
+        flat[i] = (flat[i] + far) - far
 
 
 @compile_kernel

@@ -136,10 +136,14 @@ class ExactSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add C[part]'R for the rows of a slice, of which there are at most BLOCK; R is rounded in place."""
+        self.add_rounded(part, self.grid.round(R))
+
+    def add_rounded(self, part: slice, R: FloatArray) -> None:
+        """Add the same for R that lies on the grid."""
         if self.held + len(R) > BLOCK:
             self._flush()
         self.held += len(R)
-        self.sums.add(part, self.grid.round(R))
+        self.sums.add(part, R)
 
     def _flush(self) -> None:
         fresh = []

@@ -50,9 +50,8 @@ class Kernels(NamedTuple):
     lay_odds: Callable[[FloatArray, FloatArray], None]
     bend: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
-    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], None]
+    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, float], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
-    add_members: Callable[[ByteArray, FloatArray, FloatArray], None]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
 
@@ -90,8 +89,8 @@ def part_of(n: int, total: int) -> Iterator[None]:
 @cache
 def _compiled() -> Kernels | None:
     """Return the compiled kernels; None without numba."""
-    compiled_codes, compiled_bytes = compiled("compiled_codes"), compiled("compiled_bytes")
-    if compiled_codes is None or compiled_bytes is None:
+    compiled_codes = compiled("compiled_codes")
+    if compiled_codes is None:
         return None
     return Kernels(
         compiled_codes.add_histogram,
@@ -106,7 +105,6 @@ def _compiled() -> Kernels | None:
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
         compiled_codes.pack_bits,
-        compiled_bytes.add_members,
         compiled_codes.find_labels,
         compiled=True,
     )
@@ -278,11 +276,13 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j."""
+def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
     rho = y - f
     rho *= weight
     lay_powers(f, rho, R)
+    R += far
+    R -= far
 
 
 def pack_bits(C: ByteArray, out: ByteArray) -> bool:
@@ -295,13 +295,6 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
             return False
         out[:, s : s + size] = np.packbits(part, axis=1, bitorder="little").T
     return True
-
-
-def add_members(C: ByteArray, R: FloatArray, out: FloatArray) -> None:
-    """Add sum_i [C[i, j] is not 0] R[i, k] to out[j, k]."""
-    size = max(1, BYTES // C.shape[1])
-    for s in range(0, len(C), size):
-        out += product((C[s : s + size] != 0).astype(np.float64).T, R[s : s + size])
 
 
 def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
@@ -329,6 +322,5 @@ PURE = Kernels(
     lay_powers,
     lay_residuals,
     pack_bits,
-    add_members,
     find_labels,
 )

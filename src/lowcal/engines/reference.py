@@ -727,6 +727,17 @@ def stack(parts: Sequence[Design]) -> Design:
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
 
 
+def columns_of(design: Design) -> Iterator[Design]:
+    """Yield the code columns and matrices that a design is made of, in order."""
+    if isinstance(design, Stacked):
+        for part in design.parts:
+            yield from columns_of(part)
+    elif isinstance(design, Codes):
+        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
+    else:
+        yield design
+
+
 #: A subpopulation -> the places of its members, increasing, and their memberships.
 Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
 

@@ -1,8 +1,7 @@
 """Memberships in the small type in which they were given: bytes or float32, never float64 as a whole.
 
 A piece of the rows is converted when it is needed, so sums and products are those of float64: bytes and float32 are
-exact in it. 0/1 memberships that are used more than a few times are smaller and faster as bits (`pack`); for a few sums
-`Bytes` reads them as they came.
+exact in it. 0/1 memberships are smaller and faster as bits (`pack`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,9 @@ def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
     >>> pack(np.array([[1, 0, 1]])), pack(np.array([[0.5]]))
     ((array([5], dtype=uint8),), None)
     """
-    if C.dtype.itemsize > 1:
+    if C.dtype == np.bool_:
+        C = C.view(np.uint8) != 0  # whatever byte stands for true
+    elif C.dtype.itemsize > 1:
         if not are_bits(C):
             return None
         C = C != 0
@@ -127,15 +128,6 @@ class Small:
 
 
 @dataclass(frozen=True, eq=False)
-class Bytes(Small):
-    """0/1 memberships, a byte each: the sums of a pass are made in one reading, where compiled with float32 inside."""
-
-    def sums(self, q: int, grid: Grid | None = None) -> SmallSums:
-        """Return zero."""
-        return ByteSums(self, np.zeros((self.shape[1], q)))
-
-
-@dataclass(frozen=True, eq=False)
 class SmallSums:
     """C'R under construction for memberships of a small type."""
 
@@ -156,13 +148,3 @@ class SmallSums:
     def total(self) -> FloatArray:
         """Return the sum."""
         return self.sum
-
-
-@dataclass(frozen=True, eq=False)
-class ByteSums(SmallSums):
-    """C'R under construction for memberships that are a byte each."""
-
-    def add(self, rows: slice, R: FloatArray) -> None:
-        """Add the product of a slice."""
-        kernels = kernels_for(self.design.matrix.size)
-        kernels.add_members(self.design.matrix[rows].view(np.uint8), R[:, : self.sum.shape[1]], self.sum)

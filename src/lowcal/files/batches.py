@@ -12,12 +12,11 @@ import glob
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,8 @@ Batch = dict[str, Column]
 #: Wanted columns (None: all) -> tables.
 Opening = Callable[[Sequence[str] | None], Iterable[Any]]
 
+#: What messages call a function or a list of tables.
+SOURCE = "the source"
 _ACCEPTED = "Arrow tables and record batches, pandas or polars frames, or dicts of arrays"
 
 
@@ -49,7 +50,7 @@ class Batches:
     #: How many rows and values there are, where that is known without reading them.
     count: Callable[[], tuple[int, int]] | None = None
 
-    def read(self, wanted: Sequence[str] | None) -> Iterator[Batch]:
+    def read(self, wanted: Sequence[str] | None) -> Generator[Batch, None, None]:
         """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
         kinds: dict[str, tuple[Any, str | None]] = {}
         for k, batch in enumerate(_pieces(self.open(wanted), self.shown)):
@@ -58,6 +59,11 @@ class Batches:
             kept = {name: batch[name] for name in wanted}
             self._compare(kept, kinds, k)
             yield kept
+
+    def nothing(self) -> InvalidInput:
+        """Return the error of a source without rows."""
+        again = ", and a new iterator at every call of a function" if self.shown == SOURCE else ""
+        return InvalidInput(f"{self.shown} holds no rows; give at least one{again}.")
 
     def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
         """Refuse a batch without a wanted column."""
@@ -96,14 +102,13 @@ def open_batches(rows: object) -> Batches:
     if isinstance(rows, str) and "://" in rows:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
-        return _of_files(_files_of(os.fspath(rows)))
+        return _of_files(files_of(os.fspath(rows)))
     if _is_lazy(rows):
         return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
     if _is_dataset(rows):
         return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
-        make = rows
-        return Batches("the stream", lambda _: _iterable(make()))
+        return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
         raise InvalidInput(
             f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
@@ -111,39 +116,71 @@ def open_batches(rows: object) -> Batches:
         )
     if isinstance(rows, Sequence) and rows and all(isinstance(one, str | os.PathLike) for one in rows):
         return _of_files(rows)
-    return Batches("the stream", lambda _: _iterable(rows))
+    return Batches(SOURCE, lambda _: _iterable(rows))
 
 
 def is_source(rows: object) -> bool:
-    """Whether rows are to be read from somewhere: not a table by itself.
+    """Whether rows are to be read from somewhere: not a table by itself. Iterators are refused when they are opened.
 
     >>> is_source("rows/*.parquet"), is_source({"p": [0.5]}), is_source([["a", 1.5]])
     (True, False, False)
     """
     if isinstance(rows, list | tuple):
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
-    return isinstance(rows, str | os.PathLike | partial) or isfunction(rows) or _is_dataset(rows) or _is_lazy(rows)
+    is_function = callable(rows) and not isinstance(rows, type)
+    return isinstance(rows, str | os.PathLike | Iterator) or is_function or _is_dataset(rows) or _is_lazy(rows)
 
 
-def count_numbers(rows: object) -> tuple[int, int]:
-    """Return how many rows a source has, and how many values; Parquet files and datasets are asked, others are read.
+def has_more(rows: object, most: int, beside: int = 0) -> bool:
+    """Whether a source holds more than `most` values, with so many more for each row.
 
-    >>> count_numbers(lambda: [{"p": np.array([0.5, 0.25])}])
-    (2, 2)
+    Parquet files and datasets are asked; others are read until the answer is known.
+
+    >>> has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2), has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2, 1)
+    (False, True)
     """
     source = open_batches(rows)
     if source.count is not None:
-        return source.count()
-    lengths = [(len(next(iter(batch.values()))), len(batch)) for batch in source.read(None) if batch]
-    return sum(n for n, _ in lengths), sum(n * columns for n, columns in lengths)
+        n, numbers = source.count()
+        return numbers + beside * n > most
+    total = 0
+    with closing(source.read(None)) as batches:
+        for batch in batches:
+            total += (len(batch) + beside) * len(next(iter(batch.values())))
+            if total > most:
+                return True
+    return False
 
 
 def read_whole(rows: object) -> Batch:
     """Return all rows of a source in memory, as a dict of columns that `frames` takes."""
-    batches = list(open_batches(rows).read(None))
+    source = open_batches(rows)
+    batches = list(source.read(None))
     if not batches:
-        raise InvalidInput(f"{open_batches(rows).shown} holds no rows; give at least one.")
+        raise source.nothing()
     return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
+
+
+@contextmanager
+def at_row(start: int) -> Iterator[None]:
+    """Say of errors with rows of a batch where the batch begins."""
+    try:
+        yield
+    except InvalidInput as error:
+        if start == 0:
+            raise
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+
+
+def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
+    tables = _iterable(make())
+    try:
+        yield from tables
+    finally:
+        close = getattr(tables, "close", None)
+        if close is not None:
+            close()
 
 
 def _iterable(tables: object) -> Iterable[Any]:
@@ -151,7 +188,7 @@ def _iterable(tables: object) -> Iterable[Any]:
         return [tables]
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
         raise InvalidInput(
-            f"A stream of rows is a path, a list of tables or a function that returns an iterator of tables, but "
+            f"Rows come from a path, a list of tables or a function that returns an iterator of tables, but "
             f"{tables!r} was given."
         )
     return tables
@@ -160,7 +197,7 @@ def _iterable(tables: object) -> Iterable[Any]:
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def _files_of(path: str) -> list[str]:
+def files_of(path: str) -> list[str]:
     """Return the files of a path: itself, those of a folder and its folders, or those that match a glob, by name."""
     if os.path.isdir(path):
         found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -182,7 +219,7 @@ def _dataset_at(address: str) -> Any:
         raise MissingExtra(f"Reading {address} needs pyarrow: pip install 'lowcal[files]'.")
     import pyarrow.dataset as ds
 
-    with _reading(address, "a dataset"):
+    with reading(address, "a dataset"):
         return ds.dataset(address)
 
 
@@ -215,7 +252,7 @@ def _count_lazy(frame: Any) -> tuple[int, int]:
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow dataset, in their order."""
     _require("The dataset", dataset.schema.names, wanted or ())
-    with _reading("The dataset", "a dataset"):
+    with reading("The dataset", "a dataset"):
         names = None if wanted is None else list(wanted)
         yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
 
@@ -230,7 +267,7 @@ def _count_files(paths: Sequence[str]) -> tuple[int, int]:
 
     each = []
     for path in paths:
-        with _reading(path, "a Parquet file"):
+        with reading(path, "a Parquet file"):
             found = read_metadata(path)
         each.append((found.num_rows, found.num_rows * found.num_columns))
     return sum(n for n, _ in each), sum(numbers for _, numbers in each)
@@ -243,13 +280,13 @@ def _of_files(paths: Sequence[Any]) -> Batches:
             "Reading rows in batches from a file needs pyarrow: pip install 'lowcal[files]'. "
             "Or pass a function that returns an iterator of dicts of arrays."
         )
-    files = [(os.fspath(path), _form(os.fspath(path))) for path in paths]
+    files = [(os.fspath(path), reader_of(os.fspath(path))) for path in paths]
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
     count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
     return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)), count)
 
 
-def _form(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
+def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
     """Return the reader of a file, told by its first bytes."""
     check_readable(path)
     with open(path, "rb") as file:
@@ -271,7 +308,7 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    with _reading(path, "a Parquet file"):
+    with reading(path, "a Parquet file"):
         with ParquetFile(path) as file:
             schema = file.schema_arrow
         _require(path, schema.names, wanted or ())
@@ -286,7 +323,7 @@ def _arrow_file(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow IPC file, in slices."""
     import pyarrow as pa
 
-    with _reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
+    with reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_file(buffer) as file:
             options = _options(path, file.schema, wanted)
         with pa.ipc.open_file(buffer, options=options) as file:
@@ -300,7 +337,7 @@ def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow IPC stream, in slices."""
     import pyarrow as pa
 
-    with _reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
+    with reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
         with pa.ipc.open_stream(buffer) as stream:
             options = _options(path, stream.schema, wanted)
         with pa.ipc.open_stream(buffer, options=options) as stream:
@@ -332,7 +369,7 @@ def _mapped(path: str) -> Iterator[tuple[Any, Callable[[], None]]]:
 
 
 @contextmanager
-def _reading(path: str, kind: str) -> Iterator[None]:
+def reading(path: str, kind: str) -> Iterator[None]:
     """Tell errors of Arrow as what they are: a damaged file."""
     import pyarrow as pa
 

@@ -25,6 +25,8 @@ from lowcal.simplex import MOST_EXACT, FloatArray
 MOST_TEXTS = 1_000_000
 _NUMERIC = (Kind.WHOLE, Kind.NUMBER)
 
+#: Rows that wait to be compared with the values that are known.
+MOST_WAITING = 1 << 20
 #: Takes the numbers of a batch by column, and the number of rows before it; raises what is wrong with them.
 Check = Callable[[Mapping[str, FloatArray], int], None]
 
@@ -233,6 +235,7 @@ def gather(
     check: Check | None = None,
     most_rows: int | None = None,
     seed: int | None = 0,
+    distinct: str | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> Gathered:
     """Read some columns of a file, batch after batch.
@@ -242,13 +245,15 @@ def gather(
     check : is called with the numbers of every batch and the number of rows before it.
     most_rows : keep a uniform random sample of this many rows, in the order of the file; None: all rows.
     seed : of the sample.
+    distinct : instead of a sample, keep a row for each value of this column.
     tell : is called with the bytes read so far.
     """
     places = [find_column(source, one.name) for one in wanted]
     kinds = {one.name: one.kind for one in wanted}
     while True:
+        kept = Distinct(distinct) if distinct else Sample(most_rows, seed) if most_rows else None
         try:
-            return _gather(source, places, _Gathering(wanted, kinds, source.shown), check, most_rows, seed, tell)
+            return _gather(source, places, _Gathering(wanted, kinds, source.shown), check, kept, tell)
         except _NotSo as found:
             kinds[found.name] = found.kind
 
@@ -258,22 +263,46 @@ def _gather(
     places: Sequence[int],
     gathering: _Gathering,
     check: Check | None,
-    most_rows: int | None,
-    seed: int | None,
+    kept: Distinct | Sample | None,
     tell: Callable[[int], None] | None,
 ) -> Gathered:
-    sample = None if most_rows is None else Sample(most_rows, seed)
     for batch in source.batches(places):
         gathering.append(batch, check)
-        if sample is not None:
-            sample.draw(batch.n_rows, gathering)
+        if kept is not None:
+            kept.draw(batch.n_rows, gathering)
         if tell is not None:
             tell(batch.position)
     if gathering.n_rows == 0:
         raise InvalidInput(f"{source.shown} has a header but no rows; give at least one row.")
-    if sample is not None:
-        sample.cut(gathering)
+    if kept is not None:
+        kept.cut(gathering)
     return Gathered(gathering.finish(), gathering.n_kept, gathering.n_rows)
+
+
+def columns_of(batch: Batch, wanted: Sequence[Wanted]) -> dict[str, Narrow]:
+    """Return the columns of one batch, whose kinds are known."""
+    gathering = _Gathering(wanted, {one.name: one.kind for one in wanted}, "")
+    gathering.append(batch, None)
+    return gathering.finish()
+
+
+class Distinct:
+    """A row for each value of a column."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def draw(self, n: int, gathering: _Gathering) -> None:
+        """Drop rows whose value is known once there are many."""
+        if gathering.n_kept > MOST_WAITING:
+            self.cut(gathering)
+
+    def cut(self, gathering: _Gathering) -> None:
+        """Keep the first row of each value; of very many values some."""
+        values = gathering.columns[self.name].buffer.array()
+        kept = np.zeros(len(values), dtype=bool)
+        kept[np.unique(values, return_index=True)[1][: MOST_WAITING // 2]] = True
+        gathering.keep(kept)
 
 
 class Sample:

@@ -68,11 +68,11 @@ def open_table(
         if form in ("json", "jsonl") or (form is None and suffix_of(path) in ("json", "jsonl")):
             raise InvalidInput(f"{shown} is JSON, which can't be read; give a CSV or a Parquet file.")
         separator = separator or ("\t" if "tsv" in (form, suffix_of(path)) else None)
-        engine = engine or ("arrow" if _has_arrow() else "python")
+        engine = engine or ("arrow" if has_arrow() else "python")
         yield open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding, engine=engine)
 
 
-def _has_arrow() -> bool:
+def has_arrow() -> bool:
     """Whether Arrow is installed and can be imported: one that was built for another NumPy can't."""
     if find_spec("pyarrow") is None:
         return False

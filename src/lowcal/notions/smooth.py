@@ -220,6 +220,17 @@ def _narrow(
     return total, upper, Witness(tuple(weights), np.eye(Z.shape[1]))
 
 
+def on_grid(v: FloatArray, R: FloatArray, error: FloatArray, basis: FloatArray) -> Suprema:
+    """Return the suprema of scalar predictions from residuals R[c, point] at the points v of a grid.
+
+    Weights are 1-Lipschitz, so that moving predictions to their points changes the supremum of c by at most error[c]
+    (spec 3.10): it lies between value and upper, and the witness of the grid attains value on the rows themselves.
+    """
+    each = [_scalar([(v[inside], row[inside])], passes_for(R.size)) for row in R for inside in (row != 0.0,)]
+    found, witnesses = np.array([value for value, _ in each]), [witness for _, witness in each]
+    return Suprema(np.maximum(found - error, 0.0), found + error, basis, witnesses.__getitem__)
+
+
 # --- a cheap approximation for resampling, with its price -----------------------------------------------------
 
 

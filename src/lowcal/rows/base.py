@@ -197,6 +197,8 @@ class Rows(ABC):
     worth: float
     #: Whether all rows weigh the same.
     is_even: bool
+    #: Whether all rows are in memory.
+    is_near: bool = True
 
     @cached_property
     def lost(self) -> dict[State, Any]:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.exact import BLOCK, Fine
 from lowcal.engines.kernels import part_of
-from lowcal.errors import InvalidInput
+from lowcal.errors import CannotWrite, InvalidInput
 from lowcal.progress import Passes
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms
@@ -60,16 +62,58 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
     )
 
 
+class Scratch:
+    """A temporary file of arrays, which goes with the object."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = folder
+        with writing(folder):
+            self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
+        finalize(self, _close, self.file)
+
+    def write(self, array: NDArray[Any], at: int | None = None) -> int:
+        """Write an array at a place, or at the end; return the place."""
+        at = self.file.seek(*((0, os.SEEK_END) if at is None else (at, os.SEEK_SET)))
+        self.file.write(np.ascontiguousarray(array).data)
+        self.file.flush()
+        return at
+
+    def read(self, at: int, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return an array by its place."""
+        array = np.empty(shape, dtype=kind)
+        self.file.seek(at)
+        if self.file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
+            raise OSError("The temporary file with the encoded rows was cut short.")
+        return array
+
+
+def _close(file: BinaryIO) -> None:
+    with suppress(OSError):  # what a full disk did not take is not missed
+        file.close()
+
+
+@contextmanager
+def writing(folder: str | None) -> Iterator[None]:
+    """Tell a full disk and the like in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        where = folder or tempfile.gettempdir()
+        raise CannotWrite(
+            f"The rows do not fit into memory, and their temporary file in {where} can't be written "
+            f"({error.strerror or error}); free space there, or set TMPDIR to a folder with more."
+        ) from error
+
+
 class Spill:
     """A temporary file of blocks: rows come in chunks of any size and are read in blocks of `BLOCK` rows."""
 
     def __init__(self, folder: str | None = None) -> None:
-        self.folder = folder
-        self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
+        self.folder, self.file = folder, Scratch(folder)
         self.n, self.most, self.least = 0, 0.0, np.inf
-        self.index: list[tuple[int, int, list[tuple[np.dtype[Any], tuple[int, ...]]]]] = []
+        #: Of each block the number of its first row, the places of its arrays, and how these make rows again.
+        self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
         self._waiting: list[Chunk] = []
-        self._rebuild: Rebuild | None = None
         self.has_weight = False
 
     def add(self, chunk: Chunk) -> None:
@@ -81,34 +125,31 @@ class Spill:
         self._waiting.append(chunk)
         while sum(map(len, self._waiting)) >= BLOCK:
             whole = join_chunks(self._waiting)
-            self._write(whole.take(slice(0, BLOCK)))
+            with writing(self.folder):
+                self._write(whole.take(slice(0, BLOCK)))
             self._waiting = [whole.take(slice(BLOCK, None))] if len(whole) > BLOCK else []
 
     def close(self) -> None:
         """Write what is left."""
         if sum(map(len, self._waiting)):
-            self._write(join_chunks(self._waiting))
+            with writing(self.folder):
+                self._write(join_chunks(self._waiting))
         self._waiting = []
-        self.file.flush()
 
     def _write(self, block: Chunk) -> None:
-        encoded, self._rebuild = flatten(block.rows)
+        encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
-        at = self.file.seek(0, os.SEEK_END)
-        for array in arrays:
-            self.file.write(np.ascontiguousarray(array).data)
-        self.index.append((self.n, at, [(a.dtype, a.shape) for a in arrays]))
+        places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
+        self.index.append((self.n, places, rebuild))
         self.n += len(block)
 
     def read(self, k: int) -> tuple[int, Chunk]:
         """Return the number of the first row of a block, and the block."""
-        first, at, kinds = self.index[k]
-        self.file.seek(at)
-        arrays = iter([_read_array(self.file, kind, shape) for kind, shape in kinds])
+        first, places, rebuild = self.index[k]
+        arrays = iter([self.file.read(*place) for place in places])
         p, y = next(arrays), next(arrays)
         weight = next(arrays) if self.has_weight else None
-        assert self._rebuild is not None
-        return first, Chunk(self._rebuild(arrays), p, y, weight)
+        return first, Chunk(rebuild(arrays), p, y, weight)
 
     def chunks(self) -> Iterator[tuple[int, Chunk]]:
         """Yield all blocks with the numbers of their first rows."""
@@ -123,29 +164,20 @@ class Spill:
         return float(fine.total(np.sum([fine.wholes(weight / self.most) for weight in weights], axis=0)))
 
 
-def _read_array(file: BinaryIO, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    array = np.empty(shape, dtype=kind)
-    if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
-        raise OSError("The temporary file with the encoded rows was cut short.")
-    return array
-
-
 class Kept:
     """Predictions after a state, in a file of their own."""
 
     def __init__(self, folder: str | None, d: int) -> None:
-        self.file: BinaryIO = tempfile.TemporaryFile(prefix="lowcal-", dir=folder)  # noqa: SIM115
-        self.d = d
+        self.file, self.d = Scratch(folder), d
 
     def write(self, first: int, p: FloatArray) -> None:
         """Write the predictions of rows from number `first` on."""
-        self.file.seek(8 * self.d * first)
-        self.file.write(np.ascontiguousarray(p).data)
+        with writing(self.file.folder):
+            self.file.write(p, 8 * self.d * first)
 
     def read(self, first: int, n: int) -> FloatArray:
         """Return the predictions of n rows from number `first` on."""
-        self.file.seek(8 * self.d * first)
-        return _read_array(self.file, np.dtype(np.float64), (n, self.d))
+        return self.file.read(8 * self.d * first, np.dtype(np.float64), (n, self.d))
 
 
 class SpilledShard(Shard):
@@ -171,6 +203,8 @@ class SpilledShard(Shard):
 
 class Disk(Rows):
     """Rows of a spill file."""
+
+    is_near = False
 
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
         self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
@@ -251,8 +285,8 @@ class Disk(Rows):
 
     def _gather(self, rows: IntArray) -> Shard:
         chunks, outcomes = [], []
-        for k, (first, _, kinds) in enumerate(self.spill.index):
-            n = kinds[0][1][0]
+        for k, (first, places, _) in enumerate(self.spill.index):
+            n = places[0][2][0]
             here = rows[(rows >= first) & (rows < first + n)] - first
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))

@@ -34,6 +34,9 @@ def join_rows(parts: Sequence[Encoded]) -> Encoded:
     first: Any = parts[0]
     if isinstance(first, tuple):
         return tuple(join_rows(list(each)) for each in zip(*parts, strict=True))
+    if len({type(part) for part in parts}) > 1:  # bits in one batch, shares in the next
+        parts = [part if isinstance(part, np.ndarray) else part.dense() for part in parts]
+        return np.concatenate(parts)
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     if sparse.issparse(first):

@@ -8,7 +8,6 @@ than the sample are learned from it all the same, so that a fit is the same to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
-from lowcal.files.batches import Batch, Batches, for_frames, is_arrow_array, join, take, to_numpy
+from lowcal.files.batches import Batch, Batches, at_row, for_frames, is_arrow_array, join, take, to_numpy
 from lowcal.frames import Table as Frame
 from lowcal.inputs import (
     Layout,
     Outcomes,
     check_labels,
+    check_occurring,
     check_two_classes,
     check_weight,
     code_labels,
@@ -55,7 +55,7 @@ from lowcal.subpopulations.union import Part
 SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
 #: A group must show so many rows in the sample, if there are more rows, to be counted in all of them.
 SEEN_ROWS = 3
-#: Of labels that are no classes, so many are remembered to be named in an error.
+#: The number of labels that are no classes and are remembered, to be named in an error.
 MOST_LABELS = 100
 
 _LISTED = Groups | Intersections | Memberships | Thresholds
@@ -103,10 +103,11 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the first pass found: how many rows have weight, the classes, and a sample of the rows."""
+    """What the first pass found: how many rows have weight, their classes, and a sample of the rows."""
 
     n: int
     layout: Layout
+    codes: IntArray
     sample: Batch
 
 
@@ -123,7 +124,7 @@ def survey(
     `wanted` are the columns of the subpopulations; None: all the others.
     """
     columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
-    labels, sample, n, total = _Labels(roles.n_classes), Sampling(seed), 0, 0.0
+    labels, sample, n = _Labels(roles.n_classes), Sampling(seed), 0
     bar.start("reading")
     for batch in batches.read(columns):
         here = _length(batch)
@@ -132,14 +133,15 @@ def survey(
             roles.probabilities(batch)
             weight = roles.weights(batch)
             labels.add(batch[roles.y], weight)
-        with np.errstate(over="ignore"):  # refused below
-            total += float(here) if weight is None else float(weight.sum())
         sample.add(_weighted(batch, weight), len(batch) - len(roles.columns))
         n += here
         bar.add(here)
     bar.close()
-    _check_total(n, total, batches.shown)
-    return Survey(sample.n, labels.layout(classes), sample.rows())
+    if n == 0:
+        raise batches.nothing()
+    if sample.n == 0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    return Survey(sample.n, *labels.layout(classes), sample.rows())
 
 
 def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
@@ -152,26 +154,6 @@ def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
 
 def _length(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
-
-
-def _check_total(n: int, total: float, shown: str) -> None:
-    if n == 0:
-        raise InvalidInput(f"{shown} holds no rows; give at least one row.")
-    if total <= 0.0:
-        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
-    if not np.isfinite(total):
-        raise InvalidInput("The sample weights add up to infinity. Divide them by the largest.")
-
-
-@contextmanager
-def at_row(start: int) -> Iterator[None]:
-    """Say of errors with rows of a batch where the batch begins."""
-    try:
-        yield
-    except InvalidInput as error:
-        if start == 0:
-            raise
-        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------
@@ -207,17 +189,18 @@ class _Labels:
             values = values[np.bincount(inside, minlength=len(values)) > 0]
         elif rows is not None:
             values = values[rows]
-        for value in _distinct(values)[: MOST_LABELS - len(known)]:
-            known.setdefault(value)
+        new = [value for value in _distinct(values) if value not in known]
+        known.update(dict.fromkeys(new[: self.n_classes + MOST_LABELS - len(known)]))
 
-    def layout(self, classes: Sequence[Any] | None) -> Layout:
-        """Return the layout that these labels have, as if all had been given at once."""
+    def layout(self, classes: Sequence[Any] | None) -> tuple[Layout, IntArray]:
+        """Return the layout that these labels have, as if all had been given at once, and the classes with weight."""
         if self.n_classes == 2 and classes is None and self.is_inside and self.is_between:
-            return Layout(2, None)
+            return Layout(2, None), np.arange(2)
         known = find_classes(_array(self.found), self.n_classes, classes)
-        if self.n_classes == 2:
-            check_two_classes(np.array([known.index(v) for v in self.weighed if v in known], dtype=np.intp), known)
-        return Layout(self.n_classes, tuple(known))
+        codes = np.array([known.index(v) for v in self.weighed if v in known], dtype=np.intp)
+        if classes is None:
+            check_occurring(codes, known)
+        return Layout(self.n_classes, tuple(known)), codes
 
 
 def _array(values: Mapping[Any, None]) -> NDArray[Any]:
@@ -380,7 +363,6 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
     least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
     masses, start = rows.run(MassSums(tuple(learner.families))), 0
     families: list[Family] = []
-    names: list[str] = []
     rare = list(learner.left_out.groups) if size == rows.scale.n else []
     for family in learner.families:
         own = least[family.index if isinstance(family, Part) else 0]
@@ -391,8 +373,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
         rare += list_rare(worth, family.names.__getitem__, "groups", own)
         if len(kept):
             families.append(family if len(kept) == len(family.names) else family.take(kept))
-            names += families[-1].names
-    require_members(names, "The class on all rows", max(least))
+    require_members([name for family in families for name in family.names], "The class on all rows", max(least))
     encoded = rows.whole.rows if isinstance(rows, Memory) else None
     weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
     left_out = LeftOut(tuple(rare), learner.left_out.columns)
@@ -424,10 +405,13 @@ def on_disk(
     classes: Sequence[Any] | None,
     seed: int,
     bar: Passes,
+    is_fit: bool = True,
     folder: str | None = None,
 ) -> tuple[Disk, WeakLearner, Layout]:
     """Survey the rows of a source, learn a listed class, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
+    if is_fit and found.layout.classes is not None:
+        check_two_classes(found.codes, found.layout.classes)
     sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
     size = _length(found.sample)
     weight = roles.weights(found.sample)

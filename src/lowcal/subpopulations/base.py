@@ -12,9 +12,7 @@ Paper: Definition 5.1, with the signed contract of spec 4.1:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -168,24 +166,6 @@ class LeftOut(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
-@contextmanager
-def few_sums() -> Iterator[None]:
-    """Encode rows for a few sums alone: what is cheaper to read as it came may stay as it is, a view of X."""
-    token = _few_sums.set(True)
-    try:
-        yield
-    finally:
-        _few_sums.reset(token)
-
-
-def are_few_sums() -> bool:
-    """Whether rows are encoded for a few sums alone."""
-    return _few_sums.get()
-
-
-_few_sums: ContextVar[bool] = ContextVar("few_sums", default=False)
-
-
 class WeakLearner:
     """A hypothesis class bound to the rows of one sample.
 
@@ -251,11 +231,6 @@ class WeakLearner:
         _, cache = self._designs.setdefault(id(rows), (rows, []))
         cache += [family.design(rows) for family in self.families[len(cache) :]]
         return stack(cache)
-
-    def design_for_sums(self) -> Design:
-        """Return the matrix of all known members on the rows in the form that gives a few sums soonest (`few_sums`)."""
-        forms = (getattr(family, "design_for_sums", family.design) for family in self.families)
-        return stack([form(self.rows) for form in forms])
 
     def learn(self, Z: FloatArray) -> bool:
         """Ask the learner for members that correlate with the columns of Z; say whether there are new ones."""

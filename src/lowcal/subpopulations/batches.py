@@ -73,7 +73,8 @@ class BatchEncoder:
             return tuple(part(batch, n) for part in self._parts)
         if isinstance(self.encoder, GroupEncoder):
             return self._groups(self.encoder, batch, n)
-        return self.encoder(Frame.of({name: for_frames(batch[name]) for name in columns_of(self.encoder)}))
+        read = columns_of(self.encoder) or tuple(batch)  # an encoder that is not lowcal's own may read all
+        return self.encoder(Frame.of({name: for_frames(batch[name]) for name in read}))
 
     def _groups(self, encoder: GroupEncoder, batch: Batch, n: int) -> Encoded:
         """Return merged code columns: stride times level of each column, added up."""

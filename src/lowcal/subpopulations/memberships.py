@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.kernels import kernels_for
 from lowcal.engines.reference import Codes, Design, Matrix, Table, pieces
-from lowcal.engines.small import AnyArray, Bytes, Small, pack
+from lowcal.engines.small import AnyArray, Small, pack
 from lowcal.errors import InvalidInput
 from lowcal.frames import Column
 from lowcal.frames import Table as Frame
@@ -30,7 +29,6 @@ from lowcal.subpopulations.base import (
     LeftOut,
     Subpopulations,
     WeakLearner,
-    are_few_sums,
     check_min_mass,
     effective_rows,
     is_enough,
@@ -64,8 +62,7 @@ class Memberships(Subpopulations):
         encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
         every = Members(names, tuple(range(len(names))))
-        # equal weights are summed exactly in any form
-        C = every.design_for_sums(rows) if np.ptp(sample_weight) == 0.0 else every.design(rows)
+        C = every.design(rows)
         sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
         worth = effective_rows(sums[:, 0], sums[:, 1])
         kept = np.flatnonzero(is_enough(worth, self.min_mass))
@@ -102,7 +99,8 @@ class MembershipEncoder:
 
     def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
         """Return bits, a dense array or a sparse matrix, whichever X allows."""
-        if len(X.names) != len(self.names):
+        is_by_name = self.columns is not None and X.is_named and not X.is_sparse
+        if len(X.names) < len(self.names) or (len(X.names) > len(self.names) and not is_by_name):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
                 f"({', '.join(self.names[:8])}{', ...' * (len(self.names) > 8)}). Give the same columns."
@@ -111,7 +109,7 @@ class MembershipEncoder:
             matrix = X.sparse()
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
-        columns = self.columns if self.columns is not None and X.is_named else X.names
+        columns = self.columns if is_by_name and self.columns is not None else X.names
         C = X.held(columns)
         if C is None:
             C = np.column_stack([_numbers(X.column(name)) for name in columns])
@@ -136,12 +134,9 @@ def _numbers(column: Column) -> FloatArray:
 
 def _stored(C: AnyArray, names: Sequence[str]) -> Bits | AnyArray:
     """Return 0/1 memberships as bits, others in their own type; nothing of the size of C is made in float64."""
-    n, m = C.shape
-    if are_few_sums() and C.dtype == np.bool_ and C.flags.c_contiguous and m >= MANY and kernels_for(n * m).compiled:
-        return Bits(C)
     bits = pack(C)
     if bits is not None:
-        return Bits(C, bits)
+        return Bits(bits, C.shape[1])
     for part in pieces(*C.shape):
         _check(C[part], partial(_place, part.start, C.shape[1]), names)
     return C
@@ -168,42 +163,36 @@ def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
     return int(np.searchsorted(matrix.indptr, k, side="right") - 1), int(matrix.indices[k])
 
 
-#: From so many booleans in a row, a few sums over rows as they came take less time than packing them.
-MANY = 64
-
-
+@dataclass(frozen=True, eq=False)
 class Bits:
-    """0/1 memberships, eight columns to a byte; booleans may be packed only when that is asked for (`few_sums`)."""
+    """0/1 memberships in m columns: a byte of every row for each eight of them."""
 
-    def __init__(self, C: AnyArray, packed: tuple[AnyArray, ...] | None = None):
-        self.shape: tuple[int, int] = C.shape
-        self.given = C if packed is None else None
-        self._packed = packed
+    packed: tuple[AnyArray, ...]
+    m: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self.packed[0]), self.m
 
     def __getitem__(self, some: Any) -> Bits:
-        return self._of(tuple(byte[some] for byte in self.packed))
+        return Bits(tuple(byte[some] for byte in self.packed), self.m)
 
     @classmethod
     def join(cls, parts: Sequence[Bits]) -> Bits:
         """Return the rows of all parts, one after the other."""
-        return parts[0]._of(tuple(np.concatenate(bytes_) for bytes_ in zip(*(p.packed for p in parts), strict=True)))
+        each = zip(*(part.packed for part in parts), strict=True)
+        return Bits(tuple(np.concatenate(bytes_) for bytes_ in each), parts[0].m)
+
+    def dense(self) -> FloatArray:
+        """Return the memberships as numbers."""
+        each = [np.unpackbits(byte[:, None], axis=1, bitorder="little") for byte in self.packed]
+        return np.hstack(each)[:, : self.m].astype(np.float64)
 
     def flat(self) -> tuple[tuple[AnyArray, ...], Callable[[Iterator[AnyArray]], Bits]]:
         """Return the arrays that hold the bits, and how they become bits again."""
         size = len(self.packed)
-        return self.packed, lambda arrays: self._of(tuple(next(arrays) for _ in range(size)))
-
-    def _of(self, packed: tuple[AnyArray, ...]) -> Bits:
-        return Bits(np.broadcast_to(False, (len(packed[0]), self.shape[1])), packed)
-
-    @property
-    def packed(self) -> tuple[AnyArray, ...]:
-        """A byte of every row for each eight columns."""
-        given = self.given
-        if given is not None:  # in this order, other threads find one or the other
-            self._packed, self.given = pack(given.view(np.uint8) != 0), None
-        assert self._packed is not None
-        return self._packed
+        return self.packed, lambda arrays: Bits(tuple(next(arrays) for _ in range(size)), self.m)
 
 
 @cache
@@ -230,11 +219,6 @@ class Members:
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
             return Matrix(C) if C.dtype == np.float64 else Small(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
-
-    def design_for_sums(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
-        """Return the memberships for a few sums over all rows: booleans that nobody has packed stay as they came."""
-        given = rows.given if isinstance(rows, Bits) and self.columns == tuple(range(rows.shape[1])) else None
-        return self.design(rows) if given is None else Bytes(given)
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""

@@ -1,0 +1,303 @@
+"""Rows on disk: the fit of memory to the last bit, with any option, over many blocks; files that go, full disks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowcal
+from far_rows import DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
+from lowcal import persistence, provenance
+from lowcal.engines.exact import BLOCK
+from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
+from lowcal.files.batches import open_batches
+from lowcal.progress import Passes
+from lowcal.rows import START, reading
+from lowcal.rows.base import REMEMBERED
+from lowcal.rows.disk import Disk, Scratch, Spill
+
+N = len(DATA["y"])
+
+
+# --- the same fit -------------------------------------------------------------------------------------------------
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"sample_weight": "w"},
+    {"alpha": 0.01},
+    {"notion": "multiaccuracy", "alpha": 0.003, "guard": False},
+    {"notion": "degree-4", "geometry": "euclidean", "alpha": 0.004},
+    {"notion": "full-0.25", "alpha": 0.01},
+    {"solver": "worst", "alpha": 0.01, "sample_weight": "w"},
+    {"solver": "first", "alpha": 0.02},
+    {"per_person": 0.05},
+    {"guard": False, "sample_weight": "w"},
+    {"guard": 0.3},
+    {"step": "newton", "alpha": 0.003, "guard": False},
+    {"validation_fraction": 0.2, "random_state": 1},
+    {"validation_fraction": 0.3, "random_state": 1, "monitor": "violation", "sample_weight": "w"},
+    {"max_updates": 1, "alpha": 0.001},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.filterwarnings("ignore:.*calibrated predictions are exactly 0 or 1")
+def test_a_fit_on_disk_is_that_of_memory_to_the_last_bit(options: dict[str, Any]) -> None:
+    far, near = fit(cut(arrow(), 331), **options), fit(DATA, None, **options)
+    assert digest(far) == digest(near)
+    assert near.predictor.updates
+    assert (far.status, far.violation, far.upper, far.bound) == (near.status, near.violation, near.upper, near.bound)
+    assert far.history == near.history
+    assert far.start == near.start
+
+
+def test_a_fit_says_of_all_rows_what_is_true_of_them() -> None:
+    found = fit(cut(DATA, 400), sample_weight="w", alpha=0.002, guard=False, geometry="euclidean")
+    assert found.status is lowcal.Status.REACHED
+    data = {**DATA, "p": found.predictor("p", DATA)}
+    after = measure(data, None, sample_weight="w")
+    assert after.largest <= 0.002
+    assert after.largest == pytest.approx(found.violation, abs=1e-12)
+
+
+def test_an_audit_on_the_fitted_rows_warns() -> None:
+    found = fit(cut(DATA, 777), alpha=0.003)
+    calibrated = found.predictor("p", DATA)
+    assert provenance.was_fitted_on(DATA["y"][:, None].astype(float), calibrated[:, None])
+
+
+def test_the_predictor_can_be_saved_and_serves_single_rows(tmp_path: Path) -> None:
+    predictor = fit(cut(DATA, 500)).predictor
+    persistence.save(predictor, tmp_path / "model.json")
+    calibrated = predictor("p", DATA)
+    assert np.array_equal(persistence.load(tmp_path / "model.json")("p", DATA), calibrated)
+    row = {name: DATA[name][5].item() for name in predictor.columns}
+    assert predictor.one(DATA["p"][5], row) == pytest.approx(calibrated[5], abs=1e-12)
+
+
+def test_a_callback_sees_every_update_and_stops() -> None:
+    seen: list[lowcal.Record] = []
+
+    def stop(record: lowcal.Record) -> bool:
+        seen.append(record)
+        return len(seen) == 3
+
+    of = {"notion": "full-0.1", "alpha": 1e-4, "geometry": "euclidean", "guard": False}
+    stopped = fit(cut(DATA, 1000), callback=stop, **of)
+    assert (stopped.status, stopped.n_updates) == (lowcal.Status.STOPPED, 3)
+    # what the callback is told is the violation that an update was made for
+    assert [record.violation for record in seen[1:]] == [record.violation for record in stopped.history[:-1]]
+
+
+def test_an_interrupt_keeps_the_updates_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, passes = Disk.run, []
+
+    def run(self: Disk, one: Any) -> Any:
+        passes.append(one)
+        if len(passes) == 12:
+            raise KeyboardInterrupt
+        return real(self, one)
+
+    monkeypatch.setattr(Disk, "run", run)
+    with pytest.raises(FitInterrupted, match="Interrupted after") as caught:
+        fit(cut(DATA, 1000), notion="full-0.1", alpha=1e-4, geometry="euclidean", guard=False)
+    assert isinstance(caught.value.fit, lowcal.Fit)
+    assert caught.value.fit.predictor.updates
+
+
+# --- many blocks --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many() -> dict[str, np.ndarray]:
+    """More rows than a block and than the sample hold."""
+    data = rows(300_000)
+    assert BLOCK < 300_000 > reading.SAMPLE_ROWS
+    return data
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sample_weight": "w", "validation_fraction": 0.2, "random_state": 0}], ids=str
+)
+def test_blocks_change_no_bit(options: dict[str, Any], many: dict[str, np.ndarray]) -> None:
+    of = {"subpopulations": lowcal.Groups(["city", "age", "band"]), **options}
+    near = digest(fit(many, None, **of))
+    assert digest(fit(cut(many, 70_001), **of)) == near
+    assert digest(fit(lambda: [arrow(many)], **of)) == near
+
+
+def test_blocks_are_measured_together(many: dict[str, np.ndarray]) -> None:
+    of = {"subpopulations": lowcal.Intersections(["city", "band", "flag"]), "sample_weight": "w"}
+    agree(measure(cut(many, 100_000), **of), measure(many, None, **of))
+
+
+def test_shares_in_one_block_and_bits_in_another(many: dict[str, np.ndarray]) -> None:
+    C = (np.random.default_rng(1).random((300_000, 3)) < 0.4).astype(float)
+    C[BLOCK + 5_000 :] *= 0.5
+    data = {"y": many["y"], "p": many["p"], **{f"c{j}": C[:, j] for j in range(3)}}
+    of = {"subpopulations": lowcal.Memberships()}
+    assert digest(fit(cut(data, 50_000), **of)) == digest(fit(data, None, **of))
+
+
+def test_blocks_of_several_classes() -> None:
+    few = three_classes()
+    data = {name: np.concatenate([column] * 90)[: BLOCK + 999] for name, column in few.items()}
+    of = {"subpopulations": lowcal.Groups("city"), "p": ["p_a", "p_b", "p_c"]}
+    assert digest(fit(cut(data, 100_000), **of)) == digest(fit(data, None, **of))
+
+
+# --- temporary files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files; every file in it must be closed and gone in the end."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert open_files(tmp_path) == []
+
+
+def open_files(folder: Path) -> list[str]:
+    """Return the open files of this process in a folder, also those that have no name any more."""
+    found: list[str] = []
+    for number in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+    return [path for path in found if path.startswith(str(folder))]
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are listed in /proc only")
+
+
+@needs_proc
+def test_temporary_files_go(scratch: Path) -> None:
+    seen: list[list[str]] = []
+
+    def look(record: lowcal.Record) -> None:
+        seen.append(open_files(scratch))
+
+    fit(cut(DATA, 500), sample_weight="w", callback=look)
+    assert seen
+    assert all(seen)
+    measure(cut(DATA, 500))
+
+
+@needs_proc
+@pytest.mark.usefixtures("scratch")
+def test_temporary_files_go_after_an_error() -> None:
+    def broken() -> Iterator[Any]:
+        calls.append(1)
+        yield from cut(DATA, 500)()
+        if len(calls) == 3:
+            raise ZeroDivisionError
+
+    calls: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        fit(broken)
+
+    def stop(record: lowcal.Record) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(cut(DATA, 500), callback=stop)
+
+
+def full_disk(*given: Any, **more: Any) -> Any:
+    raise OSError(28, os.strerror(28))
+
+
+def full_later(self: Scratch, array: Any, at: int | None = None) -> int:
+    """The rows can be written, predictions that come later can't."""
+    return _write(self, array, at) if at is None else full_disk()
+
+
+_write = Scratch.write
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "full"),
+    [(Spill, "_write", full_disk), (Scratch, "write", full_later), (tempfile, "TemporaryFile", full_disk)],
+    ids=["rows", "predictions", "opening"],
+)
+def test_a_full_disk_is_told_in_one_sentence(
+    where: Any, name: str, full: Any, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, full)
+    with pytest.raises(CannotWrite, match=rf"^The rows do not fit into memory, and .* in {scratch} ") as caught:
+        fit(cut(DATA, 500))
+    said = str(caught.value)
+    assert "(No space left on device)" in said
+    assert "TMPDIR" in said
+    assert isinstance(caught.value, LowcalError)
+    assert said.count(". ") == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_device_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **more: open("/dev/full", "wb"))  # noqa: SIM115
+    with pytest.raises(CannotWrite, match="No space left on device"):
+        fit(cut(DATA, 500))
+
+
+def test_a_file_that_was_cut_short_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Spill.close
+
+    def close(self: Spill) -> None:
+        real(self)
+        self.file.file.truncate(100)
+
+    monkeypatch.setattr(Spill, "close", close)
+    with pytest.raises(OSError, match="cut short"):
+        fit(cut(DATA, 500))
+
+
+@needs_proc
+def test_few_files_are_open_at_a_time(scratch: Path) -> None:
+    """Of each fold of the guard, and of all rows, a file of rows and those of the last states."""
+    most: list[int] = []
+
+    def count(record: lowcal.Record) -> None:
+        most.append(len(open_files(scratch)))
+
+    fit(cut(DATA, 500), solver="worst", alpha=0.005, callback=count)
+    assert len(most) > 5
+    assert max(most) <= (1 + 2 * 5) * (1 + REMEMBERED)
+
+
+def test_rows_by_their_numbers() -> None:
+    roles = reading.Roles("y", ("p",), "w")
+    disk, *_ = reading.on_disk(GROUPS, open_batches(cut(DATA, 500)), roles, None, 0, Passes(False))
+    has_weight = DATA["w"] > 0
+    weight, p = DATA["w"][has_weight], DATA["p"][has_weight]
+    some = np.array([3, 700, len(p) - 1])
+    found = disk.sample(some)
+    assert np.array_equal(found.at(START)[:, 0], p[some])
+    assert found.weight == pytest.approx(weight[some] / weight[some].sum(), rel=1e-12)
+
+
+# --- progress -----------------------------------------------------------------------------------------------------
+
+
+def test_passes_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    clock = iter(np.arange(0.0, 1e6, 0.7))
+    monkeypatch.setattr("lowcal.progress.time.monotonic", lambda: float(next(clock)))
+    fit(cut(DATA, 1000), alpha=0.005, progress=True)
+    told = capsys.readouterr().err
+    assert "lowcal: reading, " in told
+    assert "lowcal: encoding, " in told
+    assert " of 3,000 rows" in told
+    fit(cut(DATA, 1000), alpha=0.005)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,153 @@
+"""Checkpoints: a fit that was cut, stopped or killed goes on from its updates and ends with the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowcal
+from lowcal import Groups, InvalidInput, multicalibrate
+from lowcal.datasets import make_miscalibrated
+
+FITS = [
+    {"alpha": 1e-6, "guard": False, "geometry": "euclidean"},
+    {"alpha": 1e-6, "guard": False},
+    {"alpha": 3e-3, "guard": False, "solver": "worst"},
+    {"alpha": 5e-2, "guard": False, "solver": "first", "notion": "multiaccuracy"},
+    {"notion": "degree-3"},
+    {"alpha": 1e-3, "validation_fraction": 0.2, "random_state": 3},
+]
+
+
+def bits(fit: lowcal.Fit) -> str:
+    """Return a fingerprint of a predictor."""
+    return hashlib.sha256(json.dumps(fit.predictor.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def world(n_classes: int = 2) -> dict[str, object]:
+    data = make_miscalibrated(1500, n_classes=n_classes, random_state=0)
+    return {"y": data.y, "p": data.p, "X": data.X, "subpopulations": Groups()}
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("options", FITS, ids=str)
+def test_a_fit_that_was_cut_after_any_update_ends_with_the_same_bits(
+    options: dict[str, object], n_classes: int, tmp_path: Path
+) -> None:
+    given = {**world(n_classes), **options}
+    whole = multicalibrate(**given)
+    for cut in sorted({1, max(1, min(20, whole.n_updates - 1))}):
+        path = tmp_path / f"{cut}.json"
+        multicalibrate(**given, checkpoint=path, callback=lambda record, cut=cut: record.n_updates >= cut)
+        resumed = multicalibrate(**given, checkpoint=path, resume=True)
+        assert bits(resumed) == bits(whole)
+        assert resumed.status is whole.status
+        assert resumed.history == whole.history
+
+
+def test_steps_that_were_taken_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, path = {**world(), **FITS[1]}, tmp_path / "fit.json"
+    whole = multicalibrate(**given, checkpoint=path)
+    for name in ("logit_step", "block_terms"):
+        monkeypatch.setattr(f"lowcal.solvers.{name}", lambda *_, **__: pytest.fail("computed again"))
+    assert bits(multicalibrate(**given, checkpoint=path, resume=True)) == bits(whole)
+
+
+def test_a_checkpoint_is_a_saved_model(tmp_path: Path) -> None:
+    given, path = {**world(), **FITS[0]}, tmp_path / "fit.json"
+    fit = multicalibrate(**given, checkpoint=path)
+    np.testing.assert_array_equal(lowcal.load(path)(given["p"], given["X"]), fit.predictor(given["p"], given["X"]))
+
+
+def test_without_a_file_a_fit_begins_anew(tmp_path: Path) -> None:
+    given, path = {**world(), **FITS[0]}, tmp_path / "fit.json"
+    assert bits(multicalibrate(**given, checkpoint=path, resume=True)) == bits(multicalibrate(**given))
+    assert path.exists()
+
+
+def test_without_resume_an_old_checkpoint_is_replaced(tmp_path: Path) -> None:
+    given, path = {**world(), **FITS[0]}, tmp_path / "fit.json"
+    path.write_text("not a checkpoint")
+    fit = multicalibrate(**given, checkpoint=path)
+    assert len(lowcal.load(path)) == len(fit.predictor)
+
+
+@pytest.mark.parametrize(
+    "change", [{"alpha": 1e-3}, {"notion": "multiaccuracy"}, {"solver": "worst"}, "labels", "names"]
+)
+def test_the_checkpoint_of_another_fit_is_refused(change: object, tmp_path: Path) -> None:
+    given, path = {**world(), **FITS[1]}, tmp_path / "fit.json"
+    multicalibrate(**given, checkpoint=path)
+    before = path.read_bytes()
+    if change == "labels":
+        given["y"] = 1 - np.asarray(given["y"])
+    elif change == "names":
+        given["X"] = {f"{name}_": column for name, column in given["X"].items()}
+    else:
+        given |= change
+    with pytest.raises(InvalidInput, match=r"fit\.json is not a checkpoint of this fit.*resume=False"):
+        multicalibrate(**given, checkpoint=path, resume=True)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: data.replace(b"0", b"1"), lambda _: b""]
+)
+def test_a_damaged_checkpoint_is_refused(damage: object, tmp_path: Path) -> None:
+    given, path = {**world(), **FITS[1]}, tmp_path / "fit.json"
+    multicalibrate(**given, checkpoint=path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InvalidInput, match=r"The checkpoint .*fit\.json can't be read"):
+        multicalibrate(**given, checkpoint=path, resume=True)
+
+
+def test_resume_needs_a_path() -> None:
+    with pytest.raises(InvalidInput, match="pass checkpoint=path"):
+        multicalibrate(**world(), resume=True)
+
+
+def test_a_checkpoint_that_cant_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(lowcal.LowcalError, match="can't be written"):
+        multicalibrate(**world(), **FITS[1], checkpoint=tmp_path / "no folder" / "fit.json")
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_checkpoints import FITS, bits, world
+from lowcal import multicalibrate
+print(bits(multicalibrate(**world({classes}), **FITS[{fit}], checkpoint={path!r}, resume=True)))
+"""
+
+
+def run(path: Path, fit: int, classes: int, limit: float | None) -> str | None:
+    """Fit in a process of its own, which is killed after a while; return the bits if it ended before."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), path=str(path), fit=fit, classes=classes)
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        return process.communicate(timeout=limit)[0].strip()
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("fit", [1, 2])
+def test_a_fit_killed_at_ten_moments_ends_with_the_same_bits(fit: int, classes: int, tmp_path: Path) -> None:
+    whole = bits(multicalibrate(**world(classes), **FITS[fit]))
+    rng = random.Random(fit)
+    for _ in range(10):
+        found = run(tmp_path / "fit.json", fit, classes, rng.uniform(1.0, 4.0))
+        assert found in (None, whole)
+    assert run(tmp_path / "fit.json", fit, classes, None) == whole
