@@ -214,8 +214,8 @@ class WitnessSums:
             c = design.column(j)
             members, total = np.flatnonzero(c), np.zeros((len(grids), 2), dtype=np.int64)
             for part in rows_in_cache(len(members), FEW):
-                here = (of[members[part]] for of in (p, shard.y, shard.weight, c))
-                terms = witness_terms(*here, self.witnesses[j], self.share)
+                f, y, w, own = (of[members[part]] for of in (p, shard.y, shard.weight, c))
+                terms = witness_terms(f, y, w, own, self.witnesses[j], self.share)
                 total += [fine.wholes(term) for fine, term in zip(grids, terms, strict=True)]
             return total
 
