@@ -107,7 +107,7 @@ def test_a_witness_of_one_weight_has_the_sums_of_its_constraint(d):
     panel = sample(80, d, 3, 1)
     one = cumulants(panel, LowDegree(2).constraints(panel.p)).sums
     witness = Witness((Monomial((0,)),), np.eye(d)[[0]])
-    found = panel.rows.run(WitnessSums(panel.families, [witness] * 3, panel.share, is_even=False))
+    found = panel.rows.run(WitnessSums(panel.families, [witness] * 3, panel.share))
     for name, wanted, got in zip(Sums._fields, one, found, strict=True):
         if d == 1 or not name.startswith(("shift", "steep")):
             np.testing.assert_allclose(got[1], wanted[1, 1, 0], rtol=1e-9, atol=rounding(panel, name), err_msg=name)

@@ -342,7 +342,7 @@ def _far_sample(
             f"The rows do not fit into memory, and {what} looks at all of them at once. Use a degree, multiaccuracy or "
             'full with method="bootstrap", "bernstein" or "hoeffding", raise memory=, or give a sample of the rows.'
         )
-    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False))
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
     rows, n = home.rows, home.rows.scale.n
     some = rows.sample(provenance.sketch_rows(n))
     is_fitted = provenance.was_fitted_on(n, some.y, some.at(START))

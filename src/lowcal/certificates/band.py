@@ -262,22 +262,23 @@ def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[lis
     witnesses = [found.witness(j) for j in range(len(found.value))]
     if known is not None and panel.d == 1 and all(isinstance(u, Cell) for u in known.weights):
         return _along_cells(panel, witnesses, known)
-    # w lies in [0, 1]^d: the sign is that of its values
-    signs = [-1.0 if one(_points(panel, one.weights)).min(initial=0.0) < -1e-9 else 1.0 for one in witnesses]
-    unsigned = [Witness(one.weights, sign * one.coefficients) for one, sign in zip(witnesses, signs, strict=True)]
+    unsigned = [Witness(one.weights, _sign(panel, one) * one.coefficients) for one in witnesses]
     share = panel.share if panel.is_label else None
-    sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share, panel.rows.is_even))
+    sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share))
     return unsigned, Cumulants.of(sums, panel.energy, panel.is_label, is_chosen=True)
 
 
-def _points(panel: Panel, weights: Sequence[Weight]) -> FloatArray:
-    """Return predictions at which a weight that is not zero shows its sign: one in every cell, corners and centre."""
-    if all(isinstance(u, Cell) for u in weights):
-        return np.array([(np.array(u.index) + 0.5) * u.width for u in weights if isinstance(u, Cell)])
-    if not all(isinstance(u, Monomial) for u in weights):
-        return panel.p
-    d = panel.d
-    return np.array([[0.0], [0.5], [1.0]]) if d == 1 else np.vstack([np.eye(d), np.full(d, 1.0 / d)])
+def _sign(panel: Panel, witness: Witness) -> float:
+    """Return the sign of a weight: that of its coefficients or, where these differ, of its values.
+
+    A polynomial that is not zero has the sign at a corner of the simplex or in its centre.
+    """
+    theta = witness.coefficients
+    if (theta >= 0.0).all() or (theta <= 0.0).all():
+        return -1.0 if (theta < 0.0).any() else 1.0
+    corners = np.vstack([np.eye(panel.d), np.full(panel.d, 1.0 / panel.d)]) if panel.d > 1 else np.array([[0.0], [1.0]])
+    are_powers = all(isinstance(u, Monomial) for u in witness.weights)
+    return -1.0 if witness(corners if are_powers else panel.p).min(initial=0.0) < -1e-9 else 1.0
 
 
 def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:

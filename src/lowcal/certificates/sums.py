@@ -9,11 +9,12 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from lowcal.certificates.panel import believed
-from lowcal.engines.exact import Tables, Wholes
+from lowcal.engines.exact import Fine, Tables, Wholes
+from lowcal.engines.kernels import FEW
 from lowcal.engines.reference import pieces, rows_in_cache
 from lowcal.notions.base import Witness
 from lowcal.rows.base import START, Local, Scale, Shard
-from lowcal.rows.powers import Block, Columns, Plan
+from lowcal.rows.powers import Block, Plan
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations.base import Family
 from lowcal.threads import spread
@@ -201,44 +202,41 @@ class WitnessSums:
     families: tuple[Family, ...]
     witnesses: Sequence[Witness]
     share: float | None
-    is_even: bool
 
-    def _columns(self, scale: Scale) -> Columns:
-        return Columns.of([one.order for one in SUMMANDS], scale, self.is_even)
+    def _grids(self, scale: Scale) -> list[Fine]:
+        return [scale.fine(scale.most ** (one.order - 1)) for one in SUMMANDS]
 
     def __call__(self, shard: Shard) -> Wholes:
-        """Return the sums of a shard, a row for each subpopulation."""
-        design, p, columns = shard.design(self.families), shard.at(START), self._columns(shard.scale)
-        grid = columns.grid
+        """Return the sums of a shard, shape (m, 14, 2)."""
+        design, p, grids = shard.design(self.families), shard.at(START), self._grids(shard.scale)
 
         def one(j: int) -> Wholes:
             c = design.column(j)
-            members, total = np.flatnonzero(c), np.zeros(len(grid.unit), dtype=np.int64)
-            for part in rows_in_cache(len(members), 4 * len(SUMMANDS)):
-                rows = members[part]
-                terms = witness_terms(
-                    p[rows], shard.y[rows], shard.weight[rows], c[rows], self.witnesses[j], self.share
-                )
-                total += grid.wholes(grid.round(columns.lay(terms)).sum(axis=0))
+            members, total = np.flatnonzero(c), np.zeros((len(grids), 2), dtype=np.int64)
+            for part in rows_in_cache(len(members), FEW):
+                f, y, w, own = (of[members[part]] for of in (p, shard.y, shard.weight, c))
+                terms = witness_terms(f, y, w, own, self.witnesses[j], self.share)
+                total += [fine.wholes(term) for fine, term in zip(grids, terms, strict=True)]
             return total
 
         return np.array(spread(one, range(len(self.witnesses)), len(p)))
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> Sums[FloatArray]:
         """Return the sums."""
-        columns = self._columns(scale)
-        return Sums(*columns.join(columns.grid.floats(total)).T)
+        return Sums(
+            *(fine.total(one.T) for fine, one in zip(self._grids(scale), total.transpose(1, 0, 2), strict=True))
+        )
 
 
 def witness_terms(
     f: FloatArray, y: FloatArray, weight: FloatArray, c: FloatArray, witness: Witness, share: float | None
-) -> FloatArray:
-    """Return the summands of `Sums` for Z = c <w(f), y - f> at every row, shape (n, 14)."""
+) -> list[FloatArray]:
+    """Return the summands of `Sums` for Z = c <w(f), y - f> at every row."""
     W = _values(witness, f)
     z = np.einsum("na,na->n", W, y - f)
     noise, moved = (_powers(z), _powers(z)) if share is None else _witness_noise(f, believed(f, share), W)
     of, of_c, of_w = Terms(z, noise, moved), powers(c, 4), powers(weight, 4)
-    return np.column_stack([of_c[one.power] * of_w[one.order] * one.factor(of) for one in SUMMANDS])
+    return [of_c[one.power] * of_w[one.order] * one.factor(of) for one in SUMMANDS]
 
 
 def _values(witness: Witness, f: FloatArray) -> FloatArray:
@@ -260,15 +258,14 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
     They move with all log odds alike for scalars; on the simplex, where labels are many, with log odds along w.
     """
     if f.shape[1] == 1:
-        w, own = W[:, 0], _label_noise(f[:, 0], chance[:, 0])
-        means = own.mean * w, own.mean2 * w**2, own.mean3 * w**3
+        w, own = powers(W[:, 0], 4), _label_noise(f[:, 0], chance[:, 0])
+        means = own.mean * w[1], own.mean2 * w[2], own.mean3 * w[3]
         noise, moved = (
-            Noise(own.one * w**k, own.two * w ** (k + 1), own.three * w ** (k + 2), own.square * w**4, *means)
-            for k in (2, 1)
+            Noise(own.one * w[k], own.two * w[k + 1], own.three * w[k + 2], own.square * w[4], *means) for k in (2, 1)
         )
         return noise, moved
     D = W - np.einsum("na,na->n", W, f)[:, None]  # what z is where the label is a
-    mean = [np.einsum("na,na->n", chance, D**k) for k in range(1, 5)]
+    mean = [np.einsum("na,na->n", chance, power) for power in powers(D, 4)[1:]]
     one, two, three = (mean[k] - mean[k - 1] * mean[0] for k in (1, 2, 3))
     noise = Noise(one, two, three, mean[3] - mean[1] ** 2, *mean[:3])
     return noise, noise
