@@ -329,7 +329,8 @@ def test_names_of_columns_are_the_columns(kind):
         )
     )
     assert report.to_dict() == same.to_dict()
-    assert lowcal.measure("y", "p", frame, sample_weight="weight").largest == report.violation
+    # where rows weigh differently, an audit adds what the first rounding of a term leaves
+    assert lowcal.measure("y", "p", frame, sample_weight="weight").largest == pytest.approx(report.violation, rel=1e-12)
 
 
 def test_a_column_comes_back_as_the_kind_of_the_frame():

@@ -225,7 +225,7 @@ def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt,
     """
     n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
     for k in range(int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))):
-        yield Dealt((seed, n_folds), n_folds, k, False), Dealt((seed, n_folds), n_folds, k, True)
+        yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
 
 
 def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:

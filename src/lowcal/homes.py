@@ -149,13 +149,14 @@ def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows,
     """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
     if share == 0.0:
         return rows, None
-    n_held = count(Drawn(chance, share, True), rows.scale.n)
+    inside, outside = (Drawn(chance, rows.scale.n, share, is_inside) for is_inside in (True, False))
+    n_held = count(inside, rows.scale.n)
     if n_held in (0, rows.scale.n):
         raise InvalidInput(
             f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
             "rows."
         )
-    return rows.part(Drawn(chance, share, False)), rows.part(Drawn(chance, share, True))
+    return rows.part(outside), rows.part(inside)
 
 
 def _learned(
@@ -167,7 +168,7 @@ def _learned(
     sketch: Callable[[Predictor], None] | None,
 ) -> Home:
     """Return rows in memory with a class that is learned from them and their outcomes."""
-    is_held = Drawn(chance, held_share, True)(0, len(outcomes.p))
+    is_held = Drawn(chance, len(outcomes.p), held_share, True)(0, len(outcomes.p))
     held = None
     if held_share:
         split_rows(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)

@@ -70,9 +70,9 @@ def test_a_fit_says_of_all_rows_what_is_true_of_them() -> None:
 
 def test_an_audit_on_the_fitted_rows_warns() -> None:
     found = fit(cut(DATA, 777), alpha=0.003)
-    calibrated = found.predictor("p", DATA)
-    some = provenance.sketch_rows(len(calibrated))
-    assert provenance.was_fitted_on(len(calibrated), DATA["y"][some, None].astype(float), calibrated[some, None])
+    calibrated, some = found.predictor("p", DATA), provenance.sketch_rows(len(DATA["p"]))
+    y = DATA["y"][some, None].astype(float)
+    assert provenance.was_fitted_on(len(calibrated), y, calibrated[some, None])
 
 
 def test_the_predictor_can_be_saved_and_serves_single_rows(tmp_path: Path) -> None:

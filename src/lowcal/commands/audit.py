@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from lowcal.auditing import audit
+from lowcal.commands.far import is_too_large, read_far
 from lowcal.commands.output import check_outputs, put
-from lowcal.commands.rows import Rows, read_rows, subpopulations_of
+from lowcal.commands.rows import Rows, find_roles, open_source, read_near, subpopulations_of
 from lowcal.commands.usage import DONE, UNDECIDED, VIOLATED
 from lowcal.errors import printable
 from lowcal.files.opening import STREAM
@@ -23,8 +24,10 @@ _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED
 def run(options: argparse.Namespace) -> int:
     """Audit a file and return the verdict as an exit code."""
     check_outputs(options.html, options.json, options.markdown, inputs=[options.file])
-    rows = read_rows(options, *([options.against] if options.against else []))
-    reports = [_audit(options, rows, p) for p in rows.probability]
+    with open_source(options, options.file) as source:
+        roles = find_roles(options, source, *([options.against] if options.against else []))
+        rows = (read_far if is_too_large(options, source, roles) else read_near)(options, source, roles)
+        reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
     one, other = (printable(", ".join(names)) for names in (rows.names[0], rows.names[-1]))
     # files first: nobody may be reading what is printed

@@ -36,7 +36,7 @@ def is_too_large(options: argparse.Namespace, source: Source, roles: Roles) -> b
 
 def read_far(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
     """Check all rows and find their classes; return how they are read."""
-    _check_asked(options, source)
+    _check_asked(options, source, roles)
     gathered = gather_rows(options, source, roles, distinct=roles.label)
     found = gathered.columns
     named = split_classes(options.classes, values_of(found[roles.label]), len(roles.probability[0]))
@@ -56,12 +56,17 @@ def read_far(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
     )
 
 
-def _check_asked(options: argparse.Namespace, source: Source) -> None:
+def _check_asked(options: argparse.Namespace, source: Source, roles: Roles) -> None:
     """Refuse what needs all rows in memory."""
     if is_open(options):
         raise InvalidInput(
             f"{source.shown} does not fit into memory, which cross-validation needs to choose; ask for one fit by "
             "--groups with --alpha or --notion, or use a random sample of the rows with --sample."
+        )
+    if len(roles.probability) > 1:
+        raise InvalidInput(
+            f"{source.shown} does not fit into memory, which --against needs; audit one probability after the "
+            "other, or use a random sample of the rows with --sample."
         )
     if options.subpopulations != "groups":
         raise InvalidInput(

@@ -58,12 +58,6 @@ class Rows:
         return (note,) if self.sampled else ()
 
 
-def read_rows(options: argparse.Namespace, *more: Sequence[str]) -> Rows:
-    """Read what the options name; `more` are other sets of probability columns."""
-    with open_source(options, options.file) as source:
-        return read_near(options, source, find_roles(options, source, *more))
-
-
 def read_near(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
     """Read the rows into memory."""
     rows = _rows(options, roles, gather_rows(options, source, roles))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,43 +57,61 @@ def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Dealt:
-    """Some of the rows: those of a fold of `n_folds`, or all but these."""
+    """Some of `n` rows: those of a fold of `n_folds`, or all but these. Few rows are dealt evenly."""
 
     seed: tuple[int, ...]
+    n: int
     n_folds: int
     fold: int
     is_inside: bool
 
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
-        """Say which of n rows from number `first` on these are."""
-        return np.asarray((folds(self.seed, first, n, self.n_folds) == self.fold) == self.is_inside)
+        """Say which of n rows from number `first` on these are.
+
+        >>> [int(Dealt((0,), 10, 5, k, True)(0, 10).sum()) for k in range(5)]
+        [2, 2, 2, 2, 2]
+        """
+        place = _places(self.seed, self.n, first, n)
+        fold = (uniforms(self.seed, first, n) * self.n_folds).astype(np.intp) if place is None else place % self.n_folds
+        return np.asarray((fold == self.fold) == self.is_inside)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A share of the rows, or all but these."""
+    """A share of `n` rows, or all but these; of few rows, at least one."""
 
     seed: tuple[int, ...]
+    n: int
     share: float
     is_inside: bool
 
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
-        """Say which of n rows from number `first` on these are."""
-        return np.asarray((uniforms(self.seed, first, n) < self.share) == self.is_inside)
+        """Say which of n rows from number `first` on these are.
+
+        >>> int(Drawn((0,), 10, 0.25, True)(0, 10).sum())
+        3
+        """
+        place = _places(self.seed, self.n, first, n)
+        inside = uniforms(self.seed, first, n) < self.share if place is None else place < ceil(self.share * self.n)
+        return np.asarray(inside == self.is_inside)
+
+
+def _places(seed: tuple[int, ...], of: int, first: int, n: int) -> NDArray[np.intp] | None:
+    """Return the places of rows in the order of the numbers of all `of` rows; None: these are too many to be sorted."""
+    if of > AT_ONCE:
+        return None
+    places = np.empty(of, dtype=np.intp)
+    places[np.argsort(uniforms(seed, 0, of), kind="stable")] = np.arange(of)
+    return places[first : first + n]
 
 
 def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:
     """Return how many of n rows a mask means.
 
-    >>> count(Drawn((0,), 0.0, False), 10)
+    >>> count(Drawn((0,), 10, 0.0, False), 10)
     10
     """
     return sum(int(mask(first, min(AT_ONCE, n - first)).sum()) for first in range(0, n, AT_ONCE))
-
-
-def folds(seed: Sequence[int], first: int, n: int, n_folds: int) -> NDArray[np.intp]:
-    """Return the fold of each of n rows from number `first` on."""
-    return (uniforms(seed, first, n) * n_folds).astype(np.intp)
 
 
 def _bits(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
