@@ -133,14 +133,6 @@ class Update:
         return {"geometry": self.geometry, "terms": [term.to_dict() for term in self.terms]}
 
 
-def sum_terms(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> FloatArray:
-    """Return the displacement of all terms together."""
-    total = np.empty(p.shape)
-    for part, delta in displacements(terms, p, rows):
-        total[part] = delta
-    return total
-
-
 def displacements(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
     """Yield the displacement of all terms, a piece of the rows at a time."""
     each = [term.on(rows) for term in terms]
