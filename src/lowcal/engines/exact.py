@@ -2,7 +2,7 @@
 
 Every term is rounded to a multiple of a power of two, its unit (add 1.5 2^52 units, take them off again). A block of
 rows is so short that its terms add up without rounding in float64; blocks are added up as integers. A term is off by
-half a unit at most: 2^-35 of the largest term for many rows, less for few. `Fine` sums carry the rest of each term
+half a unit at most: 2^-34 of the largest term for many rows, less for few. `Fine` sums carry the rest of each term
 along, on a unit of its own, and are as accurate as float64 allows.
 """
 
