@@ -311,7 +311,7 @@ def test_text_on_colours_can_be_read():
 
 def test_a_single_update_has_a_tick_of_its_own():
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
-    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01)
+    fit = lowcal.multicalibrate(data.y, data.p, data.X, alpha=0.01, max_updates=1)
     assert fit.n_updates == 1
     axes = lowcal.TrajectoryDisplay.from_fit(fit).ax_
     low, high = axes.get_xlim()
