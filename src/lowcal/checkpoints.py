@@ -25,7 +25,7 @@ from lowcal.solvers import Past, Problem, Step
 from lowcal.updates import Predictor
 from lowcal.version import __version__
 
-#: So many updates are written one by one; of more, so many seconds lie between two writings.
+#: The first updates are written one by one; after them, at least this many seconds lie between two writes.
 FEW, PAUSE = 20, 1.0
 
 

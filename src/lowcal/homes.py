@@ -28,7 +28,7 @@ from lowcal.updates import Predictor
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: Beside the columns of a table, a fit in memory holds about so many numbers a row, and so many for each class.
+#: Numbers a row that a fit in memory holds beside the columns of the table: in all cases, and for each class.
 NUMBERS, NUMBERS_OF_CLASS = 6, 4
 
 #: All rows but a fold, and the fold -> the class on the former, the former, and the fold.

@@ -44,7 +44,7 @@ MOST_WITNESSES = 100
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
 MOST_STEPS, LITTLE = 12, 0.01
-#: Up to this many members, two classes: the Hessian of a logit step is dense, from one in so many rows, up to these.
+#: The most members with a dense Hessian of the logit step; one row in how many it is taken from; the most rows.
 MOST_DENSE, SHARE_OF_HESSIAN, MOST_OF_HESSIAN = 500, 10, 1 << 18
 #: The prior of a logit step is loosened this often at most.
 LOOSENED = 3

@@ -29,7 +29,7 @@ from lowcal.weights import CellIds, Weight
 
 #: At least this many draws lie beyond a quantile that is taken from them.
 BEYOND = 5
-#: The draws of one pass hold so many sums at most.
+#: The most sums that the draws of one pass hold.
 MOST_SUMS = 1 << 23
 
 

@@ -21,7 +21,7 @@ from lowcal.simplex import SMALLEST, FloatArray
 if TYPE_CHECKING:
     from lowcal.engines.reference import Design
 
-#: Of so many rows at most, terms add up in float64.
+#: The most rows whose rounded terms add up exactly in float64.
 BLOCK = 1 << 18
 #: Whole numbers of units.
 Wholes: TypeAlias = NDArray[np.int64]

@@ -132,7 +132,7 @@ def is_source(rows: object) -> bool:
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
-    """Whether a source holds more than `most` values, with so many more for each row.
+    """Whether a source holds more than `most` values, with `beside` more for each row.
 
     Parquet files and datasets are asked; others are read until the answer is known.
 

@@ -21,9 +21,9 @@ from lowcal.updates import Update
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
 
-#: A shard remembers the predictions of its start and of so many later states.
+#: How many states a shard keeps predictions of, beside the start.
 REMEMBERED = 3
-#: A shard keeps so many designs and log odds.
+#: How many designs and log odds a shard keeps.
 DESIGNS = 8
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowcal.simplex import FloatArray
 
-#: Numbers are made for so many rows at a time, which stay in the first caches.
+#: Rows whose numbers are made at a time, so that they stay in the first caches.
 IN_CACHE = 1 << 13
 #: Rows whose chance is drawn at a time.
 AT_ONCE = 1 << 18

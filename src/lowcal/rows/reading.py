@@ -51,9 +51,9 @@ from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.serving import columns_of
 from lowcal.subpopulations.union import Part
 
-#: Levels and cut points are learned from a sample of so many rows, or of fewer if columns are many.
+#: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
 SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
-#: A group must show so many rows in the sample, if there are more rows, to be counted in all of them.
+#: The rows that a group needs in a sample to be counted in all rows.
 SEEN_ROWS = 3
 #: The number of labels that are no classes and are remembered, to be named in an error.
 MOST_LABELS = 100
@@ -261,7 +261,7 @@ def _code_distinct(values: NDArray[Any], index: IntArray, known: list[Any]) -> I
 
 
 def sample_size(n_columns: int) -> int:
-    """Return how many rows a class of so many columns is learned from."""
+    """Return how many rows a class of n columns is learned from."""
     return min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_NUMBERS // max(1, n_columns)))
 
 
