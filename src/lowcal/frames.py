@@ -39,6 +39,8 @@ MISSING = -1
 UNSEEN = -2
 #: Codes are counted so many at a time: what counting needs stays in cache.
 ROWS = 1 << 16
+#: From this many on, codes of a byte are counted in pairs.
+PAIRED = 1 << 14
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
@@ -890,6 +892,8 @@ def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
     >>> count_bytes(np.array([3, 1, 3], dtype=np.uint8))[:4]
     array([0, 1, 0, 2])
     """
+    if len(codes) < PAIRED:
+        return np.bincount(codes, minlength=256)
     total, even = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2
     values = int(codes.max(initial=0)) + 1
     pairs = np.zeros((values, 256), dtype=np.intp)

@@ -376,8 +376,8 @@ def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any], hint: str =
 def check_fit(outcomes: Outcomes) -> None:
     """Refuse to fit to a single class, also where others are known: an audit of such rows has a meaning."""
     if outcomes.layout.classes is not None:
-        labels = outcomes.y[outcomes.weight > 0]
-        codes = labels[:, 0].astype(np.intp) if outcomes.layout.d == 1 else labels.argmax(axis=1)
+        y = outcomes.y if outcomes.weight.all() else outcomes.y[outcomes.weight > 0]
+        codes = np.array([y.min(), y.max()]).astype(np.intp) if y.shape[1] == 1 else np.flatnonzero(y.any(axis=0))
         check_two_classes(codes, outcomes.layout.classes)
 
 

@@ -82,7 +82,7 @@ class MomentSums:
         """Add the rows of a slice, with their predictions, outcomes and weights."""
         if self.are_powers:
             R = np.empty((len(p), padded(len(self.weights))))
-            self.kernels.lay_residuals(p[:, 0], y[:, 0], weight, R, self.far)
+            self.kernels.lay_residuals(p[:, 0], p[:, 0], y[:, 0], weight, R, self.far)
             (self.sums.add_rounded if isinstance(self.sums, ExactSums) else self.sums.add)(part, R)
             return
         rho = y - p

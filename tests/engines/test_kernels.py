@@ -58,9 +58,27 @@ def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
     f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
     engine.lay_powers(f, rho, R)
     np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
-    y, weight = rng.random(n), rng.random(n)
-    engine.lay_residuals(f, y, weight, R, 0.0)
-    np.testing.assert_allclose(R, (weight * (y - f))[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
+    x, y, weight = rng.normal(size=n), rng.random(n), rng.random(n)
+    engine.lay_residuals(x, f, y, weight, R, 0.0)
+    np.testing.assert_allclose(R, (weight * (y - f))[:, None] * x[:, None] ** np.arange(q), rtol=1e-13)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, rows)
+def test_loops_that_give_the_same_bits_compiled_or_not(seed: int, n: int) -> None:
+    """`kernels_at_hand` chooses between them by what happens to be loaded."""
+    rng = np.random.default_rng(seed)
+    x, f, y, weight, far = rng.normal(size=n), rng.random(n), rng.random(n), rng.random(n), 1.5 * 2.0**12
+    key, first = rng.integers(2**64, dtype=np.uint64), int(rng.integers(2**40))
+    found = []
+    for engine in (PURE, COMPILED):
+        R, u = np.empty((n, 2)), np.empty(n)
+        engine.lay_residuals(x, f, y, weight, R, far)
+        engine.lay_uniforms(key, first, u)
+        found.append((R.tobytes(), u.tobytes(), engine.add_fine(R[:, 1].copy() * x, far, far * 2.0**-40)))
+    assert found[0] == found[1]
+    assert u.min(initial=0.0) >= 0.0
+    assert u.max(initial=0.0) < 1.0
 
 
 def rows_of(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
@@ -366,6 +384,8 @@ def test_kernels_let_go_of_the_lock() -> None:
         "lay_powers",
         "lay_residuals",
         "lay_odds",
+        "lay_uniforms",
+        "add_fine",
         "bend",
         "find_labels",
         "_pack_rows",

@@ -174,7 +174,7 @@ def test_wide_products_with_small_tables_skip_zeros_and_agree(monkeypatch):
     table = Table(sparse.csr_array(rng.integers(0, 2, (6, 4)) * rng.random((6, 4))))
     histogram, theta = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
     narrow = table.gather(histogram), table.spread(theta)
-    monkeypatch.setattr(reference, "SMALL_WIDTH", 2)
+    monkeypatch.setattr(reference, "UNSPLIT_VECTOR", 2 * 6 * 4)
     monkeypatch.delattr(Table, "_dense")  # a product with the zeros would fail
     np.testing.assert_allclose(table.gather(histogram), narrow[0], rtol=1e-14)
     np.testing.assert_allclose(table.spread(theta), narrow[1], rtol=1e-14)

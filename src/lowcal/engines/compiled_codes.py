@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
-from lowcal.engines.kernels import ByteArray, Sparse
+from lowcal.engines.kernels import LAST, MIXED, STRIDE, UNUSED, ByteArray, Sparse
 from lowcal.engines.lanes import adder, read_eight
 from lowcal.simplex import FAR, FLOOR, FloatArray, IntArray
 
@@ -82,14 +82,36 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
 
 
 @compile_kernel
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
+def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
     for i in range(len(f)):
         R[i, 0] = weight[i] * (y[i] - f[i])
-    _raise(f, R)
+    _raise(x, R)
     flat = R.ravel()
     for i in range(len(flat)):
         flat[i] = (flat[i] + far) - far
+
+
+@compile_kernel
+def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
+    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`."""
+    high, low = 0.0, 0.0
+    for i in range(len(terms)):
+        rounded = (terms[i] + first) - first
+        high += rounded
+        low += ((terms[i] - rounded) + second) - second
+    return high, low
+
+
+@compile_kernel
+def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
+    """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on (splitmix64)."""
+    for i in range(len(out)):
+        h = np.uint64(first + i) * STRIDE + key
+        h = (h ^ (h >> MIXED[0][0])) * MIXED[0][1]
+        h = (h ^ (h >> MIXED[1][0])) * MIXED[1][1]
+        h ^= h >> LAST
+        out[i] = np.float64(h >> UNUSED) * 2.0**-53
 
 
 @compile_kernel

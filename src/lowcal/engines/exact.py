@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.kernels import kernels_at_hand
 from lowcal.simplex import SMALLEST, FloatArray
 
 if TYPE_CHECKING:
@@ -103,13 +104,11 @@ class Fine:
         >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
         0.6
         """
-        total = np.zeros(2, dtype=np.int64)
+        add, first, second, high, low = kernels_at_hand().add_fine, self.first, self.second, 0, 0
         for start in range(0, len(terms), BLOCK):
-            here = terms[start : start + BLOCK]
-            high = self.first.round(here.copy())
-            low = self.second.round(here - high)
-            total += [int(self.first.wholes(high.sum())), int(self.second.wholes(low.sum()))]
-        return total
+            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), float(first.far), float(second.far))
+            high, low = high + round(sums[0] / float(first.unit)), low + round(sums[1] / float(second.unit))
+        return np.array([high, low], dtype=np.int64)
 
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""

@@ -8,6 +8,7 @@ definition; `compiled_codes` takes the same steps where a problem is large and n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,13 @@ from lowcal.simplex import FAR, FloatArray, IntArray, odds
 COMPILE_FROM = 1 << 21
 #: Bits are packed in pieces of about this many bytes, which stay in the second cache.
 BYTES = 1 << 18
+
+#: Rows whose uniform numbers are made at a time, so that they stay in the first caches.
+HASHED = 1 << 13
+#: splitmix64: what the number of a row is multiplied by, shifts and factors, the last shift, the bits left over.
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+MIXED = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
+LAST, UNUSED = np.uint64(31), np.uint64(11)
 
 #: With more moments than this, whole rows of numbers are added or copied at a time.
 FEW = 4
@@ -50,7 +58,9 @@ class Kernels(NamedTuple):
     lay_odds: Callable[[FloatArray, FloatArray], None]
     bend: Callable[..., None]
     lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
-    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, float], None]
+    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, float], None]
+    add_fine: Callable[[FloatArray, float, float], tuple[float, float]]
+    lay_uniforms: Callable[[np.uint64, int, FloatArray], None]
     pack_bits: Callable[[ByteArray, ByteArray], bool]
     find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
     compiled: bool = False
@@ -65,6 +75,11 @@ def kernels_for(numbers: int) -> Kernels:
     False
     """
     return (_compiled() or PURE) if round(numbers * _times.get()) >= COMPILE_FROM else PURE
+
+
+def kernels_at_hand() -> Kernels:
+    """Return the compiled kernels if they are loaded already: for loops that give the same bits either way."""
+    return (_compiled() or PURE) if "lowcal.engines.compiled_codes" in sys.modules else PURE
 
 
 #: How many times as large as what is at hand the whole is.
@@ -104,6 +119,8 @@ def _compiled() -> Kernels | None:
         compiled_codes.bend,
         compiled_codes.lay_powers,
         compiled_codes.lay_residuals,
+        compiled_codes.add_fine,
+        compiled_codes.lay_uniforms,
         compiled_codes.pack_bits,
         compiled_codes.find_labels,
         compiled=True,
@@ -276,13 +293,40 @@ def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
         np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
-def lay_residuals(f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
-    """Fill R[i, j] with weight_i (y_i - f_i) f_i^j, rounded by adding `far` and taking it off again."""
+def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
+    """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
     rho = y - f
     rho *= weight
-    lay_powers(f, rho, R)
-    R += far
-    R -= far
+    lay_powers(x, rho, R)
+    if far > 0.0:
+        R += far
+        R -= far
+
+
+def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
+    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`."""
+    high = terms + first
+    high -= first
+    low = terms - high
+    low += second
+    low -= second
+    return float(high.sum()), float(low.sum())
+
+
+def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
+    """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on (splitmix64)."""
+    for start in range(0, len(out), HASHED):
+        here = out[start : start + HASHED]
+        h = np.arange(first + start, first + start + len(here), dtype=np.uint64)
+        h *= STRIDE
+        h += key
+        shifted = np.empty_like(h)
+        for shift, factor in MIXED:
+            h ^= np.right_shift(h, shift, out=shifted)
+            h *= factor
+        h ^= np.right_shift(h, LAST, out=shifted)
+        h >>= UNUSED
+        np.multiply(h, 2.0**-53, out=here)
 
 
 def pack_bits(C: ByteArray, out: ByteArray) -> bool:
@@ -321,6 +365,8 @@ PURE = Kernels(
     bend,
     lay_powers,
     lay_residuals,
+    add_fine,
+    lay_uniforms,
     pack_bits,
     find_labels,
 )

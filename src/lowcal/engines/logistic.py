@@ -25,19 +25,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.kernels import kernels_at_hand
 from lowcal.engines.products import Cholesky, dot, product
 from lowcal.engines.reference import Codes, Design, rows_in_cache
 from lowcal.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
-MOST_STEPS, LITTLE = 25, 1e-3
+MOST_STEPS, LITTLE = 25, 1e-2
 #: Added to the Hessian: the log odds of one sure prediction may be all there is, and shifts of all labels are one.
 LEAST_BEND = 1e-9
 #: A row's curvature f (1 - f) counts as at least this much.
 LEAST_CURVATURE = 1e-3
 #: Steps of a regression end with one that lowers the loss by less than this many rows' worth for each parameter, whose
 #: noise alone is worth half a row; on some of the rows they end sooner, as these rows have noise of their own.
-ENOUGH, ENOUGH_OF_SAMPLE = 0.01, 0.1
+ENOUGH, ENOUGH_OF_SAMPLE = 0.05, 0.1
 
 
 class Regressed(Protocol):
@@ -75,9 +76,9 @@ class Regression:
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradient of the penalised loss: the moments of 1 and z, less penalty * theta."""
-        sums, predict = self.design.sums(2), predictions(self.design, theta, self.z)
+        sums, moments = self.design.sums(2), residuals(self.design, theta, self.z, self.y, self.weight)
         for part in rows_in_cache(len(self.z), 4):
-            sums.add(part, residuals(self.y[part], predict(part), self.weight[part], self.z[part]))
+            sums.add(part, moments(part))
         return sums.total() - self.penalty * theta
 
     def hessian(self, theta: FloatArray) -> FloatArray:
@@ -92,17 +93,25 @@ class Regression:
         return flat + np.diag(1e-9 * np.diag(flat))
 
 
-def residuals(y: FloatArray, f: FloatArray, weight: FloatArray, z: FloatArray) -> FloatArray:
-    """Return weighted residuals, and these times z, shape (n, 2)."""
-    r = np.subtract(y, f)
-    r *= weight
-    R = np.empty((len(r), 2))
-    R[:, 0] = r
-    np.multiply(r, z, out=R[:, 1])
-    return R
+def residuals(
+    design: Design, theta: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray, far: float = 0.0
+) -> Callable[[slice], FloatArray]:
+    """Return weighted residuals of the regression, and these times z, as a function of a slice of the rows: (n, 2).
+
+    They are rounded by adding `far` and taking it off again.
+    """
+    predict, lay = _predictions(design, theta, z), kernels_at_hand().lay_residuals
+
+    def residuals_of(part: slice) -> FloatArray:
+        f = predict(part)
+        R = np.empty((len(f), 2))
+        lay(z[part], f, y[part], weight[part], R, far)
+        return R
+
+    return residuals_of
 
 
-def predictions(design: Design, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
+def _predictions(design: Design, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
     """Return sigmoid(z + sum of c(x) (theta_c0 + theta_c1 z)) as a function of a slice of the rows."""
     if isinstance(design, Codes):
         return design.bent(theta, z)
@@ -185,6 +194,7 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     z, d = scores(p), p.shape[1]
     free = np.arange(1 + d if np.isfinite(precision) else 1)
     penalty = np.where(free > 0, precision, 0.0) if len(free) > 1 else np.zeros(1)
+    held = np.diag(penalty)
 
     def score(at: FloatArray) -> FloatArray:
         return np.asarray((1.0 + at[0]) * z + (at[1:] if len(at) > 1 else 0.0))
@@ -194,7 +204,7 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
 
     def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
         g, H = _derivatives(score(at), z, y, weight)
-        return g[free] - penalty * at, H[np.ix_(free, free)] + np.diag(penalty)
+        return g[free] - penalty * at, H[free[:, None], free] + held
 
     theta = np.zeros(1 + d)
     theta[free] = _minimise(loss, derivatives, len(free), len(p))
@@ -233,11 +243,11 @@ def _minimise(
     n: int,
 ) -> FloatArray:
     """Return the minimum of a convex loss of n rows, from 0: Newton's steps, halved where the loss does not fall."""
-    theta = np.zeros(size)
+    theta, ridge = np.zeros(size), np.diag(np.full(size, LEAST_BEND))
     least = loss(theta)
     for _ in range(MOST_STEPS):
         g, H = derivatives(theta)
-        step = np.linalg.solve(H + np.diag(np.full(size, LEAST_BEND)), g)
+        step = np.linalg.solve(H + ridge, g)
         while (found := loss(theta + step)) > least and np.abs(step).max() > LEAST_BEND:
             step /= 2.0
         gain = least - found
@@ -250,18 +260,19 @@ def _minimise(
 
 def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     if score.shape[1] == 1:
-        return dot(weight, (np.logaddexp(0.0, score) - y * score)[:, 0])
+        z = score[:, 0]
+        return dot(weight, np.log(1.0 + np.exp(-np.abs(z))) + np.maximum(z, 0.0) - y[:, 0] * z)
     return dot(weight, log_sum_exp(score) - np.einsum("ij,ij->i", y, score))
 
 
 def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return minus the gradient and the Hessian of the loss in (slope, shifts)."""
-    w = weight[:, None]
     if score.shape[1] == 1:
-        f = sigmoid(score)
-        r, h, A = w * (y - f), w * f * (1.0 - f), np.column_stack([z, np.ones(len(z))])
-        return product(A.T, r)[:, 0], product((A * h).T, A)
-    f = from_scores(score)
+        f, x = sigmoid(score[:, 0]), z[:, 0]
+        r, h = weight * (y[:, 0] - f), weight * f * (1.0 - f)
+        across = dot(h, x)
+        return np.array([dot(r, x), r.sum()]), np.array([[dot(h * x, x), across], [across, h.sum()]])
+    w, f = weight[:, None], from_scores(score)
     r, mean = w * (y - f), np.einsum("ij,ij->i", f, z)[:, None]
     g = np.concatenate([[(r * z).sum()], r.sum(axis=0)])
     H = np.empty((len(g), len(g)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ def product(A: Any, B: Any) -> FloatArray:
     (array([[ 5., 14.],
            [14., 50.]]), array([ 3., 12.]), array([3., 5., 7.]))
     """
-    if sparse.issparse(A) or sparse.issparse(B) or _multiplications(A, B) <= UNSPLIT_VECTOR:
+    is_dense = isinstance(A, np.ndarray) and isinstance(B, np.ndarray)
+    if not is_dense or _multiplications(A, B) <= UNSPLIT_VECTOR:
         return np.asarray(A @ B)
     if A.ndim > 2:
         return np.stack([product(a, b) for a, b in zip(A, B, strict=True)])
@@ -74,8 +75,7 @@ def by_row(A: Any, B: FloatArray) -> FloatArray:
 
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
-    columns = B.shape[-1] if B.ndim > 1 else 1
-    return prod(A.shape[-2:]) * columns
+    return prod(A.shape[-2:]) * (B.shape[-1] if B.ndim > 1 else 1)
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:
@@ -117,6 +117,14 @@ def gram(A: FloatArray) -> FloatArray:
     return total
 
 
+def _take_off_gram(G: FloatArray, A: FloatArray) -> None:
+    """Subtract A A' from the lower half of G, in blocks that are one product each."""
+    side = isqrt(UNSPLIT // PANEL)
+    for rows in _cuts(len(G), side) if len(G) else ():
+        for columns in _cuts(rows.stop, side):
+            G[rows, columns] -= product(A[rows], A[columns].T)
+
+
 @dataclass(frozen=True, eq=False)
 class Cholesky:
     """The factor L of G = L L', and the inverses of the blocks on its diagonal, with which solutions are products."""
@@ -131,14 +139,13 @@ class Cholesky:
         >>> Cholesky.of(np.array([[4.0, 2.0], [2.0, 2.0]])).solve(np.array([2.0, 0.0]))
         array([ 1., -1.])
         """
-        L = np.zeros_like(np.asarray_chkfinite(G))
+        L, rest = np.zeros_like(np.asarray_chkfinite(G)), np.array(G, dtype=np.float64)
         inverses: list[FloatArray] = []
         for here in _cuts(len(G), PANEL) if len(G) else ():
-            rest = G[here.start :, here] - product(L[here.start :, : here.start], L[here, : here.start].T)
-            size = here.stop - here.start
-            L[here, here] = np.linalg.cholesky(rest[:size])
+            L[here, here] = np.linalg.cholesky(rest[here, here])
             inverses.append(np.asarray(np.linalg.inv(L[here, here]), dtype=np.float64))
-            L[here.stop :, here] = product(rest[size:], inverses[-1].T)
+            below = L[here.stop :, here] = product(rest[here.stop :, here], inverses[-1].T)
+            _take_off_gram(rest[here.stop :, here.stop :], below)
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.engines.exact import BLOCK, Grid
-from lowcal.engines.kernels import FEW, Sparse, kernels_for, padded
-from lowcal.engines.products import by_row, product
+from lowcal.engines.kernels import FEW, Kernels, Sparse, kernels_for, padded
+from lowcal.engines.products import UNSPLIT_VECTOR, by_row, product
 from lowcal.simplex import FloatArray, IntArray, of_odds_against
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
@@ -34,9 +34,6 @@ CACHE = 1 << 17
 PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
 PAIRS_IN_CACHE = 1 << 17
-
-#: Decode tables of so few numbers are multiplied zeros and all, with so many columns.
-SMALL_TABLE, SMALL_WIDTH = 1 << 12, 1 << 10
 
 #: Members of groups of so few levels are gathered level by level.
 FEW_LEVELS = 32
@@ -180,11 +177,11 @@ class Table:
 
     def _is_small(self, other: FloatArray) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
-        return bool(self.matrix.shape[0] * self.matrix.shape[1] <= SMALL_TABLE and other.shape[1] <= SMALL_WIDTH)
+        return bool(self.matrix.shape[0] * self.matrix.shape[1] * other.shape[1] <= UNSPLIT_VECTOR)
 
     @cached_property
-    def _transposed(self) -> sparse.csr_array:
-        return self.matrix.T.tocsr()  # SciPy takes longer to transpose than to multiply
+    def _transposed(self) -> sparse.csc_array:
+        return self.matrix.T  # SciPy takes longer to transpose than to multiply
 
     def spread(self, theta: FloatArray) -> FloatArray:
         """Return decode theta."""
@@ -297,10 +294,24 @@ class Codes:
     codes: tuple[IntArray, ...]
     decode: tuple[Decode, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Rows and subpopulations."""
         return len(self.codes[0]), sum(t.shape[1] for t in self.decode)
+
+    @cached_property
+    def firsts(self) -> dict[int, int]:
+        """The place of every distinct column; a column may occur twice."""
+        return {id(c): k for k, c in reversed(list(enumerate(self.codes)))}
+
+    def read_by(self, kernels: Kernels) -> Sequence[IntArray]:
+        """Return the code columns as kernels read them: NumPy's index with nothing but its own integers."""
+        return self.codes if kernels.compiled else self._indices
+
+    @cached_property
+    def _indices(self) -> Sequence[IntArray]:
+        made = {key: self.codes[k].astype(np.intp) for key, k in self.firsts.items()}
+        return [made[id(c)] for c in self.codes]
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R: a histogram for each code column, then its decode table."""
@@ -335,12 +346,13 @@ class Codes:
         stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
         spread = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
         tables = [_pad(table) for table in spread]
-        add_look_up = kernels_for(n * q * len(tables)).add_look_up
+        kernels = kernels_for(n * q * len(tables))
+        codes = self.read_by(kernels)
 
         def look_up(part: slice) -> FloatArray:
             total = np.zeros((len(range(n)[part]), padded(q)))
-            for c, table in zip(self.codes, tables, strict=True):
-                add_look_up(np.ascontiguousarray(c[part]), table, total)
+            for c, table in zip(codes, tables, strict=True):
+                kernels.add_look_up(np.ascontiguousarray(c[part]), table, total)
             return total[:, :q]
 
         return look_up
@@ -351,12 +363,14 @@ class Codes:
         each = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
         offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
         tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
-        bend = kernels_for(len(z) * 2 * len(each)).bend
+        kernels = kernels_for(len(z) * 2 * len(each))
+        codes = self.read_by(kernels)
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
+            rows = code_rows(codes, part) if kernels.compiled else [c[part] for c in codes]
+            kernels.bend(here, here, rows, column, offset, tables, powers, against)
             return of_odds_against(against)
 
         return predict
@@ -384,7 +398,7 @@ class Codes:
 
     def rows(self, part: slice | IntArray) -> Codes:
         """Return the same code columns on some rows; a column that occurs twice stays one."""
-        taken = {id(c): c[part] for c in self.codes}
+        taken = {key: self.codes[k][part] for key, k in self.firsts.items()}
         return Codes(tuple(taken[id(c)] for c in self.codes), self.decode)
 
     def dense(self) -> FloatArray:
@@ -427,16 +441,14 @@ class CodeSums:
 
     def __init__(self, design: Codes, q: int) -> None:
         self.design, self.q = design, q
-        levels = {id(c): t.shape[0] for c, t in zip(design.codes, design.decode, strict=True)}
-        self.histograms = {key: np.zeros((size, padded(q))) for key, size in levels.items()}
-        self.columns = {id(c): c for c in design.codes}
-        self.kernels = kernels_for(design.shape[0] * q * len(levels))
+        self.histograms = {k: np.zeros((design.decode[k].shape[0], padded(q))) for k in design.firsts.values()}
+        self.kernels = kernels_for(design.shape[0] * q * len(self.histograms))
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        R = _pad(R)
-        for key, table in self.histograms.items():
-            self.kernels.add_histogram(np.ascontiguousarray(self.columns[key][part]), R, table)
+        R, codes = _pad(R), self.design.read_by(self.kernels)
+        for k, table in self.histograms.items():
+            self.kernels.add_histogram(np.ascontiguousarray(codes[k][part]), R, table)
 
     def tables(self) -> list[FloatArray]:
         """Return the histograms of all columns."""
@@ -444,8 +456,8 @@ class CodeSums:
 
     def total(self) -> FloatArray:
         """Return the histograms, decoded."""
-        pairs = zip(self.design.codes, self.design.decode, strict=True)
-        return np.concatenate([t.gather(self.histograms[id(c)][:, : self.q]) for c, t in pairs])
+        firsts, pairs = self.design.firsts, zip(self.design.codes, self.design.decode, strict=True)
+        return np.concatenate([t.gather(self.histograms[firsts[id(c)]][:, : self.q]) for c, t in pairs])
 
 
 def _pad(R: FloatArray) -> FloatArray:

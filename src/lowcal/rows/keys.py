@@ -9,10 +9,9 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.engines.kernels import kernels_at_hand
 from lowcal.simplex import FloatArray
 
-#: Rows whose numbers are made at a time, so that they stay in the first caches.
-IN_CACHE = 1 << 13
 #: Rows whose chance is drawn at a time.
 AT_ONCE = 1 << 18
 
@@ -35,11 +34,7 @@ def key_of(seed: Sequence[int]) -> np.uint64:
 def uniforms_of(key: np.uint64, first: int, n: int) -> FloatArray:
     """Return `uniforms` of the seed that the key belongs to."""
     u = np.empty(n)
-    for start in range(0, n, IN_CACHE):
-        here = u[start : start + IN_CACHE]
-        h = _bits(key, first + start, len(here))
-        h >>= np.uint64(11)
-        np.multiply(h, 2.0**-53, out=here)
+    kernels_at_hand().lay_uniforms(key, first, u)
     return u
 
 
@@ -112,15 +107,3 @@ def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:
     10
     """
     return sum(int(mask(first, min(AT_ONCE, n - first)).sum()) for first in range(0, n, AT_ONCE))
-
-
-def _bits(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
-    h = np.arange(first, first + n, dtype=np.uint64)
-    h *= np.uint64(0x9E3779B97F4A7C15)
-    h += key
-    shifted = np.empty_like(h)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        h ^= np.right_shift(h, np.uint64(shift), out=shifted)
-        h *= np.uint64(factor)
-    h ^= np.right_shift(h, np.uint64(31), out=shifted)
-    return h

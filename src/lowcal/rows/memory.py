@@ -43,14 +43,20 @@ class Memory(Rows):
     def worth(self) -> float:  # type: ignore[override]
         """The effective number of rows."""
         squares = Fine.of(self.scale.most**2, self.scale.n)
+        if self.least == self.scale.most:  # the same bits without a look at every row
+            return 1.0 / float(squares.total(self.scale.n * squares.wholes(np.array([self.least**2]))))
         each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
         return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]
         """Whether all rows weigh the same."""
-        least = min(float(shard.weight.min(initial=self.scale.most)) for shard in self.shards)
-        return self.scale.most - least <= 1e-12 * self.scale.most
+        return self.scale.most - self.least <= 1e-12 * self.scale.most
+
+    @cached_property
+    def least(self) -> float:
+        """The smallest weight."""
+        return min(float(shard.weight.min(initial=self.scale.most)) for shard in self.shards)
 
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowcal.engines.clipped import TINY, Clipping, Line
 from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
-from lowcal.engines.logistic import LEAST_CURVATURE, predictions, residuals
+from lowcal.engines.logistic import LEAST_CURVATURE, residuals
 from lowcal.engines.parts import FEW_PRODUCTS
 from lowcal.engines.reference import Codes, Design, Table, columns_of, rows_in_cache
 from lowcal.moments import MomentSums
@@ -291,7 +291,9 @@ class MassSums:
         sums = ExactSums(shard.design(self.families), 2, self._grid(shard.scale))
         for part in rows_in_cache(len(shard), 2):
             w = shard.weight[part]
-            sums.add(part, np.column_stack([w, np.square(w)]))
+            both = np.empty((len(w), 2))
+            both[:, 0], both[:, 1] = w, np.square(w)
+            sums.add(part, both)
         return sums.wholes()
 
     @staticmethod
@@ -415,9 +417,11 @@ class Gradient:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
         design, z = shard.design(self.families), shard.scores(self.state)[:, 0]
-        sums, predict = ExactSums(design, 2, shard.scale.grid(MOST_SCORE)), predictions(design, self.theta, z)
+        grid = shard.scale.grid(MOST_SCORE)
+        sums, rounded = ExactSums(design, 2, grid), float(grid.far)
+        terms = residuals(design, self.theta, z, shard.y[:, 0], shard.weight, rounded)
         for part in rows_in_cache(len(z), 4):
-            sums.add(part, residuals(shard.y[part, 0], predict(part), shard.weight[part], z[part]))
+            sums.add_rounded(part, terms(part))
         return sums.wholes()
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:

@@ -271,12 +271,13 @@ def sample_keys(seed: int, first: int, n: int) -> FloatArray:
 
 
 def _smallest(keys: FloatArray, size: int) -> IntArray:
-    """Return the rows with the smallest of more than `size` keys; few others are looked at twice."""
-    few = np.flatnonzero(keys < 1.1 * size / len(keys))
-    if len(few) <= size:
-        few = np.arange(len(keys))
-    limit = np.partition(keys[few], size)[size]
-    return np.asarray(few[keys[few] < limit])
+    """Return the rows with the smallest of more than `size` uniform keys; only those near the limit are sorted."""
+    share, spread = size / len(keys), 6.0 * np.sqrt(size) / len(keys)
+    inside = int((keys < share - spread).sum())
+    near = keys[(keys >= share - spread) & (keys < share + spread)]
+    if not inside <= size < inside + len(near):
+        inside, near = 0, keys
+    return np.flatnonzero(keys < np.partition(near, size - inside)[size - inside])
 
 
 class Sampling:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -190,7 +191,7 @@ class WeakLearner:
         self.left_out = left_out or LeftOut()
         self.encoder = encoder
         self.rows = rows
-        self.weight = weight / weight.sum()
+        self._weight = weight
         self.families: list[Family] = []
         self.n_calls = 0
         self.learner = learn
@@ -198,6 +199,11 @@ class WeakLearner:
         self._names: set[str] = set()
         self._designs: dict[int, tuple[Encoded, list[Design]]] = {}
         self._keep(known)
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """The weights of the rows, which sum to one."""
+        return np.asarray(self._weight / self._weight.sum())
 
     @property
     def is_exact(self) -> bool:

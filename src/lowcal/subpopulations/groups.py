@@ -289,11 +289,13 @@ def _list_groups(
     if everyone:
         tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
     mass = cache(lambda k: weigh(rows[k], sizes[k]))
+    joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), encoder.shape(encoder.plan[k])))
     home = _homes(encoder.plan, depth)
     for size in range(1, min(depth, len(encoder.levels)) + 1):
         for subset in combinations(range(len(encoder.levels)), size):
             k = home[subset]
-            key = _keys(encoder, encoder.plan[k], subset)
+            own = tuple(joint(k)[encoder.plan[k].index(column)] for column in subset)
+            key = own[0] if size == 1 else np.ravel_multi_index(own, encoder.shape(subset))
             total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
             tables.add(k, size, *_conjunctions(encoder, subset, key, total, min_mass))
     return tables.family(sizes)
@@ -313,24 +315,18 @@ def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
     return found
 
 
-def _keys(encoder: GroupEncoder, merged: tuple[int, ...], subset: tuple[int, ...]) -> IntArray:
-    """Return the joint level of some of the merged columns, for every level of the merged column."""
-    joint = np.unravel_index(np.arange(prod(encoder.shape(merged))), encoder.shape(merged))
-    return np.ravel_multi_index(tuple(joint[merged.index(k)] for k in subset), encoder.shape(subset))
-
-
 def _conjunctions(
     encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
 ) -> tuple[IntArray, IntArray, list[str]]:
     """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
     shape = encoder.shape(subset)
-    enough = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass)
-    values = np.unravel_index(np.arange(prod(shape)), shape)
-    keep = enough & np.all([v != UNSEEN for v in values], axis=0)
-    number = np.where(keep, np.cumsum(keep) - 1, -1)
-    names = [
-        " & ".join(encoder.levels[k].name(int(v[g])) for k, v in zip(subset, values, strict=True))
-        for g in np.flatnonzero(keep)
-    ]
+    keep = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass).reshape(shape)
+    for axis in range(len(shape)):
+        keep.swapaxes(0, axis)[UNSEEN] = False
+    kept, number = np.flatnonzero(keep), np.full(keep.size, -1)
+    number[kept] = np.arange(len(kept))
+    values = (v.tolist() for v in np.unravel_index(kept, shape))
+    each = [map(encoder.levels[k].name, v) for k, v in zip(subset, values, strict=True)]
     group = number[key]
-    return np.flatnonzero(group >= 0), group[group >= 0], names
+    inside = np.flatnonzero(group >= 0)
+    return inside, group[inside], [" & ".join(names) for names in zip(*each, strict=True)]
