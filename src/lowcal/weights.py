@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, combinations_with_replacement
 from math import ceil, comb, log, prod
 from typing import Any, Protocol
@@ -250,6 +251,7 @@ def _row_cells(cells: Sequence[Cell]) -> Callable[[Sequence[float]], Sequence[fl
     return evaluate
 
 
+@lru_cache(maxsize=64)
 def monomials(d: int, degree: int) -> tuple[Monomial, ...]:
     """All monomials of degree at most `degree` in d variables, the constant first: C(d + degree, degree) of them.
 

@@ -30,9 +30,9 @@ def parse_notion(text: str | Notion) -> Notion:
     >>> parse_notion("degree-2"), parse_notion("full-0.1"), parse_notion("smooth")
     (LowDegree(degree=2), Full(width=0.1), Smooth())
     """
-    if isinstance(text, Notion) and not isinstance(text, type):
-        return text
     if not isinstance(text, str):
+        if isinstance(text, Notion) and not isinstance(text, type):
+            return text
         raise InvalidInput(
             f"A notion is a name such as 'degree-2' or an object with its methods, but {text!r} was given."
         )
