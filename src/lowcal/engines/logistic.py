@@ -31,7 +31,7 @@ from lowcal.engines.reference import Codes, Design, rows_in_cache
 from lowcal.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
-MOST_STEPS, LITTLE = 25, 1e-2
+MOST_STEPS, LITTLE = 25, 1e-3
 #: Added to the Hessian: the log odds of one sure prediction may be all there is, and shifts of all labels are one.
 LEAST_BEND = 1e-9
 #: A row's curvature f (1 - f) counts as at least this much.
