@@ -159,7 +159,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "more.csv"], "unrecognized arguments: more.csv. Try 'lowcal fit --help'"),
         (
             ["adit", "t.csv"],
-            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, reproduce, export). ",
+            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, export). ",
         ),
         (["adit", "t.csv"], "Did you mean 'audit'?"),
         (
@@ -186,7 +186,6 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
         (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
         (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),
-        (["reproduce", "figure-9"], "invalid choice: 'figure-9'"),
     ],
 )
 def test_wrong_usage_exits_with_64_and_points_to_help(arguments, message, capsys):
@@ -199,7 +198,7 @@ def test_wrong_usage_exits_with_64_and_points_to_help(arguments, message, capsys
     assert error.count("\n") == 1
 
 
-COMMANDS = ["demo", "audit", "fit", "predict", "plan", "reproduce", "export"]
+COMMANDS = ["demo", "audit", "fit", "predict", "plan", "export"]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

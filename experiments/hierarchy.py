@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.figures import load_pyplot, save
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, summarise, verdict_lines
+from experiments.sources import take_rows
 from lowcal import hierarchy as theory
 from lowcal.auditing import measure
 from lowcal.datasets import Dataset, make_miscalibrated
-from lowcal.datasets.real import take_rows
 from lowcal.fitting import multicalibrate
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.figures import load_pyplot, save
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, summarise, verdict_lines
 from lowcal.subpopulations import Groups
 
 NAME = "hierarchy"
@@ -191,7 +191,8 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
             texts.append(f"### {n} classes, {title}\n\n{markdown_table(rows)}")
     return f"""# The hierarchy, measured
 
-`lowcal reproduce hierarchy --seeds {s["seeds"]}` wrote this page, [hierarchy.json](hierarchy.json) and the picture.
+`python -m experiments hierarchy --seeds {s["seeds"]}` wrote this page, [hierarchy.json](hierarchy.json) and the
+picture.
 
 An overconfident predictor (`make_miscalibrated`, three columns of three groups) is recalibrated for each notion, by
 Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on {sizes}. Then the violation of every notion is measured,

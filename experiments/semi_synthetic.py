@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cache import cached_arrays
+from experiments.feature_models import Autoencoder, Copula, FeatureModel, fit_autoencoder, fit_copula
+from experiments.networks import Engine, Floats, Network, choose_engine, fit_network
 from lowcal.datasets.adult import load_adult
 from lowcal.datasets.base import Dataset
-from lowcal.datasets.cache import cached_arrays
-from lowcal.datasets.feature_models import Autoencoder, Copula, FeatureModel, fit_autoencoder, fit_copula
-from lowcal.datasets.networks import Engine, Floats, Network, choose_engine, fit_network
 from lowcal.datasets.synthetic import _at_least, _generator
 from lowcal.errors import InvalidInput
 

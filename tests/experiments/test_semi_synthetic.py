@@ -5,10 +5,11 @@ import warnings
 import numpy as np
 import pytest
 
-from lowcal.datasets import SemiSynthetic, load_adult
-from lowcal.datasets import semi_synthetic as module
-from lowcal.datasets.cache import cached_arrays
-from lowcal.datasets.networks import Network, choose_engine, fit_network
+from experiments import semi_synthetic as module
+from experiments.cache import cached_arrays
+from experiments.networks import Network, choose_engine, fit_network
+from experiments.semi_synthetic import SemiSynthetic
+from lowcal.datasets import load_adult
 from lowcal.errors import InvalidInput, MissingExtra
 
 
@@ -152,7 +153,7 @@ def test_rows_of_another_table_are_refused(world):
 
 
 def test_without_torch_the_engine_is_numpy_and_torch_is_asked_for(monkeypatch):
-    import lowcal.datasets.networks as networks
+    import experiments.networks as networks
 
     monkeypatch.setattr(networks, "find_spec", lambda name: None)
     assert choose_engine("auto") == "numpy"
@@ -197,7 +198,7 @@ def test_a_network_learns_and_longer_training_makes_it_overconfident(engine):
 
 def test_the_autoencoder_learns_the_joint_distribution():
     torch = pytest.importorskip("torch", reason="torch is in the extra [experiments]")
-    from lowcal.datasets.feature_models import fit_autoencoder
+    from experiments.feature_models import fit_autoencoder
 
     rng = np.random.default_rng(0)
     first = rng.integers(3, size=4000)
@@ -223,7 +224,7 @@ def test_the_paper_s_world_is_trained_by_torch_twice_alike():
 def test_without_a_home_the_cache_is_a_temporary_folder(monkeypatch):
     from pathlib import Path
 
-    from lowcal.datasets import cache
+    from experiments import cache
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.networks import Network, fit_network
+from experiments.semi_synthetic import SemiSynthetic
 from lowcal.datasets import Dataset
-from lowcal.datasets.networks import Network, fit_network
-from lowcal.datasets.semi_synthetic import SemiSynthetic
 from lowcal.metrics import degree_error, excess_variance, multiaccuracy_error
 from lowcal.simplex import FloatArray, IntArray, brier, log_loss
 from lowcal.subpopulations import Linear, Memberships

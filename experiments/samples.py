@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.figures import COLOURS, MARKERS, load_pyplot, save
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, summarise, verdict_lines
+from experiments.sources import take_rows
 from lowcal.complexity import compare, show_rows
 from lowcal.datasets import Dataset, make_miscalibrated
-from lowcal.datasets.real import take_rows
 from lowcal.fitting import multicalibrate
 from lowcal.metrics import degree_error
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.figures import COLOURS, MARKERS, load_pyplot, save
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, summarise, verdict_lines
 from lowcal.subpopulations import Groups
 
 NAME = "samples"
@@ -206,7 +206,7 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
     orders = [{"classes": n, **{k: show_rows(v) for k, v in row.items()}} for n, row in summary["theory"].items()]
     return f"""# How many rows each notion needs
 
-`lowcal reproduce samples --seeds {s["seeds"]}` wrote this page, [samples.json](samples.json) and the picture.
+`python -m experiments samples --seeds {s["seeds"]}` wrote this page, [samples.json](samples.json) and the picture.
 
 An overconfident predictor (`make_miscalibrated`, four columns of four groups) is recalibrated for each notion, by
 Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on more and more rows, without held-out stopping; the

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lowcal.reproduction.experiment import METHODS, Judge, Rows, Settings, draw_rows
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
-from lowcal.reproduction.rivals import Grouped, Make, Ours, Sample, fit_and_predict, present_peers
+from experiments.experiment import METHODS, Judge, Rows, Settings, draw_rows
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, show, summarise, verdict_lines
+from experiments.rivals import Grouped, Make, Ours, Sample, fit_and_predict, present_peers
 from lowcal.subpopulations import Groups, Linear
 
 NAME = "table"
@@ -159,8 +159,8 @@ def page(summary: dict[str, Any], seconds: dict[str, Any], claims: Sequence[Clai
     absent = "".join(f"\n* {line}." for line in summary["absent"])
     return f"""# Every notion and its peers on the paper's data
 
-`lowcal reproduce table --seeds {s["seeds"]}` wrote this page and [table.json](table.json). CPU seconds, which no rerun
-repeats, are in [table.seconds.json](table.seconds.json).
+`python -m experiments table --seeds {s["seeds"]}` wrote this page and [table.json](table.json). CPU seconds, which no
+rerun repeats, are in [table.seconds.json](table.seconds.json).
 
 The rows are those of [Figure 1](figure-1.md): {s["train"]:,} to mend on, {s["test"]:,} to judge on, the truth f* known
 (engine {s["engine"]}). Our notions use `Linear()` and held-out stopping: a fifth of the rows chooses the number of

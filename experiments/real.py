@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import METHODS, Settings
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, show, summarise, verdict_lines
+from experiments.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
+from experiments.sources import SOURCES, load_cifar100, load_real, take_rows
 from lowcal.auditing import audit
-from lowcal.datasets import Dataset, load_adult, load_cifar100
-from lowcal.datasets.real import SOURCES, load_real, take_rows
+from lowcal.datasets import Dataset, load_adult
 from lowcal.errors import AuditWarning, LowcalError
 from lowcal.frames import Table
 from lowcal.metrics import excess_variance_bound
-from lowcal.reproduction.experiment import METHODS, Settings
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
-from lowcal.reproduction.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
 from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.subpopulations import Groups, Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features
@@ -253,7 +253,7 @@ def page(summary: dict[str, Any], seconds: dict[str, Any], claims: Sequence[Clai
     s = summary["settings"]
     return f"""# Real data
 
-`lowcal reproduce real --seeds {s["seeds"]}` wrote this page and [real.json](real.json).
+`python -m experiments real --seeds {s["seeds"]}` wrote this page and [real.json](real.json).
 
 Nobody knows f* here. A network trained for many passes on {TRAIN:,} rows is mended on {MEND:,} (ACS employment and
 CIFAR-100 bring a real model's probabilities) and judged on up to {TEST:,} others: the violation over the groups of the

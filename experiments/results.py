@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.reproduction.parts import write_text
+from experiments.parts import write_text
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lowcal.reproduction import figure_1, table
-from lowcal.reproduction.experiment import Judge, Rows, draw_rows, small_settings
+from experiments import figure_1, table
+from experiments.experiment import Judge, Rows, draw_rows, small_settings
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, verdict_lines
 from lowcal import guarantees
 from lowcal.auditing import measure
 from lowcal.datasets import parity_square, two_halves
 from lowcal.fitting import multicalibrate
 from lowcal.hierarchy import robustness
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, verdict_lines
 from lowcal.subpopulations import Groups
 
 #: However few the rows are: they are the whole population.
@@ -123,7 +123,7 @@ def page_counterexample(found: dict[str, Any], claims: Sequence[Claim]) -> str:
     ]
     return f"""# Multiaccuracy does not imply positive correlation
 
-`lowcal reproduce counterexample` wrote this page and [counterexample.json](counterexample.json).
+`python -m experiments counterexample` wrote this page and [counterexample.json](counterexample.json).
 
 Four points, weights 1/3, 1/3, 1/6, 1/6, and the subpopulations x1 = 0, x1 = 1, x2 = 0, x2 = 1
 (`datasets.parity_square`). Least squares on them is multiaccurate and on x1 = 1 wrong in sign. The paper's figure shows
@@ -195,7 +195,7 @@ def page_seventy_thirty(found: dict[str, Any], claims: Sequence[Claim]) -> str:
     rows = [{"predictor": name, **{k: f"{v:.4f}" for k, v in row.items()}} for name, row in found.items()]
     return f"""# The 70/30 example
 
-`lowcal reproduce seventy-thirty` wrote this page and [seventy-thirty.json](seventy-thirty.json).
+`python -m experiments seventy-thirty` wrote this page and [seventy-thirty.json](seventy-thirty.json).
 
 Half of the people have the outcome with chance 70%, the other half with 30% (`datasets.two_halves`). The predictor g
 says 1 and 0: right on average, overconfident, and with better looking rates than the truth has.
@@ -256,7 +256,7 @@ def page_robustness(found: dict[str, Any], claims: Sequence[Claim]) -> str:
     rows = [{"moved by": eps, **{k: f"{v:.4f}" for k, v in row.items()}} for eps, row in found.items()]
     return f"""# Robustness to small moves of the predictions
 
-`lowcal reproduce robustness` wrote this page and [robustness.json](robustness.json).
+`python -m experiments robustness` wrote this page and [robustness.json](robustness.json).
 
 Two halves, one always with label 0 and one with label 1. The predictor 1/2 is calibrated. Moved by eps towards the
 labels it crosses the edge of a cell at 1/2, so that full calibration breaks at once; the lower notions hardly notice.

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import METHODS, N_SIGMOIDS, Judge, Rows, Settings, draw_rows
+from experiments.figures import COLOURS, MARKERS, load_pyplot, save
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, show, summarise, verdict_lines
 from lowcal.fitting import multicalibrate
-from lowcal.reproduction.experiment import METHODS, N_SIGMOIDS, Judge, Rows, Settings, draw_rows
-from lowcal.reproduction.figures import COLOURS, MARKERS, load_pyplot, save
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
 from lowcal.runs import Fit
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Linear
@@ -321,11 +321,11 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
     ]
     return f"""# Figure 1: boosting for multiaccuracy, degree 2 and full multicalibration
 
-`lowcal reproduce figure-1 --seeds {s["seeds"]}` wrote this page, [figure-1.json](figure-1.json) and the figure.
+`python -m experiments figure-1 --seeds {s["seeds"]}` wrote this page, [figure-1.json](figure-1.json) and the figure.
 
 ![Multiaccuracy error and excess variance against updates, on training and test rows](figure-1.png)
 
-The world is semi-synthetic UCI Adult (`lowcal.datasets.SemiSynthetic`, engine {s["engine"]}): a model of the features
+The world is semi-synthetic UCI Adult (`experiments.semi_synthetic`, engine {s["engine"]}): a model of the features
 draws x, a network fitted to the real labels plays f*, and y is drawn from it. A three-layer network is trained on
 {s["pretrain"]:,} rows for {s["epochs"]} passes, long enough to be overconfident. It is mended on {s["train"]:,} other
 rows by `multicalibrate` with `Linear()` (sigmoids of linear functions), the block solver, {s["step"]:g} of every step,

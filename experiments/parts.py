@@ -62,7 +62,7 @@ class Parts:
 
     def _say(self, text: str) -> None:
         if self.is_loud:
-            print(f"lowcal reproduce: {text}", file=sys.stderr, flush=True)
+            print(f"experiments: {text}", file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:
