@@ -1,8 +1,7 @@
-"""What the pictures of this package share: colours, and matplotlib only when something is drawn."""
+"""What the pictures of the experiments share: colours, and matplotlib only when something is drawn."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lowcal.errors import MissingExtra
@@ -12,20 +11,10 @@ COLOURS = {"MA": "#0072B2", "MC2": "#009E73", "MC3": "#56B4E9", "smooth": "#CC79
 MARKERS = {"MA": "o", "MC2": "s", "MC3": "^", "smooth": "v", "MC-full": "D"}
 
 
-def load_pyplot() -> Any:
-    """Return matplotlib's pyplot, drawing to files only."""
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, in inches; no screen is needed, and no pyplot."""
     try:
-        import matplotlib as mpl
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("the figure needs matplotlib: pip install 'lowcal[plot]'") from error
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write the picture and forget it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    load_pyplot().close(figure)
+    return Figure(figsize=(width, height), dpi=110, layout="constrained")

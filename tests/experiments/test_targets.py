@@ -145,11 +145,11 @@ def test_wrong_targets_and_seeds_are_refused(tmp_path):
 
 
 def test_without_matplotlib_everything_but_the_picture_is_written(tmp_path, monkeypatch):
-    def absent():
+    def absent(*size):
         raise MissingExtra("no matplotlib")
 
     for module in (samples, figures):
-        monkeypatch.setattr(module, "load_pyplot", absent)
+        monkeypatch.setattr(module, "new_figure", absent)
     experiments.run("samples", tmp_path, 1, **SMALL)
     assert not list(tmp_path.glob("*.png"))
     assert (tmp_path / "samples.json").exists()
