@@ -15,7 +15,7 @@ from lowcal.cli import main, parser
 def quick(monkeypatch):
     """The same demonstration on fewer rows and levels."""
     monkeypatch.setattr(demo, "TRAIN", 600)
-    monkeypatch.setattr(demo, "MEND", 30_000)
+    monkeypatch.setattr(demo, "CALIBRATE", 30_000)
     monkeypatch.setattr(demo, "NOTIONS", ("multiaccuracy", "degree-2"))
 
 
@@ -36,16 +36,16 @@ def test_demo_groups_are_described_by_their_own_rows(quick, capsys):
     _, test = demo._prepare(1)
     before = judged[1].before
     checked = 0
-    for j in demo._worst_per_member(before):
+    for j in demo._worst_per_person(before):
         name = before.names[j]
         line = next(line for line in text.splitlines() if line.startswith(f"   {name} ") and line.count("%") == 4)
-        share, says, mended, truth = (float(x) / 100 for x in re.findall(r"([\d.]+)%", line))
+        share, says, calibrated, truth = (float(x) / 100 for x in re.findall(r"([\d.]+)%", line))
         rows = np.ones(len(test.y), dtype=bool)
         for part in name.split(" & "):
             rows &= in_group(part, test.X)
         assert share == pytest.approx(rows.mean(), abs=6e-4)
         assert says == pytest.approx(test.p[rows].mean(), abs=6e-4)
-        assert mended == pytest.approx(judged[1].mended[rows].mean(), abs=6e-4)
+        assert calibrated == pytest.approx(judged[1].calibrated[rows].mean(), abs=6e-4)
         assert truth == pytest.approx(test.y[rows].mean(), abs=6e-4)
         checked += 1
     assert checked == 10

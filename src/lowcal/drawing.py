@@ -262,7 +262,7 @@ def draw_before_after(
     draw_levels(left, names, np.array(after), np.array(before))
     left.set_title("Each level of the hierarchy")
     _draw_pairs(right, sorted(groups, key=lambda pair: -pair[1])[:n_groups])
-    figure.suptitle("Violations on held-out rows, before and after mending")
+    figure.suptitle("Violations on held-out rows, before and after recalibration")
     figure.savefig(path, dpi=120)
 
 

@@ -142,7 +142,7 @@ def draw_samples(n_classes: int, rng: np.random.Generator) -> list[Sample]:
 
 
 def draw_problem(n_classes: int, rng: np.random.Generator) -> list[Sample]:
-    """Return one sample with few distinct predictions whose outcomes depend on the memberships: a fit to mend."""
+    """Return one sample with few distinct predictions whose outcomes depend on the memberships: a task for a fit."""
     n, d = 160, 1 if n_classes == 2 else n_classes
     p = 0.8 * _inside(rng, 12, d)[rng.integers(0, 12, n)] + 0.2 / max(d, 2)
     C = np.column_stack([rng.integers(0, 2, n), rng.integers(0, 2, n), rng.integers(0, 3, n) / 2])

@@ -306,7 +306,7 @@ def the_design_is_one_matrix(setting: Setting) -> None:
     for what, (given, wanted) in pairs.items():
         away = float(np.abs(np.asarray(given) - wanted).max(initial=0.0)) if np.shape(given) == wanted.shape else np.inf
         broken = f"{what} is off by {away:.3g} from the matrix that dense() returns."
-        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or mend yours.")
+        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or correct yours.")
 
 
 def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
