@@ -106,20 +106,8 @@ def fit_network(
     engine : "torch" or "numpy" (scikit-learn's MLPClassifier).
     seed : the same seed gives the same weights on the same machine.
     """
-    fit = _fit_by_torch if engine == "torch" else _fit_by_sklearn
-    return fit(X, y, tuple(hidden), epochs, seed, batch, rate, decay)
-
-
-def _fit_by_sklearn(
-    X: Floats,
-    y: NDArray[np.int64],
-    hidden: tuple[int, ...],
-    epochs: int,
-    seed: int,
-    batch: int,
-    rate: float,
-    decay: float,
-) -> Network:
+    if engine == "torch":
+        return _fit_by_torch(X, y, hidden, epochs, seed, batch, rate, decay)
     how = {"alpha": decay, "batch_size": min(batch, len(X)), "learning_rate_init": rate}
     model = fit_classifier(X, y, hidden, epochs, seed, **how)
     return Network(tuple(zip(model.coefs_, model.intercepts_, strict=True)))
@@ -141,7 +129,7 @@ def fit_classifier(
 def _fit_by_torch(
     X: Floats,
     y: NDArray[np.int64],
-    hidden: tuple[int, ...],
+    hidden: Sequence[int],
     epochs: int,
     seed: int,
     batch: int,
