@@ -21,9 +21,9 @@ from lowcal.errors import InvalidInput
 from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.inputs import check_whole
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
-from lowcal.simplex import FloatArray, brier
+from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Memberships
-from lowcal.testing.rules import CLOSE, attempt, require
+from lowcal.testing.rules import CLOSE, attempt, largest_rise, require
 from lowcal.weights import Weight
 
 #: Tolerances with which a notion is asked for its basis.
@@ -563,8 +563,7 @@ def _fit(notion: Notion, sample: Sample, solver: SolverName) -> None:
     kind, alpha = Memberships(min_mass=0), _half(notion, sample)
     how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "guard": False}
     fit = multicalibrate(y, p, sample.C, subpopulations=kind, notion=notion, alpha=alpha, **how)
-    losses = np.array([brier(sample.p, sample.y, sample.weight), *(record.brier for record in fit.history)])
-    rise = float(np.diff(losses).max(initial=0.0))
+    rise = largest_rise(fit, sample.p, sample.y, sample.weight)
     require(
         rise <= 1e-12,
         f"The training Brier score of a fit with the solver {solver!r} rises by {rise:.3g} in an update.",
