@@ -18,7 +18,7 @@ from lowcal.simplex import FloatArray
 
 #: Vermilion and blue of the Okabe-Ito palette.
 BEFORE, AFTER = "#D55E00", "#0072B2"
-#: So many groups are drawn unless more are asked for.
+#: The number of groups drawn unless more are asked for.
 SHOWN = 40
 #: The height of a row of a picture, in inches.
 ROW = 0.24

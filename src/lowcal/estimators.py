@@ -238,7 +238,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry or "mirror", **boosted)
 
     def _are_few(self, n: int) -> bool:
-        """Whether a base model is recalibrated for everyone together: trees would overfit so few rows."""
+        """Whether a base model is recalibrated for everyone together: trees would overfit the few rows."""
         return self.estimator is not None and self.subpopulations is None and n < LEAST_FOR_TREES
 
     def _held_out_share(self, n: int) -> float:

@@ -37,7 +37,7 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
-#: Codes are counted so many at a time: what counting needs stays in cache.
+#: The number of codes counted at a time: what counting needs stays in cache.
 ROWS = 1 << 16
 
 _BOOLEANS = (False, True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowcal.simplex import FloatArray, IntArray
 
-#: Rows in a sketch: chance agreement of so many labels and probabilities does not happen.
+#: Rows in a sketch: that many labels and probabilities do not agree by chance.
 ROWS = 64
 #: Fits remembered; the oldest are forgotten.
 FITS = 256

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Where encoded rows hold a code column: its place, or its part of a union and its place there.
 Key: TypeAlias = tuple[int, ...]
-#: From so many updates in a row on, a predictor runs them as one program.
+#: From this many updates in a row on, a predictor runs them as one program.
 MANY = 8
 
 #: A slice of the rows and the predictions there -> the displacement there.

@@ -28,7 +28,7 @@ from lowcal.weights import Weight
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
-#: Algorithm 1 is run where its basis has at most so many elements (weights times labels) ...
+#: Algorithm 1 is run where its basis has at most this many elements (weights times labels) ...
 SMALL_BASIS = 48
 #: ... and its tolerance is at least this share of alpha: its number of updates grows with the inverse square.
 LARGE_TOLERANCE = 0.05

@@ -26,7 +26,7 @@ from lowcal.testing.rules import CLOSE, attempt, distance, fail, largest_rise, r
 
 #: Rows of the built-in table.
 N_ROWS = 320
-#: At most so many members are looked at one by one.
+#: The most members that are looked at one by one.
 MOST_MEMBERS = 25
 #: Predictions of a fit and of its replay agree to this much.
 REPLAY = 1e-12
