@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint test-slow bench docs clean help
+.PHONY: demo test lint test-slow bench reproduce docs clean help
 
 help:
 	@echo "make demo       set up and run lowcal on built-in data"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-slow  the long checks"
 	@echo "make docs       build the documentation in docs/_build; warnings are errors"
 	@echo "make bench      measure; prints ratios taken in one run"
+	@echo "make reproduce  compute the paper's figures, tables and examples in results/ (OUT=... for another folder)"
 	@echo "make clean      remove .venv and all caches"
 
 .venv/.base: pyproject.toml
@@ -48,6 +49,11 @@ bench: .venv/.dev
 	$(PY) benchmarks/engines.py
 	$(PY) benchmarks/scale.py
 	$(PY) benchmarks/run.py
+
+# networks are trained by torch where it is installed (pip install ".[experiments]"), else by scikit-learn
+OUT ?= results
+reproduce: .venv/.base
+	$(PY) -m experiments all --progress --out $(OUT)
 
 .venv/.docs: .venv/.base
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"

@@ -158,7 +158,7 @@ def _drawn(name: str, rng: np.random.Generator, codes: Array, z: Array, score: A
 
 
 def adult(limit: int | None = None, seed: int = 0) -> Task:
-    """UCI Adult: a logistic regression on five numbers, fitted on a quarter of the training rows, mended on the rest.
+    """UCI Adult: a logistic regression on five numbers; a quarter of the training rows fit it, the rest recalibrate it.
 
     Groups are the values of eight columns (age and hours cut at quintiles); the published test rows judge.
     """
@@ -169,13 +169,13 @@ def adult(limit: int | None = None, seed: int = 0) -> Task:
     codes = np.column_stack([_codes(data.X[name]) for name in ADULT_TEXT] + [_quintiles(data.X[k], split) for k in CUT])
     numbers = np.column_stack([np.log1p(data.X[name]) for name in ADULT_NUMBERS])
     shuffled = np.random.default_rng(seed).permutation(split)
-    model, mend = shuffled[: split // 4], shuffled[split // 4 :][:limit]
+    model, calibrate = shuffled[: split // 4], shuffled[split // 4 :][:limit]
     p = _start(numbers[model], data.y[model], numbers)
     test = np.arange(split, len(p))[:limit]
     n_groups = sum(len(np.unique(column)) for column in codes.T)
     return Task(
-        f"UCI Adult, {len(mend):,} rows, {n_groups} groups",
-        *(Rows(codes[rows], data.y[rows], p[rows]) for rows in (mend, test)),
+        f"UCI Adult, {len(calibrate):,} rows, {n_groups} groups",
+        *(Rows(codes[rows], data.y[rows], p[rows]) for rows in (calibrate, test)),
     )
 
 
@@ -253,14 +253,14 @@ class Ours:
         self.train, self.test = task.train.frame(), task.test.frame()
 
     def fit(self) -> None:
-        """Mend the training rows."""
+        """Recalibrate the training rows."""
         import lowcal
 
         fit = boosted_trees if self.trees else partial(lowcal.multicalibrate, **self.options)
         self.model = fit(self.task.train.y, self.task.train.p, self.train)
 
     def predict(self) -> Array:
-        """Mend the test rows."""
+        """Recalibrate the test rows."""
         return np.asarray(self.model.predictor(self.task.test.p, self.test))
 
 

@@ -1,7 +1,7 @@
 """Learner-defined classes: ours against MCGrad, which is told the same columns, on real data and one synthetic set.
 
-A base model is fitted on a third of the rows (ACS ships a real model's scores), mended on the second, and judged on
-the last: log loss, Brier score, and the largest violation on groups that nobody was told (levels and depth-2
+A base model is fitted on a third of the rows (ACS ships a real model's scores), recalibrated on the second, and judged
+on the last: log loss, Brier score, and the largest violation on groups that nobody was told (levels and depth-2
 intersections of protected columns, at least 200 rows). CPU seconds. After each set, what is asked of trees: losses and
 largest violation against MCGrad's, with the noise of the difference, and the ratio of the seconds. Then gate T10: a
 learner's second call.
@@ -69,7 +69,7 @@ def synthetic(seed, n=60_000):
 
 
 def load(name, folder, seed):
-    """Return (X, p, y) to mend, the same to test, and how often each test row is redrawn; None without the file."""
+    """Return (X, p, y) of calibration and test rows, and how often each test row is redrawn; None without the file."""
     file, label, positive, drop, base = SETS[name]
     if file is not None and not (folder / f"{file}.parquet").exists():
         return None
@@ -79,9 +79,9 @@ def load(name, folder, seed):
     for column in X.columns:
         if not pd.api.types.is_numeric_dtype(X[column]):
             X[column] = X[column].astype(object).where(X[column].notna(), None)
-    first, mend, test = np.array_split(np.random.default_rng(seed).permutation(len(X)), 3)
+    first, calibrate, test = np.array_split(np.random.default_rng(seed).permutation(len(X)), 3)
     p = data["predicted_probability"].to_numpy() if not base else start(name, X[base].to_numpy(float), y, first)
-    parts = [(X.iloc[rows].reset_index(drop=True), p[rows], y[rows]) for rows in (mend, test)]
+    parts = [(X.iloc[rows].reset_index(drop=True), p[rows], y[rows]) for rows in (calibrate, test)]
     return *parts, redraws(len(X), seed if file is None else 0)[test]
 
 

@@ -32,8 +32,8 @@ def test_measures_what_a_fit_reports(data, data3, notion, n_classes):
     d = data if n_classes == 2 else data3
     groups = Groups(min_mass=20)
     fit = multicalibrate(d.y, d.p, d.X, subpopulations=groups, notion=notion, alpha=0.02, max_updates=2)
-    mended = fit.predictor(d.p, d.X)
-    measured = measure(d.y, mended, d.X, subpopulations=groups, notion=notion)
+    calibrated = fit.predictor(d.p, d.X)
+    measured = measure(d.y, calibrated, d.X, subpopulations=groups, notion=notion)
     if (notion, n_classes) == ("smooth", 3):  # a bracket, which a fit narrows only until alpha is decided
         assert fit.violation <= measured.largest + 1e-12
         assert measured.largest <= fit.upper + 1e-12

@@ -42,7 +42,7 @@ C = np.column_stack([np.arange(N) < 30, np.arange(N) >= 20, np.full(N, 0.5)]).as
 GROUPS = Groups(["sex", "age"], min_mass=1)
 
 
-def mend(y=Y, p=P, X=X, **options):
+def calibrate(y=Y, p=P, X=X, **options):
     return lowcal.multicalibrate(y, p, X, **{"alpha": 0.05, "subpopulations": None if X is None else GROUPS, **options})
 
 
@@ -63,17 +63,17 @@ def says(*parts, error=InvalidInput):
     return pytest.raises(error, match="(?s)" + ".*".join(re.escape(part) for part in parts))
 
 
-both = pytest.mark.parametrize("call", [mend, audit])
+both = pytest.mark.parametrize("call", [calibrate, audit])
 
 
 @pytest.fixture(scope="module")
 def predictor():
-    return mend().predictor
+    return calibrate().predictor
 
 
 @pytest.fixture(scope="module")
 def predictor3():
-    return mend(Y3, P3).predictor
+    return calibrate(Y3, P3).predictor
 
 
 # --- p --------------------------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def test_bad_labels(call, y, p, options, parts):
 
 
 def test_labels_that_look_odd_but_are_two_classes():
-    assert mend(2 * Y - 1).predictor.layout.classes == (-1, 1)
-    assert mend(Y, P3).predictor.layout.classes == (0, 1, 2)  # whole numbers name the columns of p
+    assert calibrate(2 * Y - 1).predictor.layout.classes == (-1, 1)
+    assert calibrate(Y, P3).predictor.layout.classes == (0, 1, 2)  # whole numbers name the columns of p
 
 
 # --- lengths, weights, nothing at all ------------------------------------------------------------------------
@@ -263,8 +263,8 @@ def test_bad_weights(call, weight, parts):
 
 def test_huge_and_tiny_weights_are_only_relative():
     for size in (1e308, 1e-300):
-        fit = mend(sample_weight=np.full(N, size))
-        np.testing.assert_allclose(fit.predictor(P, X), mend().predictor(P, X), atol=1e-12)
+        fit = calibrate(sample_weight=np.full(N, size))
+        np.testing.assert_allclose(fit.predictor(P, X), calibrate().predictor(P, X), atol=1e-12)
 
 
 @both
@@ -295,29 +295,29 @@ def as_frame(matrix):
 def test_memberships_outside_the_unit_interval(form, column, value):
     bad = changed(C, (7, 1), value)
     parts = ("Memberships must lie in [0, 1]", f"row 7, column '{column}'", f"{value:.6g}", "Clip")
-    for call in (mend, audit):
+    for call in (calibrate, audit):
         with says(*parts):
             call(X=form(bad), subpopulations=Memberships())
     with says(*parts):
-        mend(X=form(C), subpopulations=Memberships()).predictor(P, form(bad))
+        calibrate(X=form(C), subpopulations=Memberships()).predictor(P, form(bad))
 
 
 def test_memberships_of_the_wrong_kind():
     with says("Column 'sex' holds text", "Use Groups"):
-        mend(subpopulations=Memberships())
+        calibrate(subpopulations=Memberships())
     with says("at least one column", "none"):
-        mend(X=np.zeros((N, 0)), subpopulations=Memberships())
+        calibrate(X=np.zeros((N, 0)), subpopulations=Memberships())
     for names in (["a"], "abc", list("abcd")):
         with says("X has 3 columns", repr(names), "Name each column"):
-            mend(X=C, subpopulations=Memberships(names))
+            calibrate(X=C, subpopulations=Memberships(names))
     with says("'a' stands for several", "names="):
-        mend(X=C, subpopulations=Memberships(["a", "a", "b"]))
+        calibrate(X=C, subpopulations=Memberships(["a", "a", "b"]))
     with says("'everyone' stands for several", "everyone=False"):
-        mend(X={"everyone": C[:, 0], "b": C[:, 1]}, subpopulations=Memberships())
+        calibrate(X={"everyone": C[:, 0], "b": C[:, 1]}, subpopulations=Memberships())
 
 
 def test_memberships_must_be_the_fitted_ones():
-    fitted = mend(X=as_frame(C), subpopulations=Memberships(), alpha=0.001).predictor
+    fitted = calibrate(X=as_frame(C), subpopulations=Memberships(), alpha=0.001).predictor
     with says("X has 2 columns", "3 were fitted (a, b, c)", "same columns"):
         fitted(P, as_frame(C)[["a", "b"]])
     with says("X has 0 columns", "3 were fitted"):
@@ -344,14 +344,14 @@ def test_a_column_that_does_not_exist(call, make):
 
 @pytest.mark.parametrize("make", CLASSES)
 def test_a_column_that_is_gone_at_predict(make):
-    fit = mend(subpopulations=make(["age"]))
+    fit = calibrate(subpopulations=make(["age"]))
     with says("no column 'age'", "'agee'", "Did you mean 'agee'?", error=MissingColumn):
         fit.predictor(P, {"agee": X["age"]})
 
 
 def test_a_missing_column_is_a_key_error_with_a_plain_message():
     with pytest.raises(KeyError) as caught:
-        mend(subpopulations=Groups("sexx"))
+        calibrate(subpopulations=Groups("sexx"))
     assert str(caught.value).startswith("X has no column 'sexx'")
 
 
@@ -392,29 +392,29 @@ def test_dates_and_other_values_are_not_confused():
     days = {"age": np.datetime64("2020-01-01") + np.arange(N)}
     for made in (Groups("age", min_mass=1), Trees(columns="age")):
         with says("Column 'age' of X holds no dates, but was fitted on dates", "Convert it"):
-            mend(X=days, subpopulations=made).predictor(P, X)
+            calibrate(X=days, subpopulations=made).predictor(P, X)
         with says("Column 'age' of X holds dates, but was fitted on other values", "Convert it"):
-            mend(subpopulations=made).predictor(P, days)
-    predictor = mend(X=days, subpopulations=Groups("age", min_mass=1)).predictor
+            calibrate(subpopulations=made).predictor(P, days)
+    predictor = calibrate(X=days, subpopulations=Groups("age", min_mass=1)).predictor
     for value in (3.0, "2020-01-04"):
         with says("Column 'age' of X holds no dates"):
             predictor.one(0.5, {"age": value})
     text = {"age": days["age"].astype(str).astype(object)}
     with says("Column 'age' of X holds dates, but was fitted on other values"):
-        mend(X=text, subpopulations=Groups("age", min_mass=1)).predictor(P, days)
+        calibrate(X=text, subpopulations=Groups("age", min_mass=1)).predictor(P, days)
 
 
 @pytest.mark.parametrize("make", [Thresholds, lambda c: Thresholds([c, "age"])])
 def test_thresholds_of_text(make):
     with says("Column 'sex' of X is not numeric", "'F', 'M'", "Encode it"):
-        mend(subpopulations=make("sex"))
+        calibrate(subpopulations=make("sex"))
     with says("at least one numeric column"):
-        mend(subpopulations=Thresholds([]))
+        calibrate(subpopulations=Thresholds([]))
 
 
 def test_numbers_that_became_text_at_predict():
     for made in (Groups("age", min_mass=1), Thresholds("age"), Linear("age"), Trees(columns="age")):
-        fit = mend(subpopulations=made)
+        fit = calibrate(subpopulations=made)
         with says("Column 'age' of X is not numeric", "'old'", "Encode it"):
             fit.predictor(P, {"age": np.full(N, "old", dtype=object)})
 
@@ -422,12 +422,12 @@ def test_numbers_that_became_text_at_predict():
 @pytest.mark.parametrize("table", [5, np.zeros((N, 1, 1))])
 def test_x_that_is_no_table(table):
     with says("X is"):
-        mend(X=table)
+        calibrate(X=table)
 
 
 def test_x_that_is_no_file():
     with says("There is no file text"):
-        mend(X="text")
+        calibrate(X="text")
 
 
 BAD_OPTIONS = [
@@ -474,12 +474,12 @@ def test_bad_options_of_subpopulations(call, made, parts):
 @pytest.mark.parametrize("make", [Groups, Intersections, Thresholds, Trees, Memberships])
 def test_bad_min_mass(make, value):
     with says("min_mass is a number of rows of at least 0", repr(value)):
-        mend(X=C, subpopulations=make(min_mass=value))
+        calibrate(X=C, subpopulations=make(min_mass=value))
 
 
 def test_memberships_too_small():
     with says("at least 1000 rows", "everyone=True"):
-        mend(X=C, subpopulations=Memberships(min_mass=1000, everyone=False))
+        calibrate(X=C, subpopulations=Memberships(min_mass=1000, everyone=False))
 
 
 # --- options of the fit --------------------------------------------------------------------------------------
@@ -488,7 +488,7 @@ def test_memberships_too_small():
 @pytest.mark.parametrize("alpha", [0, -1, 0.0, np.nan, np.inf, "0.1", True, [0.1]])
 def test_bad_alpha(alpha):
     with says("alpha must be a positive number", repr(alpha), "Typical"):
-        mend(alpha=alpha)
+        calibrate(alpha=alpha)
 
 
 @both
@@ -561,7 +561,7 @@ def test_bad_width(width):
 )
 def test_bad_options_of_the_fit(options, parts):
     with says(*parts):
-        mend(**options)
+        calibrate(**options)
 
 
 # --- estimators ----------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ def test_of_thresholds_only_some_take_part_in_a_round(data, monkeypatch):
     assert fit.status == "reached"
     sizes = [len(term.family.names) for update in fit.predictor.updates for term in update.terms]
     assert max(sizes) == 6
-    mended = fit.predictor(data.p, X)
-    assert lowcal.measure(data.y, mended, X, subpopulations=lowcal.Thresholds()).largest <= 0.01
+    calibrated = fit.predictor(data.p, X)
+    assert lowcal.measure(data.y, calibrated, X, subpopulations=lowcal.Thresholds()).largest <= 0.01
 
 
 def test_of_thresholds_the_worst_of_neighbours_takes_part(monkeypatch):
@@ -375,9 +375,9 @@ def test_many_intersections_are_reached_in_few_rounds(notion, geometry, monkeypa
     fit = multicalibrate(data.y, data.p, data.X, guard=False, **options)
     assert fit.status == "reached"
     assert fit.n_updates <= 6
-    mended = fit.predictor(data.p, data.X)
+    calibrated = fit.predictor(data.p, data.X)
     assert (
-        lowcal.measure(data.y, mended, data.X, subpopulations=lowcal.Intersections(names), notion=notion).largest
+        lowcal.measure(data.y, calibrated, data.X, subpopulations=lowcal.Intersections(names), notion=notion).largest
         <= 0.01
     )
 

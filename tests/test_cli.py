@@ -15,7 +15,7 @@ from lowcal.cli import main, parser
 def quick(monkeypatch):
     """The same demonstration on fewer rows and levels."""
     monkeypatch.setattr(demo, "TRAIN", 600)
-    monkeypatch.setattr(demo, "MEND", 30_000)
+    monkeypatch.setattr(demo, "CALIBRATE", 30_000)
     monkeypatch.setattr(demo, "NOTIONS", ("multiaccuracy", "degree-2"))
 
 
@@ -36,16 +36,16 @@ def test_demo_groups_are_described_by_their_own_rows(quick, capsys):
     _, test = demo._prepare(1)
     before = judged[1].before
     checked = 0
-    for j in demo._worst_per_member(before):
+    for j in demo._worst_per_person(before):
         name = before.names[j]
         line = next(line for line in text.splitlines() if line.startswith(f"   {name} ") and line.count("%") == 4)
-        share, says, mended, truth = (float(x) / 100 for x in re.findall(r"([\d.]+)%", line))
+        share, says, calibrated, truth = (float(x) / 100 for x in re.findall(r"([\d.]+)%", line))
         rows = np.ones(len(test.y), dtype=bool)
         for part in name.split(" & "):
             rows &= in_group(part, test.X)
         assert share == pytest.approx(rows.mean(), abs=6e-4)
         assert says == pytest.approx(test.p[rows].mean(), abs=6e-4)
-        assert mended == pytest.approx(judged[1].mended[rows].mean(), abs=6e-4)
+        assert calibrated == pytest.approx(judged[1].calibrated[rows].mean(), abs=6e-4)
         assert truth == pytest.approx(test.y[rows].mean(), abs=6e-4)
         checked += 1
     assert checked == 10
@@ -159,7 +159,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "more.csv"], "unrecognized arguments: more.csv. Try 'lowcal fit --help'"),
         (
             ["adit", "t.csv"],
-            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, reproduce, export). ",
+            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, export). ",
         ),
         (["adit", "t.csv"], "Did you mean 'audit'?"),
         (
@@ -186,7 +186,6 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
         (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
         (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),
-        (["reproduce", "figure-9"], "invalid choice: 'figure-9'"),
     ],
 )
 def test_wrong_usage_exits_with_64_and_points_to_help(arguments, message, capsys):
@@ -199,7 +198,7 @@ def test_wrong_usage_exits_with_64_and_points_to_help(arguments, message, capsys
     assert error.count("\n") == 1
 
 
-COMMANDS = ["demo", "audit", "fit", "predict", "plan", "reproduce", "export"]
+COMMANDS = ["demo", "audit", "fit", "predict", "plan", "export"]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -1,13 +1,11 @@
-"""plan and reproduce: figures of the theory in words, and the paper's example computed anew."""
+"""plan: figures of the theory in words."""
 
-import json
 from fractions import Fraction
 from math import ceil
 
 import pytest
 
-from lowcal import reproduction
-from lowcal.cli import TARGETS, main
+from lowcal.cli import main
 from lowcal.complexity import audit_rows, sample_size, show_rows
 
 
@@ -57,25 +55,6 @@ def test_a_plan_that_can_not_be_counted_is_refused(given, capsys):
     out, error = capsys.readouterr()
     assert out == ""
     assert "ask for more rows and updates than can be counted" in error
-
-
-def test_reproduce_prints_verdicts_and_writes(tmp_path, capsys):
-    folder = tmp_path / "new" / "folder"
-    assert main(["reproduce", "example-b1", "--out", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert "Claims that hold: 4 of 4." in out
-    assert all(claim["holds"] for claim in json.loads((folder / "counterexample.json").read_text())["claims"])
-    (tmp_path / "file").write_text("")
-    assert main(["reproduce", "example-b1", "--out", str(tmp_path / "file" / "x")]) == 65
-    assert "can't be made" in capsys.readouterr().err
-
-
-def test_the_command_knows_every_target(capsys):
-    assert set(TARGETS) == {*reproduction.TARGETS, *reproduction.ALIASES, "all"}
-    with pytest.raises(SystemExit) as caught:
-        main(["reproduce", "figure-2"])
-    assert caught.value.code == 64
-    assert "figure-1" in capsys.readouterr().err
 
 
 def test_a_plan_says_how_many_rows_an_audit_needs(capsys):

@@ -50,8 +50,8 @@ def table(path, separator=","):
     content = Path(path).read_bytes()
     text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
     frame = pd.DataFrame(list(csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)))
-    mended = {name: [float(v.replace(",", ".")) for v in frame[name]] for name in frame if name.startswith("p")}
-    return frame.assign(**mended)
+    numbers = {name: [float(v.replace(",", ".")) for v in frame[name]] for name in frame if name.startswith("p")}
+    return frame.assign(**numbers)
 
 
 GROUPS = ["sex", "age", "city", "member"]
@@ -155,7 +155,7 @@ def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
 
 @pytest.mark.parametrize("out", ["out.csv", "out.parquet", "out.json", "out.csv.gz"])
 @pytest.mark.parametrize("form", FORMATS)
-def test_predict_mends_as_the_library_does_whatever_the_format(here, data, form, out, monkeypatch, capsys):
+def test_predict_recalibrates_as_the_library_does_whatever_the_format(here, data, form, out, monkeypatch, capsys):
     monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
     fit = fitted(data, depth=2, alpha=0.005)
@@ -306,15 +306,15 @@ def test_numbers_that_are_names_are_known_however_they_are_written(here, data, c
     frame = data.assign(zip=8000 + np.arange(N) % 8)
     options = ["--label", "y", "--probability", "p", "--groups", "zip", "--categorical", "zip", "--quiet"]
     whole, broken = as_csv(frame, "whole.csv"), as_csv(frame.assign(zip=frame["zip"].astype(float)), "broken.csv")
-    mended = []
+    calibrated = []
     for fitted_on in (whole, broken):
         assert main(["fit", fitted_on, *options, "--alpha", "0.005", "--out", "m.json"]) == 0
         for path in (whole, broken, as_parquet(frame), as_parquet(frame.assign(zip=frame["zip"].astype(float)))):
             assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
-            mended.append(table("o.csv")["p_calibrated"])
-    assert (mended[0] != data["p"]).any()
-    for other in mended[1:]:
-        np.testing.assert_array_equal(mended[0], other)
+            calibrated.append(table("o.csv")["p_calibrated"])
+    assert (calibrated[0] != data["p"]).any()
+    for other in calibrated[1:]:
+        np.testing.assert_array_equal(calibrated[0], other)
     strange = as_csv(frame.assign(zip="AB" + frame["zip"].astype(str)), "strange.csv")
     capsys.readouterr()
     assert main(["predict", "m.json", strange, "--out", "o.csv"]) == 0
@@ -427,7 +427,7 @@ def test_sums_and_missing_classes_are_told(here, flowers, capsys):
     assert "The model recalibrates 2 classes, but 3 probability columns were given" in capsys.readouterr().err
 
 
-def test_two_columns_of_a_binary_problem_are_both_mended(here, data):
+def test_two_columns_of_a_binary_problem_are_both_recalibrated(here, data):
     frame = data.assign(q=1 - data["p"], label=np.where(data["y"] == 1, "yes", "no"))
     path = as_csv(frame.rename(columns={"p": "p_yes", "q": "p_no"}))
     options = ["--label", "label", "--probability", "p_no,p_yes", "--groups", "sex", "--quiet", "--out", "m.json"]
@@ -560,14 +560,14 @@ def test_an_audit_against_an_earlier_probability(here, data, capsys, monkeypatch
     monkeypatch.setattr(
         AuditReport, "to_html", lambda self, path=None, *, before=None: str(made.update(before=before)), raising=False
     )
-    mended = fitted(data, alpha=0.001).predictor(data["p"], data[GROUPS])
-    path = as_csv(data.assign(old=data["p"], p=mended))
+    calibrated = fitted(data, alpha=0.001).predictor(data["p"], data[GROUPS])
+    path = as_csv(data.assign(old=data["p"], p=calibrated))
     outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
     code = main(["audit", path, *OPTIONS, "--against", "old", "--seed", "0", *outputs])
     text = capsys.readouterr().out
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lowcal.AuditWarning)
-        old, new = audited(data), audited(data.assign(p=mended))
+        old, new = audited(data), audited(data.assign(p=calibrated))
     assert text == f"With old:\n{old}\n\nWith p:\n{new}\n"
     assert made["before"].violation == old.violation
     assert json.loads((here / "a.json").read_text()) == new.to_dict() | {"before": old.to_dict()}
@@ -611,8 +611,8 @@ def test_outcomes_in_the_unit_interval(here, data, capsys):
 
 
 def test_rows_used_before_are_noted_in_the_report_not_warned_of(here, data, capsys):
-    mended = fitted(data, alpha=0.0005).predictor(data["p"], data[GROUPS])
-    main(["audit", as_csv(data.assign(p=mended)), *OPTIONS, "--seed", "0"])
+    calibrated = fitted(data, alpha=0.0005).predictor(data["p"], data[GROUPS])
+    main(["audit", as_csv(data.assign(p=calibrated)), *OPTIONS, "--seed", "0"])
     out, err = capsys.readouterr()
     assert "the rows the model was fitted on" in " ".join(out.split())
     assert err == ""
@@ -798,7 +798,7 @@ def test_models_that_can_not_be_used(model, data, capsys):
     assert "p_2" in pd.read_csv("o.csv").columns
 
 
-def test_a_saved_fit_mends_and_an_estimator_does_not(model, data, capsys):
+def test_a_saved_fit_recalibrates_and_an_estimator_does_not(model, data, capsys):
     save(fitted(data), "fit.json")
     path = as_csv(data)
     assert main(["predict", "fit.json", path, "--probability", "p", "--out", "o.csv", "--quiet"]) == 0
@@ -810,7 +810,7 @@ def test_a_saved_fit_mends_and_an_estimator_does_not(model, data, capsys):
     assert "holds a MulticalibratedClassifier, which can't recalibrate the rows of a file" in capsys.readouterr().err
 
 
-def test_a_file_without_rows_is_mended_into_one_without_rows(model, capsys):
+def test_a_file_without_rows_is_recalibrated_into_one_without_rows(model, capsys):
     (model / "h.csv").write_text("p,sex,age,city,member\n")
     assert main(["predict", "m.json", "h.csv", "--out", "o.csv"]) == 0
     assert (model / "o.csv").read_text() == "p,sex,age,city,member,p_calibrated\n"

@@ -18,7 +18,7 @@ STATEMENTS = pages.ROOT / "tests" / "paper" / "statements.txt"
 API = sorted((DOCS / "api").glob("*.md"))
 TEXTS = [*sorted(DOCS.glob("[!_]*.md")), *sorted(DOCS.glob("how-to/*.md")), *API]
 CODE = re.compile(r"`([^`\n]+)`")
-NAME = re.compile(r"lowcal(\.\w+)+")
+NAME = re.compile(r"(lowcal|experiments)(\.\w+)+")
 TEST = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
 DIRECTIVE = re.compile(r"^\.\. auto\w+:: (lowcal[\w.]*)", flags=re.MULTILINE)
 

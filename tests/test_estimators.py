@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's contract, and that what is mended is better where it was wrong."""
+"""The estimators: scikit-learn's contract, and that recalibration helps where the model was wrong."""
 
 from __future__ import annotations
 
@@ -249,11 +249,11 @@ def test_cross_val_predict_on_frames_with_named_groups(data, backend):
         X = pytest.importorskip("polars").from_pandas(X)
     start = cross_val_predict(Numbers(), X, y, cv=3, method="predict_proba")[:, 1]
     model = Classifier(Numbers(), subpopulations=Groups(["sex", "a"]), alpha=0.005, random_state=0)
-    mended = cross_val_predict(model, X, y, cv=3, method="predict_proba")[:, 1]
+    calibrated = cross_val_predict(model, X, y, cv=3, method="predict_proba")[:, 1]
     for group in ("F", "M"):
-        wrong = [abs(np.mean((p - truth)[sex == group])) for p in (start, mended)]
+        wrong = [abs(np.mean((p - truth)[sex == group])) for p in (start, calibrated)]
         assert wrong[1] < 0.3 * wrong[0]
-    assert brier_score_loss(y, mended) < brier_score_loss(y, start) - 0.01
+    assert brier_score_loss(y, calibrated) < brier_score_loss(y, start) - 0.01
 
 
 def test_an_arrow_table_is_read_where_the_base_model_can(data):
@@ -297,7 +297,7 @@ def test_constructors_do_nothing():
 # --- the three kinds of base model ---------------------------------------------------------------------------
 
 
-def test_a_frozen_model_is_mended_on_all_rows(data):
+def test_a_frozen_model_is_recalibrated_on_all_rows(data):
     numbers, sex, y, _ = data
     X = coded(numbers, sex)
     base = Numbers().fit(X[:500], y[:500])
@@ -364,7 +364,7 @@ def test_a_base_model_that_saw_fewer_classes():
     assert list(model.classes_) == ["a", "b", "rare"]
     p = model.predict_proba(X)
     assert p.shape == (400, 3)
-    assert p[:, 2].mean() == pytest.approx(0.1, abs=0.05)  # learnt in mending; the base model says 0
+    assert p[:, 2].mean() == pytest.approx(0.1, abs=0.05)  # learnt in recalibration; the base model says 0
 
 
 def test_the_columns_of_a_base_model_are_matched_by_class(data):
@@ -387,7 +387,7 @@ def test_the_columns_of_a_base_model_are_matched_by_class(data):
 # --- weights, classes, stages --------------------------------------------------------------------------------
 
 
-def test_weights_reach_the_base_model_and_the_mending(data):
+def test_weights_reach_the_base_model_and_the_recalibration(data):
     numbers, sex, y, _ = data
     X = coded(numbers, sex)
     rng = np.random.default_rng(0)
@@ -539,19 +539,19 @@ class First(RegressorMixin, BaseEstimator):
         return self.model_.predict(X[:, :1])
 
 
-def test_a_regressor_mends_the_means_of_groups():
+def test_a_regressor_corrects_the_means_of_groups():
     X, y, _ = regression(4000, 0)
     model = Regressor(First(), bounds=(0, 100), subpopulations=Groups("x1"), alpha=0.003, random_state=0).fit(X, y)
     fresh, truth, group = regression(4000, 1)
-    start, mended = model.estimator_.predict(fresh), model.predict(fresh)
+    start, calibrated = model.estimator_.predict(fresh), model.predict(fresh)
     assert model.bounds_ == (0.0, 100.0)
     for g in range(3):
-        off = [abs(np.mean((p - truth)[group == g])) for p in (start, mended)]
+        off = [abs(np.mean((p - truth)[group == g])) for p in (start, calibrated)]
         assert off[1] < 1.5
         assert off[1] < 0.3 * off[0] or g == 1
-    assert np.mean((mended - truth) ** 2) < 0.5 * np.mean((start - truth) ** 2)
-    assert (mended >= 0).all()
-    assert (mended <= 100).all()
+    assert np.mean((calibrated - truth) ** 2) < 0.5 * np.mean((start - truth) ** 2)
+    assert (calibrated >= 0).all()
+    assert (calibrated <= 100).all()
 
 
 def test_a_regressor_in_stages_and_its_bounds():
@@ -626,11 +626,11 @@ def test_columns_are_taken_in_their_order_where_only_one_side_has_names(data, ki
             np.testing.assert_array_equal(getattr(model, predict)(other), getattr(model, predict)(fitted))
 
 
-def test_rows_for_mending_with_one_class(data):
+def test_calibration_rows_with_one_class(data):
     numbers, sex, _, _ = data
     X = coded(numbers, sex)
     labels = np.where(np.arange(len(X)) == 3, "yes", "no")
-    with pytest.raises(InvalidInput, match=r"kept for mending .* holds one class only: .*'no'"):
+    with pytest.raises(InvalidInput, match=r"kept for recalibration .* holds one class only: .*'no'"):
         Classifier(Numbers(), random_state=0).fit(X, labels)
     weight = (labels == "no").astype(float)
     with pytest.raises(InvalidInput, match=r"^y holds one class only in the rows with weight: .*'no'"):
@@ -645,8 +645,8 @@ def test_few_rows_do_not_spoil_a_base_model():
     truth = [1.0 / (1.0 + np.exp(0.7 * x[:, 1] - x[:, 0])) for x in (X, fresh)]
     y, labels = ((rng.random(len(t)) < t).astype(int) for t in truth)
     model = Classifier(LogisticRegression(), random_state=0).fit(X, y)
-    base, mended = (np.square(m.predict_proba(fresh)[:, 1] - labels).mean() for m in (model.estimator_, model))
-    assert mended < base + 0.01
+    base, calibrated = (np.square(m.predict_proba(fresh)[:, 1] - labels).mean() for m in (model.estimator_, model))
+    assert calibrated < base + 0.01
 
 
 # --- found by trials ------------------------------------------------------------------------------------------
@@ -662,8 +662,8 @@ def test_a_base_model_on_few_rows_is_not_made_worse(n, n_classes):
             warnings.simplefilter("ignore")
             model = Classifier(LogisticRegression(max_iter=500), random_state=seed).fit(X[:n], y[:n])
         losses.append([log_loss(y[n:], m.predict_proba(X[n:])) for m in (model.estimator_, model)])
-    base, mended = np.mean(losses, axis=0)
-    assert mended < 1.15 * base  # it was 10 to 20 times as large
+    base, calibrated = np.mean(losses, axis=0)
+    assert calibrated < 1.15 * base  # it was 10 to 20 times as large
 
 
 @pytest.mark.parametrize("base", [None, LogisticRegression()])

@@ -362,9 +362,9 @@ def test_without_x_everyone_is_looked_at(data: definition.World) -> None:
     fit = multicalibrate(data.y, data.p, notion="degree-2", alpha=0.001)
     assert fit.status == "reached"
     assert {name for u in fit.predictor.updates for term in u.terms for name in term.family.names} == {"everyone"}
-    mended = fit.predictor(data.p)
-    assert definition.supremum("degree-2", np.ones((400, 1)), data.hot, mended) <= 0.001 + 1e-12
-    assert lowcal.measure(data.y, mended, notion="degree-2").largest == pytest.approx(fit.violation, abs=1e-12)
+    calibrated = fit.predictor(data.p)
+    assert definition.supremum("degree-2", np.ones((400, 1)), data.hot, calibrated) <= 0.001 + 1e-12
+    assert lowcal.measure(data.y, calibrated, notion="degree-2").largest == pytest.approx(fit.violation, abs=1e-12)
     with pytest.raises(lowcal.InvalidInput, match="without X"):
         multicalibrate(data.y, data.p, subpopulations=lowcal.Groups())
 
@@ -419,8 +419,8 @@ def test_bounded_outcomes_are_not_labels() -> None:
     data = definition.world(300, 2, bounded=True, seed=2)
     fit = fit_groups(data, notion="multiaccuracy", alpha=1e-6)
     assert fit.predictor.layout.classes is None
-    mended = fit.predictor(data.p, categories(data))
-    assert abs(np.mean(data.y - mended)) <= 1e-6
+    calibrated = fit.predictor(data.p, categories(data))
+    assert abs(np.mean(data.y - calibrated)) <= 1e-6
 
 
 def test_soft_labels_of_several_classes(three: definition.World) -> None:

@@ -85,7 +85,7 @@ def bends(fit):
 
 
 def test_the_definition_holds_whatever_the_first_step_leaves():
-    """A bump in the middle of the scale is no line in log odds: later steps with powers of f mend it."""
+    """A bump in the middle of the scale is no line in log odds: later steps with powers of f correct it."""
     rng = np.random.default_rng(4)
     p, g = rng.random(20_000), rng.integers(0, 2, 20_000)
     f = np.clip(p + np.where(g == 1, 0.4 * np.sin(2 * np.pi * p), 0.0), 0.02, 0.98)
@@ -93,8 +93,10 @@ def test_the_definition_holds_whatever_the_first_step_leaves():
     fit = lowcal.multicalibrate(y, p, X, notion="degree-4", alpha=0.0002, guard=False)
     assert fit.status == "reached"
     assert fit.n_updates > 1
-    mended = fit.predictor(p, X)
-    worst = max(abs(np.mean(c * mended**k * (y - mended))) for c in (np.ones_like(p), g == 0, g == 1) for k in range(4))
+    calibrated = fit.predictor(p, X)
+    worst = max(
+        abs(np.mean(c * calibrated**k * (y - calibrated))) for c in (np.ones_like(p), g == 0, g == 1) for k in range(4)
+    )
     assert worst <= 0.0002 * (1 + 1e-9)
     kinds = [{type(u) for term in update.terms for u in term.weights} for update in fit.predictor.updates]
     assert kinds == [{Monomial, LogOdds}, *[{Monomial}] * (fit.n_updates - 1)]
@@ -104,7 +106,7 @@ def test_the_definition_holds_whatever_the_first_step_leaves():
 
 @pytest.mark.parametrize("notion", ["smooth", "full-0.1"])
 def test_smooth_and_full_begin_with_the_line_and_go_on(notion):
-    """The same bump: what the line leaves is mended by the notion's own weights, down to alpha."""
+    """The same bump: what the line leaves is corrected by the notion's own weights, down to alpha."""
     rng = np.random.default_rng(4)
     p, g = rng.random(20_000), rng.integers(0, 2, 20_000)
     f = np.clip(p + np.where(g == 1, 0.4 * np.sin(2 * np.pi * p), 0.0), 0.02, 0.98)

@@ -134,7 +134,7 @@ def test_order_of_rows_for_every_notion(data: definition.World, notion: str, way
 
 
 def test_predictions_are_row_by_row(data: definition.World) -> None:
-    """A row's mended probability depends on that row alone."""
+    """A row's calibrated probability depends on that row alone."""
     model = fit(data, ("block", "euclidean"), kind="trees").predictor
     rows = np.random.default_rng(6).permutation(160)[:50]
     whole = model(data.p, data.X)
@@ -172,8 +172,8 @@ def test_relabelling_permutes_columns(notion: str, way: tuple[str, str]) -> None
     )
     a, b = fit(data, way, notion), fit(renamed, way, notion)
     assert a.n_updates == b.n_updates >= 1
-    mended, permuted = a.predictor(data.p, data.X), b.predictor(renamed.p, data.X)
-    np.testing.assert_allclose(permuted, mended[:, order], rtol=0, atol=1e-9)
+    calibrated, permuted = a.predictor(data.p, data.X), b.predictor(renamed.p, data.X)
+    np.testing.assert_allclose(permuted, calibrated[:, order], rtol=0, atol=1e-9)
     assert b.violation == pytest.approx(a.violation, abs=1e-9)
 
 
@@ -228,7 +228,7 @@ def test_a_column_given_twice_changes_nothing(
     """
     monkeypatch.setattr("lowcal.solvers.is_shrunk", lambda problem: False)
 
-    def mended(C: np.ndarray) -> np.ndarray:
+    def calibrated(C: np.ndarray) -> np.ndarray:
         run = multicalibrate(
             data.y,
             data.p,
@@ -242,8 +242,8 @@ def test_a_column_given_twice_changes_nothing(
         return run.predictor(data.p, C)
 
     once = data.binary[:, [0, 2, 4]]
-    assert np.abs(mended(once) - data.p).max() > 0.05
-    np.testing.assert_allclose(mended(np.column_stack([once, once[:, :1]])), mended(once), rtol=0, atol=atol)
+    assert np.abs(calibrated(once) - data.p).max() > 0.05
+    np.testing.assert_allclose(calibrated(np.column_stack([once, once[:, :1]])), calibrated(once), rtol=0, atol=atol)
 
 
 def test_memberships_in_any_form_are_the_same(data: definition.World) -> None:

@@ -149,16 +149,16 @@ def test_a_certain_plan_reaches_alpha(crowd: lowcal.datasets.Dataset, notion: st
     assert promise.is_certain
     assert fit.status == "reached"
     assert fit.violation < promise.threshold
-    mended = fit.predictor(p, crowd.X)
+    calibrated = fit.predictor(p, crowd.X)
     groups = Groups(min_mass=0)
-    true = lowcal.measure(crowd.y, mended, crowd.X, subpopulations=groups, notion=notion).largest
+    true = lowcal.measure(crowd.y, calibrated, crowd.X, subpopulations=groups, notion=notion).largest
     assert true <= fit.upper <= promise.accuracy + EPS
     assert promise.accuracy <= alpha
     before = lowcal.measure(crowd.y, p, crowd.X, subpopulations=groups, notion=notion).largest
     assert fit.n_updates > 0
     assert true < before
     # the population is as close as the choices were few
-    truth = lowcal.measure(crowd.f_star, mended, crowd.X, subpopulations=groups, notion=notion).largest
+    truth = lowcal.measure(crowd.f_star, calibrated, crowd.X, subpopulations=groups, notion=notion).largest
     assert abs(truth - true) <= promise.deviation(fit.n_updates)
 
 
@@ -259,9 +259,11 @@ def test_three_classes() -> None:
             {"multiaccuracy": 0.3, "degree-2": 0.1}.get(notion, promise.tolerance)
         )
         assert promise.step == pytest.approx(promise.tolerance / 2 / (2 / 3))
-        mended = fit.predictor(p, data.X)
-        assert mended.shape == p.shape
-        true = lowcal.measure(data.y, mended, data.X, subpopulations=Groups("g0", min_mass=0), notion=notion).largest
+        calibrated = fit.predictor(p, data.X)
+        assert calibrated.shape == p.shape
+        true = lowcal.measure(
+            data.y, calibrated, data.X, subpopulations=Groups("g0", min_mass=0), notion=notion
+        ).largest
         assert true <= fit.upper
 
 

@@ -89,9 +89,9 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
         guard=False,
     )
     # (a) the status is what the definition says
-    mended = fit.predictor(data.p, X)
+    calibrated = fit.predictor(data.p, X)
     C = memberships(kind, data, X, fit)
-    found = definition.supremum(notion, C, data.hot, mended)
+    found = definition.supremum(notion, C, data.hot, calibrated)
     assert fit.status in (("reached", "limit") if slow else ("reached",))
     if fit.status == "reached":
         assert found <= alpha + 1e-9
@@ -99,15 +99,15 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
     if fit.is_exact:
         assert fit.violation <= found + 1e-9
     assert fit.is_exact == (kind not in ("trees", "linear"))
-    if not fit.is_exact and solver != "first":  # a new search on the mended rows finds nothing either
-        again = lowcal.measure(data.y, mended, X, subpopulations=subpopulations, notion=notion)
+    if not fit.is_exact and solver != "first":  # a new search on the calibrated rows finds nothing either
+        again = lowcal.measure(data.y, calibrated, X, subpopulations=subpopulations, notion=notion)
         assert again.largest <= alpha + 1e-9
-    # there was something to mend, so the loop above did run
+    # there was something to correct, so the loop above did run
     assert fit.n_updates >= 1
     # (b) replay: the whole, its stages and its prefixes agree, and with the record that the fit kept
     stages = list(fit.predictor.staged(data.p, X))
     assert len(stages) == fit.n_updates == len(fit.predictor)
-    np.testing.assert_allclose(stages[-1], mended, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(stages[-1], calibrated, rtol=0, atol=1e-12)
     for t in sorted({0, fit.n_updates // 2, fit.n_updates - 1}):
         np.testing.assert_allclose(fit.predictor[: t + 1](data.p, X), stages[t], rtol=0, atol=1e-12)
     # (c) the potential never rises, and the records are those of the stages
@@ -186,6 +186,6 @@ def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> N
                         delta[:, a] += theta * who[name] * value
         assert update.geometry == geometry
         f = definition.project(f + delta) if geometry == "euclidean" else definition.mirror(f, delta)
-    mended = definition.as_columns(fit.predictor(data.p, X))
-    assert not np.allclose(mended, definition.as_columns(data.p), atol=0.01)
-    np.testing.assert_allclose(mended, f, rtol=0, atol=1e-9)
+    calibrated = definition.as_columns(fit.predictor(data.p, X))
+    assert not np.allclose(calibrated, definition.as_columns(data.p), atol=0.01)
+    np.testing.assert_allclose(calibrated, f, rtol=0, atol=1e-9)

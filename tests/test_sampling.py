@@ -59,7 +59,7 @@ def population(seed: int, classes: int = 2) -> Population:
 
 
 # ------------------------------------------------------------------------------------------------ fresh batches
-@pytest.mark.parametrize("seed", [0, 4, 8, 9, 11, 15])  # worlds with much to mend
+@pytest.mark.parametrize("seed", [0, 4, 8, 9, 11, 15])  # worlds with much to correct
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2"])
 def test_every_update_gains_and_the_end_is_calibrated(notion: str, seed: int) -> None:
     world = population(seed)

@@ -328,9 +328,9 @@ def test_the_estimator_does_not_chase_noise_either() -> None:
         subpopulations=lowcal.Groups([f"g{k}" for k in range(10)]),
         random_state=0,
     ).fit(pd.DataFrame({**X, "p": p}), y)
-    mended = model.predict_proba(pd.DataFrame({**fresh_X, "p": fresh_p}))[:, 1]
+    calibrated = model.predict_proba(pd.DataFrame({**fresh_X, "p": fresh_p}))[:, 1]
     assert model.status_ == "guarded"
-    assert definition.brier(fresh_y, mended) < definition.brier(fresh_y, fresh_p)
+    assert definition.brier(fresh_y, calibrated) < definition.brier(fresh_y, fresh_p)
 
 
 def test_few_constraints_are_met_whatever_the_rows() -> None:
@@ -345,8 +345,8 @@ def test_few_rows_for_many_groups_are_not_learned_by_heart() -> None:
     fresh_y, fresh_p, fresh_X = noisy_world(20_000, seed=4)
     fit = lowcal.multicalibrate(y, p, X, alpha=0.001)
     assert fit.status == "guarded"
-    mended = fit.predictor(fresh_p, fresh_X)
-    assert definition.brier(fresh_y, mended) < definition.brier(fresh_y, fresh_p)
+    calibrated = fit.predictor(fresh_p, fresh_X)
+    assert definition.brier(fresh_y, calibrated) < definition.brier(fresh_y, fresh_p)
 
 
 def test_held_out_rows_take_the_place_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def lame(found: Suprema, p: np.ndarray, *rest: Any) -> Suprema:
 
 
 def stuck(found: Suprema, p: np.ndarray, *rest: Any) -> Suprema:
-    """Right on small samples; on larger ones no mending lowers it."""
+    """Right on small samples; on larger ones no recalibration lowers it."""
     return both(lambda v: np.maximum(v, 0.2))(found) if len(p) > 100 else found
 
 

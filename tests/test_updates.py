@@ -339,7 +339,7 @@ def test_witnesses_are_evaluated_on_members_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Knots, "__call__", record)
     kind = {"subpopulations": Groups(everyone=False), "notion": "smooth", "alpha": 0.002, "max_updates": 2}
     fit = multicalibrate(y, p, {"g": g}, geometry="euclidean", **kind)
-    mended = fit.predictor(p, {"g": g})
+    calibrated = fit.predictor(p, {"g": g})
     assert seen
     assert max(seen) == 200
     f = p.copy()
@@ -348,4 +348,4 @@ def test_witnesses_are_evaluated_on_members_alone(monkeypatch: pytest.MonkeyPatc
             np.where(g == t.family.names[0][2:], t.weights[0](f[:, None]) * t.theta.item(), 0) for t in update.terms
         ]
         f = np.clip(f + sum(moves), 0, 1)
-    np.testing.assert_allclose(mended, f, atol=1e-12)
+    np.testing.assert_allclose(calibrated, f, atol=1e-12)

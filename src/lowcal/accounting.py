@@ -93,7 +93,7 @@ def release_error(n_rows: int, eps0: float, beta: float) -> float:
 
 
 def basic(eps0: float, rounds: int) -> Cost:
-    """Return the cost of so many rounds by basic composition: epsilon = 2 T eps0, delta = 0.
+    """Return the cost of T rounds by basic composition: epsilon = 2 T eps0, delta = 0.
 
     >>> basic(0.01, 10)
     Cost(epsilon=0.2, delta=0.0, theorem='basic composition')
@@ -128,7 +128,7 @@ def round_cost(eps0: float) -> Cost:
 
 
 def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
-    """Return the least epsilon that the three theorems give for so many rounds; with delta = 0 only the basic one.
+    """Return the least epsilon that the three theorems give for these rounds; with delta = 0 only the basic one.
 
     >>> total_cost(0.01, 1000).epsilon, round(total_cost(0.01, 1000, 1e-6).epsilon, 3)
     (20.0, 1.921)
@@ -143,7 +143,7 @@ def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
 
 
 def share_of(epsilon: float, rounds: int, delta: float = 0.0) -> Share:
-    """Return the largest eps0 with which so many rounds cost at most (epsilon, delta) together: the inverse.
+    """Return the largest eps0 with which this number of rounds costs at most (epsilon, delta) together: the inverse.
 
     Basic: epsilon / (2T). zCDP: rho = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2, eps0 = sqrt(8 rho / (5T)).
     Advanced: the root of its formula.

@@ -161,7 +161,7 @@ def measure(
     return Measurement(chosen_notion, home.learner.names, mass, found, home.learner.is_exact)
 
 
-#: A learner is asked this many times, and so many of the worst members it finds on one half are judged on the other.
+#: How often a learner is asked, and how many of the worst members it finds on one half are judged on the other.
 SEARCHES = 3
 JUDGED = 10
 #: Up to this number of rows times squared classes, an audit of smooth weights with several classes also

@@ -29,12 +29,6 @@ from lowcal.commands.usage import (
 from lowcal.errors import AuditWarning, FitWarning, LowcalError, sentence, suggest
 from lowcal.version import __version__
 
-#: What can be reproduced; `lowcal.reproduction` is not imported for --help.
-TARGETS = (
-    *("counterexample", "seventy-thirty", "robustness", "figure-1", "table", "hierarchy", "samples", "real"),
-    *("example-b1", "70-30", "all"),
-)
-
 _EXAMPLES = """examples:
   lowcal demo
   lowcal audit   test.csv --label y --probability p --groups sex,race --depth 2 --html audit.html
@@ -86,14 +80,6 @@ Files of any size go through in batches; for Parquet and JSON, a CSV file is rea
 _PLAN = """example:
   lowcal plan --notion degree-2 --alpha 0.05 --classes 10 --vc 20
   lowcal plan --notion degree-2 --alpha 0.1 --groups 50
-"""
-_REPRODUCE = """example:
-  lowcal reproduce example-b1
-  lowcal reproduce figure-1 --seeds 5 --out results
-
-Targets: counterexample (example-b1), seventy-thirty, robustness, figure-1, table, hierarchy, samples, real, all. A run
-that is interrupted goes on where it stopped. Torch trains the networks where it is installed (extra [experiments]),
-else with NumPy; peers (extra [peers]) and data that are absent are left out with a sentence.
 """
 _EXPORT = """example:
   lowcal export model.json model.onnx
@@ -161,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
 
-    for build in (_demo, _audit, _fit, _predict, _plan, _reproduce, _export):
+    for build in (_demo, _audit, _fit, _predict, _plan, _export):
         build(add)
     top.commands = commands.choices
     return top
@@ -309,30 +295,6 @@ def _plan(add: _Add) -> None:
     plan.add_argument("--beta", type=_level, default=0.05, help="probability of failure (0.05)")
     plan.add_argument(
         "--rate", type=_level, default=0.5, help="base rate of the label, for audits (0.5: the worst case)"
-    )
-
-
-def _reproduce(add: _Add) -> None:
-    reproduce = add(
-        "reproduce",
-        "recompute the paper's figures, tables and examples",
-        "Recompute the paper's experiment, hierarchy, sample sizes and examples, with a verdict for each claim.",
-        _REPRODUCE,
-    )
-    reproduce.add_argument(
-        "target", metavar="TARGET", choices=TARGETS, nargs="?", default="all", help="see below (default: all)"
-    )
-    reproduce.add_argument(
-        "--out", metavar="FOLDER", default="results", help="where results and finished parts go (default: results)"
-    )
-    reproduce.add_argument("--seeds", type=_whole(1), default=5, metavar="N", help="random data sets (default: 5)")
-    reproduce.add_argument(
-        "--engine", choices=("auto", "torch", "numpy"), default="auto", help="who trains the networks (default: auto)"
-    )
-    reproduce.add_argument("--data", metavar="FOLDER", help="the real data sets (default: the variable LOWCAL_DATA)")
-    reproduce.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
-    reproduce.add_argument(
-        "--progress", action=argparse.BooleanOptionalAction, help="show progress (default: on a terminal)"
     )
 
 

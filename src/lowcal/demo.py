@@ -1,7 +1,7 @@
-"""`lowcal demo`: a small overconfident network on UCI Adult, judged by every level of the hierarchy, then mended.
+"""`lowcal demo`: a small overconfident network on UCI Adult, judged by every level of the hierarchy, then recalibrated.
 
-Three parts of the data that share no row: one trains the network, one mends it, one judges. Everything printed is
-measured in this run.
+Three parts of the data that share no row: one trains the network, one recalibrates it, one judges. Everything
+printed is measured in this run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS = ("sex", "race", "age", "marital_status")
 ALPHA = 0.003
 #: What the audit at the end tolerates: above the noise of the held-out rows, which ALPHA is not.
 TOLERATED = 0.015
-TRAIN, MEND = 3_000, 25_000
+TRAIN, CALIBRATE = 3_000, 25_000
 SMALLEST = 0.02
 PICTURE, PAGE = "lowcal-demo.png", "lowcal-demo.html"
 
@@ -49,13 +49,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """One level of the hierarchy on the held-out rows, before and after mending for that level."""
+    """One level of the hierarchy on the held-out rows, before and after recalibration for that level."""
 
     notion: str
     before: Measurement
     after: Measurement
     fit: Fit
-    mended: FloatArray
+    calibrated: FloatArray
     seconds: float
 
 
@@ -63,8 +63,8 @@ def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
     """Run the demonstration and print it; with a folder, save the report and the picture there."""
     classes = Intersections(COLUMNS, depth=2, min_mass=100)
     print("lowcal demo: UCI Adult, does a person earn more than 50,000 dollars a year?\n", flush=True)
-    mend, test = _prepare(seed)
-    judged = [_judge(notion, mend, test, classes, seed) for notion in NOTIONS]
+    rows, test = _prepare(seed)
+    judged = [_judge(notion, rows, test, classes, seed) for notion in NOTIONS]
     _print_levels(judged, test)
     degree_two = judged[NOTIONS.index("degree-2")]
     _print_groups(degree_two, test, classes)
@@ -79,10 +79,10 @@ def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
 
 
 def _prepare(seed: int) -> tuple[Part, Part]:
-    """Return the rows to mend on and the rows to judge on, with the probabilities of a network trained on others."""
+    """Return the calibration and the test rows, with the probabilities of a network trained on others."""
     data = load_adult()
     order = np.random.default_rng(seed).permutation(len(data.y))
-    train, mend, test = np.split(order, [TRAIN, TRAIN + MEND])
+    train, calibrate, test = np.split(order, [TRAIN, TRAIN + CALIBRATE])
     start = perf_counter()
     p = _train(data.X, data.y, train, seed)
     took = perf_counter() - start
@@ -90,7 +90,7 @@ def _prepare(seed: int) -> tuple[Part, Part]:
         f"1. Trained a small network on {TRAIN:,} rows ({took:.1f} s); it is right on {_accuracy(p, data.y, train)} of"
     )
     print(f"   these, and on {_accuracy(p, data.y, test)} of {len(test):,} rows it has not seen.\n", flush=True)
-    return _take(data.X, data.y, p, mend), _take(data.X, data.y, p, test)
+    return _take(data.X, data.y, p, calibrate), _take(data.X, data.y, p, test)
 
 
 def _train(X: Mapping[str, NDArray[Any]], y: NDArray[Any], rows: NDArray[np.intp], seed: int) -> FloatArray:
@@ -117,14 +117,14 @@ def _accuracy(p: FloatArray, y: NDArray[Any], rows: NDArray[np.intp]) -> str:
     return f"{np.mean((p[rows] > 0.5) == y[rows]):.1%}"
 
 
-def _judge(notion: str, mend: Part, test: Part, classes: Subpopulations, seed: int) -> Judged:
-    """Measure the network on the held-out rows, mend it on the others, measure again."""
+def _judge(notion: str, rows: Part, test: Part, classes: Subpopulations, seed: int) -> Judged:
+    """Measure the network on the held-out rows, recalibrate it on the others, measure again."""
     before = measure(test.y, test.p, test.X, subpopulations=classes, notion=notion)
     start = perf_counter()
     fit = multicalibrate(
-        mend.y,
-        mend.p,
-        mend.X,
+        rows.y,
+        rows.p,
+        rows.X,
         subpopulations=classes,
         notion=notion,
         alpha=ALPHA,
@@ -132,9 +132,9 @@ def _judge(notion: str, mend: Part, test: Part, classes: Subpopulations, seed: i
         random_state=seed,
     )
     seconds = perf_counter() - start
-    mended = fit.predictor(test.p, test.X)
-    after = measure(test.y, mended, test.X, subpopulations=classes, notion=notion)
-    return Judged(notion, before, after, fit, mended, seconds)
+    calibrated = fit.predictor(test.p, test.X)
+    after = measure(test.y, calibrated, test.X, subpopulations=classes, notion=notion)
+    return Judged(notion, before, after, fit, calibrated, seconds)
 
 
 def _print_levels(judged: list[Judged], test: Part) -> None:
@@ -142,7 +142,7 @@ def _print_levels(judged: list[Judged], test: Part) -> None:
     print(
         f"2. How each level of the hierarchy judges it: the largest violation over {n_groups} groups (conjunctions of"
     )
-    print(f"   {', '.join(COLUMNS)}), on {len(test.y):,} held-out rows, before and after mending for that level.\n")
+    print(f"   {', '.join(COLUMNS)}), on {len(test.y):,} held-out rows, before and after recalibration for it.\n")
     print(f"   {'level':<15}{'before':>8}{'after':>8}{'updates':>9}{'seconds':>9}   worst group before")
     for one in judged:
         name, _, _ = one.before.worst(1)[0]
@@ -152,42 +152,40 @@ def _print_levels(judged: list[Judged], test: Part) -> None:
 
 
 def _print_groups(one: Judged, test: Part, classes: Subpopulations) -> None:
-    """Print on whom the network is wrong, in words a reader knows: what it says and what is."""
+    """Print on whom the network is wrong: its mean probability and the actual rate."""
     weight = np.full(len(test.y), 1.0 / len(test.y))
     design = classes.prepare(Table.of(test.X), weight).design()
-    sums = design.moments(np.column_stack([weight * test.p, weight * one.mended, weight * test.y]))
-    worst = _worst_per_member(one.before)
+    sums = design.moments(np.column_stack([weight * test.p, weight * one.calibrated, weight * test.y]))
+    worst = _worst_per_person(one.before)
     wide = max(len(one.before.names[j]) for j in worst) + 1
-    print("3. On whom it is wrong: the groups with the largest degree-2 violation per member, among those that hold at")
-    print(
-        f"   least {SMALLEST:.0%} of the held-out rows; what the network says on average, says mended, and what is.\n"
-    )
-    print(f"   {'group':<{wide}}{'share':>7}{'says':>7}{'mended':>8}{'is':>7}{'per member':>12}{'mended':>8}")
+    print("3. On whom it is wrong: the groups with the largest degree-2 violation per person, among those that hold at")
+    print(f"   least {SMALLEST:.0%} of the held-out rows: mean probabilities, before and after, and the actual rate.\n")
+    print(f"   {'group':<{wide}}{'share':>7}{'before':>8}{'after':>7}{'actual':>8}{'per person':>12}{'after':>7}")
     for j in worst:
         mass = one.before.mass[j]
-        says, mended, truth = sums[j] / mass
-        row = f"{mass:>7.1%}{says:>7.1%}{mended:>8.1%}{truth:>7.1%}"
+        before, after, truth = sums[j] / mass
+        row = f"{mass:>7.1%}{before:>8.1%}{after:>7.1%}{truth:>8.1%}"
         print(
-            f"   {one.before.names[j]:<{wide}}{row}{one.before.conditional[j]:>12.3f}{one.after.conditional[j]:>8.3f}"
+            f"   {one.before.names[j]:<{wide}}{row}{one.before.conditional[j]:>12.3f}{one.after.conditional[j]:>7.3f}"
         )
     print(flush=True)
 
 
-def _worst_per_member(measured: Measurement, n: int = 10) -> list[int]:
+def _worst_per_person(measured: Measurement, n: int = 10) -> list[int]:
     """Return the groups with the largest violation divided by their mass, tiny ones left out."""
     order = np.argsort(-measured.conditional, kind="stable")
     return [int(j) for j in order if measured.mass[j] >= SMALLEST][:n]
 
 
 def _print_scores(judged: list[Judged], test: Part) -> None:
-    """Print what mending does to the usual scores of the whole held-out sample."""
+    """Print what recalibration does to the usual scores of the whole held-out sample."""
     y, weight = test.y[:, None].astype(np.float64), np.full(len(test.y), 1.0 / len(test.y))
     print("4. The usual scores on the held-out rows (lower is better):\n")
     print(f"   {'':<15}{'Brier':>9}{'log loss':>10}")
-    rows = [("the network", test.p), *((f"{one.notion}", one.mended) for one in judged)]
+    rows = [("the network", test.p), *((f"{one.notion}", one.calibrated) for one in judged)]
     for name, p in rows:
         print(f"   {name:<15}{brier(p[:, None], y, weight):>9.4f}{log_loss(p[:, None], y, weight):>10.4f}")
-    print("\n   On the rows it was mended on:")
+    print("\n   On the calibration rows:")
     print(
         fill(str(judged[NOTIONS.index("degree-2")].fit), 110, initial_indent="   ", subsequent_indent="   "), flush=True
     )
@@ -198,8 +196,8 @@ def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -
     n = len(one.before.names)
     print(f"\n5. What {len(test.y):,} held-out rows certify: all {n} groups at once, with 95% confidence.\n")
     kind = {"subpopulations": classes, "notion": one.notion, "alpha": TOLERATED, "random_state": seed}
-    reports = [audit(test.y, p, test.X, **kind) for p in (test.p, one.mended)]  # type: ignore[arg-type]
-    for name, report in zip(("the network", "mended"), reports, strict=True):
+    reports = [audit(test.y, p, test.X, **kind) for p in (test.p, one.calibrated)]  # type: ignore[arg-type]
+    for name, report in zip(("the network", "calibrated"), reports, strict=True):
         limits = f"{report.certified_lower:.4f} to {report.certified_alpha:.4f}"
         print(f"   {name:<12}{report.notion} at alpha={TOLERATED:g}: {report.verdict.value}; the largest violation is")
         print(f"   {'':<12}{limits}, chance alone shows up to {report.null_floor:.4f} (p-value {report.p_value:.2g})")

@@ -18,7 +18,7 @@ from lowcal.simplex import FloatArray
 
 #: Vermilion and blue of the Okabe-Ito palette.
 BEFORE, AFTER = "#D55E00", "#0072B2"
-#: So many groups are drawn unless more are asked for.
+#: The number of groups drawn unless more are asked for.
 SHOWN = 40
 #: The height of a row of a picture, in inches.
 ROW = 0.24
@@ -262,7 +262,7 @@ def draw_before_after(
     draw_levels(left, names, np.array(after), np.array(before))
     left.set_title("Each level of the hierarchy")
     _draw_pairs(right, sorted(groups, key=lambda pair: -pair[1])[:n_groups])
-    figure.suptitle("Violations on held-out rows, before and after mending")
+    figure.suptitle("Violations on held-out rows, before and after recalibration")
     figure.savefig(path, dpi=120)
 
 

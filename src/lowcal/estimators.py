@@ -1,4 +1,4 @@
-"""scikit-learn estimators: a base model and its mending in one object, to scikit-learn's contract."""
+"""scikit-learn estimators: a base model and its recalibration in one object, to scikit-learn's contract."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class _Part:
     weight: FloatArray | None
 
 
-class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """What the two estimators share: fit a base model on one part, mend it on the other."""
+class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share: fit a base model on one part, recalibrate it on the other."""
 
     #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
     _columns: tuple[str, ...] | None = None
@@ -153,7 +153,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self.estimator is not None and not isinstance(self.estimator, FrozenEstimator)
 
     def _fit_parts(self, every: _Part, params: dict[str, Any], seed: int, strata: Any) -> _Part:
-        """Fit the base model where it needs fitting and return the rows to mend it on."""
+        """Fit the base model where it needs fitting and return the calibration rows."""
         if not self._is_fitted_here():
             self.estimator_ = self.estimator
             return every
@@ -167,7 +167,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if not is_share(self.calibration_fraction) or self.calibration_fraction == 0:
             raise InvalidInput(
                 f"calibration_fraction must be in (0, 1), but {self.calibration_fraction!r} was given; "
-                "wrap a fitted model in FrozenEstimator to mend it on all rows."
+                "wrap a fitted model in FrozenEstimator to recalibrate it on all rows."
             )
         rows = np.arange(n)
         try:
@@ -176,7 +176,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             parts = train_test_split(rows, test_size=self.calibration_fraction, random_state=seed)
         return np.sort(parts[0]), np.sort(parts[1])
 
-    def _mend(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
+    def _recalibrate(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
         """Recalibrate as far as cross-fitting allows; keep what a user may ask for."""
         fit = (self._chosen if self._is_open() else self._asked)(y, p, part, seed, classes)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
@@ -238,7 +238,7 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry or "mirror", **boosted)
 
     def _are_few(self, n: int) -> bool:
-        """Whether a base model is recalibrated for everyone together: trees would overfit so few rows."""
+        """Whether a base model is recalibrated for everyone together: trees would overfit the few rows."""
         return self.estimator is not None and self.subpopulations is None and n < LEAST_FOR_TREES
 
     def _held_out_share(self, n: int) -> float:
@@ -248,20 +248,20 @@ class _Mended(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return share if self.estimator is not None or share * n >= LEAST_HELD_OUT else 0.0
 
 
-class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
+class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore[misc]
     """A classifier whose probabilities are multicalibrated on many overlapping subpopulations.
 
     Parameters
     ----------
-    estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is mended on all rows given; an
-        unfitted classifier is fitted on one part of the rows and mended on the other.
+    estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is recalibrated on all rows
+        given; an unfitted classifier is fitted on one part of the rows and recalibrated on the other.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`. A base
         model with all of these at their defaults is recalibrated as `lowcal.recalibrate` does, by what cross-validation
         chooses. Otherwise `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together
         where a base model has a calibration set of fewer than 50 rows).
     validation_fraction : share of the calibration set that each fold holds out to choose on; 0, or a share of fewer
         than 20 rows without a base model: everything is fitted to all rows.
-    calibration_fraction : share of all rows that an unfitted base model leaves for mending.
+    calibration_fraction : share of all rows that an unfitted base model leaves for recalibration.
     random_state : seed of the splits.
 
     Attributes
@@ -329,7 +329,7 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         part = self._fit_parts(_Part(X, labels, weight), fit_params, seed, codes)
         _check_classes(part, len(labels))
         p = self._start(part.X)
-        self._mend(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
+        self._recalibrate(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
         self._remember(X, codes)
         return self
 
@@ -355,14 +355,14 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         if strange:
             raise InvalidInput(
                 f"The base model predicts class {strange[0]!r}, which y does not hold. "
-                "Mend it on rows that hold all its classes."
+                "Recalibrate it on rows that hold all its classes."
             )
         wide = np.zeros((n, n_classes))
         wide[:, [place[c] for c in known]] = p
         return wide
 
     def predict_proba(self, X: Any) -> FloatArray:
-        """Return the mended probabilities, one column for each of `classes_`."""
+        """Return the calibrated probabilities, one column for each of `classes_`."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
         return self.predictor_(self._start(X), self._by_name(X))
@@ -379,10 +379,10 @@ class MulticalibratedClassifier(ClassifierMixin, _Mended):  # type: ignore[misc]
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
-class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
-    """A regressor for outcomes in a bounded range, mended on many overlapping subpopulations (spec 10.iii).
+class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[misc]
+    """A regressor for outcomes in a bounded range, recalibrated on many overlapping subpopulations (spec 10.iii).
 
-    Outcomes and predictions are brought to [0, 1], mended there, and brought back.
+    Outcomes and predictions are brought to [0, 1], recalibrated there, and brought back.
 
     Parameters
     ----------
@@ -449,7 +449,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         seed = _seed(self.random_state)
         part = self._fit_parts(_Part(X, outcome, weight), fit_params, seed, None)
         y_unit = self._to_unit(part.y)[:, None]
-        self._mend(np.column_stack([1.0 - y_unit, y_unit]), self._start(part.X), part, seed)
+        self._recalibrate(np.column_stack([1.0 - y_unit, y_unit]), self._start(part.X), part, seed)
         return self
 
     def _read_bounds(self, y: FloatArray) -> tuple[float, float]:
@@ -470,7 +470,7 @@ class MulticalibratedRegressor(RegressorMixin, _Mended):  # type: ignore[misc]
         return self._to_unit(self.estimator_.predict(X))
 
     def predict(self, X: Any) -> FloatArray:
-        """Return the mended predictions, in the range of the outcome."""
+        """Return the calibrated predictions, in the range of the outcome."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
         low, high = self.bounds_
@@ -523,10 +523,10 @@ def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
 
 
 def _check_classes(part: _Part, n: int) -> None:
-    """Refuse rows for mending that hold one class only."""
+    """Refuse calibration rows that hold one class only."""
     labels = np.unique(part.y if part.weight is None else part.y[part.weight > 0.0])
     if len(labels) == 1:
-        where = "y" if len(part.y) == n else "The part of y that is kept for mending (calibration_fraction)"
+        where = "y" if len(part.y) == n else "The part of y that is kept for recalibration (calibration_fraction)"
         among = "" if part.weight is None else " in the rows with weight"
         raise InvalidInput(
             f"{where} holds one class only{among}: {labels[0]!r}. Calibration needs at least two; give more rows."

@@ -37,7 +37,7 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
-#: Codes are counted so many at a time: what counting needs stays in cache.
+#: The number of codes counted at a time: what counting needs stays in cache.
 ROWS = 1 << 16
 #: From this many on, codes of a byte are counted in pairs.
 PAIRED = 1 << 14
@@ -164,25 +164,29 @@ class Column:
         return distinct[~np.isnan(distinct)].tolist(), codes
 
 
-class _Unsorted(Column):
-    """Categories whose distinct values are sorted when first asked for: a prediction only looks them up."""
+class _Coded(Column):
+    """A column as its distinct values, not sorted, and the position of each row's."""
+
+    _scalars: Sequence[Any]
+    _codes: NDArray[Any]
 
     def __init__(self, name: str, scalars: Sequence[Any], codes: NDArray[Any]) -> None:
-        for field, value in (("name", name), ("values", None), ("_scalars", scalars), ("_codes", codes)):
+        for field, value in (("name", name), ("_scalars", scalars), ("_codes", codes)):
             object.__setattr__(self, field, value)
 
-    @property
-    def categories(self) -> Categories:
-        """The distinct values that occur, sorted."""
-        return self._in_order
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, all digits kept, and the position of each row's."""
+        return self._scalars, self._codes
 
-    @property
-    def codes(self) -> NDArray[np.int32]:
-        """The place of each row's category, -1 for missing."""
-        return self._sorted_codes
+
+class _Unsorted(_Coded):
+    """Categories whose distinct values are sorted when first asked for: a prediction only looks them up."""
+
+    values = None
 
     @cached_property
-    def _in_order(self) -> Categories:
+    def categories(self) -> Categories:
+        """The distinct values that occur, sorted."""
         scalars, codes = self.distinct()
         if _are_booleans(value for value in scalars if value is not None):
             return _BOOLEANS
@@ -194,95 +198,70 @@ class _Unsorted(Column):
 
     @cached_property
     def _counted(self) -> NDArray[np.intp]:
-        return _count(self._codes, len(self._scalars))  # type: ignore[attr-defined]
+        return _count(self._codes, len(self._scalars))
 
     @cached_property
-    def _sorted_codes(self) -> NDArray[np.int32]:
-        return self.encode(self._in_order)
+    def codes(self) -> NDArray[np.int32]:
+        """The place of each row's category, -1 for missing."""
+        return self.encode(self.categories)
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows; what does not occur in them is found out when asked for."""
-        return _categorise(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
-
-    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, not sorted, and the position of each row's."""
-        return self._scalars, self._codes  # type: ignore[attr-defined]
+        return _categorise(self.name, self._scalars, self._codes[rows])
 
 
 class _Whole(Column):
     """Whole numbers as X holds them; float64 is made of them when first asked for."""
 
-    def __init__(self, name: str, whole: NDArray[Any]) -> None:
-        for field, value in (("name", name), ("categories", None), ("codes", None), ("_whole", whole)):
-            object.__setattr__(self, field, value)
+    categories = codes = None
+    is_numeric = True
+    _whole: NDArray[Any]
 
-    @property
-    def is_numeric(self) -> bool:
-        """Yes."""
-        return True
+    def __init__(self, name: str, whole: NDArray[Any]) -> None:
+        for field, value in (("name", name), ("_whole", whole)):
+            object.__setattr__(self, field, value)
 
     @cached_property
     def numbers(self) -> NDArray[Any]:
         """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
-        return self._floats if self.is_rounded else self._whole  # type: ignore[attr-defined]
+        return self.values if self.is_rounded else self._whole
 
     @cached_property
     def is_rounded(self) -> bool:
         """Whether some are beyond 2^53."""
-        whole = self._whole  # type: ignore[attr-defined]
+        whole = self._whole
         is_small = whole.dtype.itemsize < 8 or len(whole) == 0
         return not is_small and (int(whole.min()) < -MOST_EXACT or int(whole.max()) > MOST_EXACT)
 
-    @property
+    @cached_property
     def values(self) -> FloatArray:
         """The numbers as float64."""
-        return self._floats
-
-    @cached_property
-    def _floats(self) -> FloatArray:
-        return np.ascontiguousarray(self._whole, dtype=np.float64)  # type: ignore[attr-defined]
+        return np.ascontiguousarray(self._whole, dtype=np.float64)
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows."""
-        return _Whole(self.name, self._whole[rows])  # type: ignore[attr-defined]
+        return _Whole(self.name, self._whole[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
         """Give the distinct values, all digits kept, and the position of each row's."""
-        whole: NDArray[Any] = self._whole  # type: ignore[attr-defined]
-        distinct, codes = np.unique(whole, return_inverse=True)
+        distinct, codes = np.unique(self._whole, return_inverse=True)
         return distinct.tolist(), codes
 
 
-class _Exact(Column):
+class _Exact(_Coded):
     """Numbers of any size by their distinct values: whole ones beyond 2^53 may be missing or stand beside floats."""
 
-    def __init__(self, name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> None:
-        parts = {"name": name, "categories": None, "codes": None, "_scalars": distinct, "_codes": codes}
-        for field, value in parts.items():
-            object.__setattr__(self, field, value)
-
-    @property
-    def is_numeric(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def is_rounded(self) -> bool:
-        """Yes."""
-        return True
+    categories = codes = None
+    is_numeric = is_rounded = True
 
     @cached_property
     def values(self) -> FloatArray:
         """The numbers as float64."""
-        return _rounded(self._scalars)[self._codes]  # type: ignore[attr-defined]
+        return np.asarray(_rounded(self._scalars)[self._codes])
 
     def take(self, rows: NDArray[np.intp]) -> Column:
         """Keep some rows."""
-        return numeric(self.name, self._scalars, self._codes[rows])  # type: ignore[attr-defined]
-
-    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's."""
-        return self._scalars, self._codes  # type: ignore[attr-defined]
+        return numeric(self.name, self._scalars, self._codes[rows])
 
 
 class Table:

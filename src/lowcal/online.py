@@ -27,7 +27,7 @@ from lowcal.simplex import FloatArray
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: A forecast on the simplex is found by pivoting; so many pivots for each class are tried before it is taken as it is.
+#: A forecast on the simplex is found by pivoting; the most pivots for each class before it is taken as it is.
 MOST_PIVOTS = 50
 
 
@@ -43,7 +43,7 @@ class Forecaster:
 
     Parameters
     ----------
-    n_groups : how many groups a membership vector speaks of; give everyone a group of its own, always 1.
+    n_groups : the number of groups in a membership vector; give everyone a group of its own, always 1.
     notion : "multiaccuracy" or a degree. With three or more classes, degree 2 at most.
     horizon : the number of steps, if known; None holds at any time, for a factor sqrt(2).
     n_classes : 2 (forecasts are numbers in [0, 1]) or more (points of the simplex).

@@ -28,7 +28,7 @@ from lowcal.subpopulations.private import Private
 from lowcal.updates import Update
 from lowcal.weights import Cell, Weight, evaluate, monomials, n_intervals
 
-#: Without max_rounds, so many rounds are made even where the noise of a round is large.
+#: Without max_rounds, the least number of rounds, even where the noise of a round is large.
 LEAST_ROUNDS = 10
 #: More cells than this are not listed.
 MOST_CELLS = 100_000
@@ -94,7 +94,7 @@ class PrivacyGuarantee:
         return float(pairs * self.alpha / self.tolerance)
 
     def deviation(self, n_updates: int) -> float:
-        """Return how far the suprema of the sample and of the population may differ after so many updates (4.7)."""
+        """Return how far the suprema of the sample and of the population may differ after a number of updates (4.7)."""
         pairs = reuse_deviation(self.n_rows, max(2, self.n_candidates), n_updates, self.beta)
         return pairs * self.alpha / self.tolerance
 

@@ -1,6 +1,6 @@
 """Which rows a model was fitted on: an audit on those certifies nothing, so it should say so.
 
-Every fit of this process leaves a sketch: a few evenly spaced rows with their outcome and their mended prediction. An
+Every fit of this process leaves a sketch: a few evenly spaced rows with their outcome and calibrated prediction. An
 audit that is given the same rows recognises them. Nothing else of the data is kept.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from lowcal.simplex import FloatArray, IntArray
 
-#: Rows in a sketch: chance agreement of so many labels and probabilities does not happen.
+#: Rows in a sketch: that many labels and probabilities do not agree by chance.
 ROWS = 64
 #: Fits remembered; the oldest are forgotten.
 FITS = 256
@@ -46,7 +46,7 @@ def sketch_rows(n: int) -> IntArray:
 
 
 def remember(n: int, y: FloatArray, p: FloatArray) -> None:
-    """Keep the sketch of a fit on n rows: outcomes and mended predictions at `sketch_rows(n)`."""
+    """Keep the sketch of a fit on n rows: outcomes and calibrated predictions at `sketch_rows(n)`."""
     _sketches.append(Sketch(n, y.copy(), p.copy()))
 
 

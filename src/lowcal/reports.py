@@ -479,7 +479,7 @@ def check_by(by: By) -> By:
 
 
 def label_of(layout: Layout, a: int) -> Any:
-    """Return the class that coordinate a speaks of: the second of two for scalars, None without classes."""
+    """Return the class of coordinate a: the second of two for scalars, None without classes."""
     if layout.classes is None:
         return None if layout.d == 1 else a
     return layout.classes[1] if layout.d == 1 else layout.classes[a]

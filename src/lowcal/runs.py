@@ -96,7 +96,7 @@ class Fit:
     candidates : what each way to recalibrate does on held-out rows (`recalibrate` only).
 
     `violation` is attained by a witness on the fitted rows and `upper` is certified: the supremum lies between them,
-    and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" speaks of the whole
+    and they are equal wherever it is known exactly. `is_exact` says whether "no subpopulation" refers to the whole
     class or of what its learner found.
     """
 
@@ -179,7 +179,7 @@ class HeldOut:
         }
 
     def is_over(self, scores: dict[str, float | None], n_updates: int) -> bool:
-        """Say whether patience has run out after so many updates."""
+        """Say whether patience has run out after a number of updates."""
         score = scores[f"held_out_{self.monitor}"]
         assert score is not None
         return self.patience.is_over(score, n_updates)

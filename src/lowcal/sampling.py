@@ -145,7 +145,7 @@ class _Plan:
         return batch_deviation(n_rows, self.pairs, self.rounds, self.beta)
 
     def is_accurate(self, n_rows: int) -> bool:
-        """Whether batches of so many rows deviate by at most a quarter of the tolerance."""
+        """Whether batches of this size deviate by at most a quarter of the tolerance."""
         return self.deviation(n_rows) <= self.tolerance / 4
 
 

@@ -16,7 +16,7 @@ from lowcal.solvers import Problem, explore
 
 
 class Status(StrEnum):
-    """How a fit ended. It speaks of the fitted rows only: certify on fresh rows. `sentence` says it in words.
+    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` says it in words.
 
     REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
     LIMIT : max_updates was reached before that.
@@ -73,7 +73,7 @@ class Patience:
     best_updates: int = 0
 
     def is_over(self, score: float, n_updates: int) -> bool:
-        """Take the score after so many updates; say whether patience has run out."""
+        """Take the score after a number of updates; say whether patience has run out."""
         if score < self.best - 1e-12:
             self.best, self.best_updates = score, n_updates
         return n_updates - self.best_updates >= self.rounds

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Where encoded rows hold a code column: its place, or its part of a union and its place there.
 Key: TypeAlias = tuple[int, ...]
-#: From so many updates in a row on, a predictor runs them as one program.
+#: From this many updates in a row on, a predictor runs them as one program.
 MANY = 8
 
 #: A slice of the rows and the predictions there -> the displacement there.
@@ -236,7 +236,7 @@ def _at(rows: Any, key: Key) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """What mends probabilities: f_T = u_T o ... o u_1 (f_0) for any start f_0 = p.
+    """What recalibrates probabilities: f_T = u_T o ... o u_1 (f_0) for any start f_0 = p.
 
     `predictor(p, X)` replays the updates on new rows of any supported frame; `predictor[:50]` keeps the first 50;
     `predictor.staged(p, X)` yields the predictions after each update.
@@ -298,7 +298,7 @@ class Predictor:
         return self.encoder(table.joined(self.scores, scores(p)) if self.scores else table)
 
     def one(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> float | FloatArray:
-        """Return the mended probability of one row, without the cost of a data frame.
+        """Return the calibrated probability of one row, without the cost of a data frame.
 
         `predictor.one(p, row)` equals `predictor([p], X)[0]` for a table X that holds the row alone, but for rounding.
 
@@ -392,7 +392,7 @@ class Predictor:
             yield self.layout.show(current, p)
 
     def replay(self, p: FloatArray, rows: Encoded) -> FloatArray:
-        """Return the mended predictions for checked p and encoded rows."""
+        """Return the calibrated predictions for checked p and encoded rows."""
         for segment in self._segments:
             p = segment(p, rows)
         return p

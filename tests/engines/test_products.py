@@ -121,8 +121,8 @@ def test_no_block_is_large_enough_to_be_split():
 def test_all_other_modules_leave_products_of_numbers_to_this_one():
     """A product that BLAS may split gives other bits with other numbers of threads: Same seed, same bytes."""
     root = Path(lowcal.__file__).parent
-    # data with a known truth, checks for users' classes and the paper's experiment have no bytes to keep
-    free = {"datasets", "testing", "reproduction", "products.py"}
+    # data with a known truth and checks for users' classes have no bytes to keep
+    free = {"datasets", "testing", "products.py"}
     found = [
         f"{path.relative_to(root)}: {ast.unparse(node)}"
         for path in sorted(root.rglob("*.py"))

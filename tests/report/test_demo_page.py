@@ -1,4 +1,4 @@
-"""`lowcal demo` writes the report of the mended model beside that of the start."""
+"""`lowcal demo` writes the report of the recalibrated model beside that of the start."""
 
 import lowcal.demo as demo
 from markup import read
@@ -6,7 +6,7 @@ from markup import read
 
 def test_demo_writes_both_audits_as_one_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "TRAIN", 600)
-    monkeypatch.setattr(demo, "MEND", 30_000)
+    monkeypatch.setattr(demo, "CALIBRATE", 30_000)
     monkeypatch.setattr(demo, "NOTIONS", ("multiaccuracy", "degree-2"))
     demo.run(seed=1, folder=tmp_path / "new")
     said = capsys.readouterr().out

@@ -251,15 +251,15 @@ def test_plain_data(columns):
     json.dumps([learner.encoder.to_dict(), *(f.to_dict() for f in learner.families)])
 
 
-def test_mends_what_it_finds():
+def test_corrects_what_it_finds():
     rng = np.random.default_rng(9)
     X = {"a": rng.normal(size=3000), "s": rng.choice(np.array(["u", "v"], dtype=object), 3000)}
     truth = np.where((X["a"] > 0.3) & (X["s"] == "u"), 0.8, 0.4)
     y = rng.random(3000) < truth
     fit = multicalibrate(y, np.full(3000, 0.5), X, subpopulations=Trees(max_depth=2), alpha=0.02)
-    mended = fit.predictor(np.full(3000, 0.5), X)
+    calibrated = fit.predictor(np.full(3000, 0.5), X)
     assert fit.status == "reached"
-    assert np.mean((mended - truth) ** 2) < 0.2 * np.mean((0.5 - truth) ** 2)
+    assert np.mean((calibrated - truth) ** 2) < 0.2 * np.mean((0.5 - truth) ** 2)
 
 
 # --- sums of boosted trees -----------------------------------------------------------------------------------
@@ -367,14 +367,14 @@ def test_what_lies_beyond_the_fitted_range_is_clipped():
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
-def test_sums_mend_and_the_same_seed_gives_the_same_bytes(geometry):
+def test_sums_recalibrate_and_the_same_seed_gives_the_same_bytes(geometry):
     X, y, f, truth = binary(4000)
     trees = Trees(n_trees=20, geometry=geometry)
     options = {"alpha": 0.005, "geometry": geometry, "validation_fraction": 0.2, "random_state": 0}
     fits = [multicalibrate(y, f, X, subpopulations=trees, **options) for _ in range(2)]
-    mended = [fit.predictor(f, X) for fit in fits]
-    assert mended[0].tobytes() == mended[1].tobytes()
-    assert np.mean((mended[0] - truth) ** 2) < 0.25 * np.mean((f - truth) ** 2)
+    calibrated = [fit.predictor(f, X) for fit in fits]
+    assert calibrated[0].tobytes() == calibrated[1].tobytes()
+    assert np.mean((calibrated[0] - truth) ** 2) < 0.25 * np.mean((f - truth) ** 2)
     json.dumps(fits[0].predictor.to_dict())
 
 
@@ -431,8 +431,8 @@ def test_one_split_parts_categories_with_low_residuals_from_those_with_high_ones
     told = {name for term in fit.predictor.updates[0].terms for name in term.family.names if "town" in name}
     sets = {frozenset(re.findall(r"\b[a-h]\b", name)) for name in told}
     assert sets == {frozenset("aceg"), frozenset("bdfh")}
-    save(fit.predictor, tmp_path / "mended.json")
-    again = load(tmp_path / "mended.json")
+    save(fit.predictor, tmp_path / "calibrated.json")
+    again = load(tmp_path / "calibrated.json")
     new = {"town": np.array(["h", "a", "zz", None], dtype=object)}
     np.testing.assert_array_equal(again(np.full(4, 0.5), new), fit.predictor(np.full(4, 0.5), new))
     assert abs(fit.predictor(0.5 * np.ones(2), {"town": np.array(["h", "a"], dtype=object)}) - [0.2, 0.8]).max() < 0.03
@@ -449,7 +449,7 @@ def test_without_residuals_categories_are_cut_in_sorted_order():
 
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 def test_a_union_boosts_like_its_parts(geometry):
-    """What boosted trees offer is taken in a union too, in their own geometry, after the groups were mended."""
+    """What boosted trees offer is taken in a union too, in their own geometry, after the groups were corrected."""
     data = make_miscalibrated(4000, n_columns=4, n_levels=4, random_state=1)
     trees = Trees(n_trees=10, geometry=geometry)
     options = {"alpha": 0.004, "random_state": 0, "guard": False, "max_updates": 6}

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def _probability(
     options: argparse.Namespace, source: Source, predictor: Predictor, metadata: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the probability columns, as asked for or those of the fit, and which class each speaks of."""
+    """Return the probability columns, as asked for or those of the fit, and the class of each."""
     fitted = list(metadata.get("probability") or ())
     names = split_names(options.probability, source.names) or fitted
     if not names:

@@ -187,7 +187,7 @@ def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows
 def _places(
     given: Sequence[str], first: Sequence[str], classes: Sequence[Any] | None, named: Sequence[str] | None
 ) -> tuple[int, ...]:
-    """Return which class each column of --against speaks of."""
+    """Return the class of each column of --against."""
     classes = (0, 1) if classes is None else classes
     check_number("--against", given, len(classes), "The file has")
     known = {name: k for k, name in enumerate(first, 1 if len(first) == 1 else 0)}

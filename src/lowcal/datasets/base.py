@@ -1,4 +1,4 @@
-"""What a data set is: named columns, labels, and where they are known the truth and a predictor to mend."""
+"""What a data set is: named columns, labels, and where they are known the truth and a predictor to recalibrate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dataset:
     y : ndarray of int, shape (n,)
         Labels 0, 1, ..., l - 1.
     p : ndarray or None
-        The predictor to be mended.
+        The predictor to be recalibrated.
     f_star : ndarray or None
         E[y | x], where it is known.
     sample_weight : ndarray or None

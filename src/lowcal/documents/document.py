@@ -23,7 +23,7 @@ FORMAT = "lowcal"
 VERSION = 1
 #: Larger files are refused: reading takes several times as much memory.
 MOST_BYTES = 1 << 30
-#: Whole numbers have at most so many digits.
+#: The most digits of a whole number.
 MOST_DIGITS = 400
 #: Containers so deep are laid out on lines of their own.
 LINES = 4

@@ -17,7 +17,7 @@ from lowcal.simplex import FLOOR, FloatArray, Geometry
 from lowcal.updates import Term, Update
 from lowcal.weights import Cell, Knots, LogOdds, LogRest, Monomial, Points, Weight, n_intervals
 
-#: Distances to so many centres are held at once.
+#: The number of centres whose distances are held at once.
 CENTRES = 128
 #: A graph finds the cell of a row by tables with at most this many entries.
 MOST_ENTRIES = 1 << 22

@@ -26,7 +26,7 @@ from lowcal.errors import InvalidInput, MissingColumn, MissingExtra, suggest
 from lowcal.files.opening import check_readable
 from lowcal.files.parquet import damaged
 
-#: So many rows are in work at a time.
+#: The number of rows in work at a time.
 BATCH_ROWS = 1 << 18
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"

@@ -22,7 +22,7 @@ from lowcal.errors import InvalidInput
 from lowcal.files.fields import ArrowWritten, Field, Written
 
 SEPARATORS = (",", ";", "\t", "|")
-#: A batch of Python's reader has so many rows, one of Arrow's is made of so many bytes.
+#: Rows in a batch of Python's reader, bytes in one of Arrow's.
 BATCH_ROWS = 20_000
 BATCH_BYTES = 1 << 20
 SAMPLE_LINES = 50
@@ -161,13 +161,13 @@ class Counted(io.BufferedIOBase):
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, or all."""
+        """Return this many bytes, or all."""
         data = self.stream.read(-1 if size is None else size)
         self.quotes += data.count(b'"')
         return data
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return so many bytes at most."""
+        """Return at most this many bytes."""
         return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
 

@@ -18,7 +18,6 @@ from lowcal.files.parquet import open_parquet
 
 #: The name of the standard streams.
 STREAM = "-"
-FORMATS = ("csv", "tsv", "parquet", "json", "jsonl")
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 

@@ -22,7 +22,7 @@ from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, kept_kind
 from lowcal.files.opening import STREAM, Source, is_packed, suffix_of
 from lowcal.files.parquet import Parquet, require_pyarrow
 
-#: A row group of a Parquet file has at least so many rows.
+#: The least number of rows in a row group of a Parquet file.
 GROUP_ROWS = 1 << 16
 
 
@@ -184,7 +184,7 @@ def _quoted(array: Any, separator: str) -> Any:
 
 
 class ParquetWriter:
-    """Parquet, a row group for each so many rows."""
+    """Parquet, written in row groups of a fixed least size."""
 
     def __init__(self, stream: IO[bytes], names: Sequence[str], kinds: Sequence[Kind], schema: Any) -> None:
         import pyarrow as pa

@@ -151,7 +151,7 @@ class Guarantee(Generic[N]):
 
     @property
     def needs_f_star(self) -> bool:
-        """Whether a side speaks of the truth f*."""
+        """Whether a side refers to the truth f*."""
         return any(side.needs_f_star for side in self.sides)
 
     @property

@@ -48,7 +48,7 @@ class Confusion:
 
     @property
     def needs_f_star(self) -> bool:
-        """Whether a part speaks of the truth f*: the order does."""
+        """Whether a part refers to the truth f*: the order does."""
         return self.order.needs_f_star
 
     @property

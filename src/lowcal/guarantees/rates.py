@@ -143,8 +143,7 @@ def true_positive_rate(
     """
     check_whole("degree", degree, 1)
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, degree + 1), sample.star(which, degree + 1)
+    m, star = sample.of_label(label, degree + 1)
     return positive_rate(m, degree, star, read_alpha(alpha)).scalar()
 
 
@@ -171,8 +170,7 @@ def false_positive_rate(
     (0.3, 0.42)
     """
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, 2), sample.star(which, 2)
+    m, star = sample.of_label(label, 2)
     return negative_rate(m, star, read_alpha(alpha)).scalar()
 
 

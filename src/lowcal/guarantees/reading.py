@@ -40,6 +40,11 @@ class Sample:
             return None
         return self.mean(self.truth.powers(labels, degree, self.weight))
 
+    def of_label(self, label: Any, degree: int) -> tuple[GroupMoments, FloatArray | None]:
+        """Return the moments of one class up to a degree, and those of the truth, None where it is unknown."""
+        which = [read_label(label, self.layout)]
+        return self.moments(which, degree), self.star(which, degree)
+
     def mean(self, values: FloatArray) -> FloatArray:
         """Return E_c of values whose last axis are the rows; nan without mass."""
         mass = self.weight.sum()

@@ -14,7 +14,7 @@ import numpy as np
 
 from lowcal.guarantees.base import Guarantee, Side, ratio
 from lowcal.guarantees.group_moments import GroupMoments
-from lowcal.guarantees.reading import read_alpha, read_label, read_sample
+from lowcal.guarantees.reading import read_alpha, read_sample
 from lowcal.inputs import check_whole
 from lowcal.simplex import FloatArray
 
@@ -103,7 +103,7 @@ def moment_match(
     """
     check_whole("degree", degree, 1)
     sample = read_sample(y, p, c, sample_weight, classes)
-    m = sample.moments([read_label(label, sample.layout)], degree)
+    m, _ = sample.of_label(label, degree)
     return matching(m, degree, read_alpha(alpha)).scalar()
 
 
@@ -143,8 +143,7 @@ def moment_sandwich(
     """
     check_whole("degree", degree, 1)
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, degree), sample.star(which, degree)
+    m, star = sample.of_label(label, degree)
     return sandwich(m, degree, star, read_alpha(alpha)).scalar()
 
 
@@ -171,8 +170,7 @@ def cross_moment(
     """
     check_whole("degree", degree, 1)
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, degree), sample.star(which, degree)
+    m, star = sample.of_label(label, degree)
     return crossing(m, degree, star, read_alpha(alpha)).scalar()
 
 
@@ -200,8 +198,7 @@ def holder_certificate(
     """
     check_whole("degree", degree, 1)
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, degree), sample.star(which, degree)
+    m, star = sample.of_label(label, degree)
     zero, one = np.zeros_like(m.f[0]), np.ones_like(m.f[0])
     reference = zero * np.nan if star is None else star[degree]
     upper = Side("upper", "the truth's moment", reference, zero, None, zero, one, zero, True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowcal.guarantees.base import Guarantee, Side
 from lowcal.guarantees.group_moments import GroupMoments
-from lowcal.guarantees.reading import read_alpha, read_label, read_sample
+from lowcal.guarantees.reading import read_alpha, read_sample
 from lowcal.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def covariance(
     (-1.0, 1.0)
     """
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    return covariances(sample.moments(which, 2), sample.star(which, 2), read_alpha(alpha)).scalar()
+    return covariances(*sample.of_label(label, 2), read_alpha(alpha)).scalar()
 
 
 def variance(
@@ -122,8 +121,7 @@ def variance(
     (0.25, 0.04, 0.21, True)
     """
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    return variances(sample.moments(which, 2), sample.star(which, 2), read_alpha(alpha)).scalar()
+    return variances(*sample.of_label(label, 2), read_alpha(alpha)).scalar()
 
 
 def excess_variance_certificate(
@@ -148,8 +146,7 @@ def excess_variance_certificate(
     (0.21, 0.21, True)
     """
     sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    which = [read_label(label, sample.layout)]
-    m, star = sample.moments(which, 2), sample.star(which, 2)
+    m, star = sample.of_label(label, 2)
     zero, one = np.zeros_like(m.f[1]), np.ones_like(m.f[1])
     reference = m.variance - star_variance(star, m)
     lower = Side("lower", "the excess itself", reference, zero, None, zero, one, zero, True)

@@ -64,7 +64,7 @@ def unit(audit: Audit) -> str:
 
 
 def side(found: Found) -> str:
-    """Return on which side the predictions err, and where: only the constant weight speaks of all of them."""
+    """Return on which side the predictions err, and where: only the constant weight covers all of them."""
     if found.violation == 0:
         return "right"
     too, weight = "too low" if found.violation > 0 else "too high", str(found.weight)

@@ -55,7 +55,7 @@ class Groups(Subpopulations):
     Parameters
     ----------
     columns : names or positions; None is every column of X.
-    n_bins : numeric columns with more than this many distinct values are cut at quantiles into so many bins.
+    n_bins : numeric columns with more distinct values than this are cut at quantiles into this many bins.
     min_mass : groups worth fewer rows than this are dropped.
     everyone : whether the whole population is a member.
 

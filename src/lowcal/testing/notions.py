@@ -21,14 +21,14 @@ from lowcal.errors import InvalidInput
 from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.inputs import check_whole
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
-from lowcal.simplex import FloatArray, brier
+from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Memberships
-from lowcal.testing.rules import CLOSE, attempt, require
+from lowcal.testing.rules import CLOSE, attempt, largest_rise, require
 from lowcal.weights import Weight
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
-#: Algorithm 1 is run where its basis has at most so many elements (weights times labels) ...
+#: Algorithm 1 is run where its basis has at most this many elements (weights times labels) ...
 SMALL_BASIS = 48
 #: ... and its tolerance is at least this share of alpha: its number of updates grows with the inverse square.
 LARGE_TOLERANCE = 0.05
@@ -142,7 +142,7 @@ def draw_samples(n_classes: int, rng: np.random.Generator) -> list[Sample]:
 
 
 def draw_problem(n_classes: int, rng: np.random.Generator) -> list[Sample]:
-    """Return one sample with few distinct predictions whose outcomes depend on the memberships: a fit to mend."""
+    """Return one sample with few distinct predictions whose outcomes depend on the memberships: a task for a fit."""
     n, d = 160, 1 if n_classes == 2 else n_classes
     p = 0.8 * _inside(rng, 12, d)[rng.integers(0, 12, n)] + 0.2 / max(d, 2)
     C = np.column_stack([rng.integers(0, 2, n), rng.integers(0, 2, n), rng.integers(0, 3, n) / 2])
@@ -563,8 +563,7 @@ def _fit(notion: Notion, sample: Sample, solver: SolverName) -> None:
     kind, alpha = Memberships(min_mass=0), _half(notion, sample)
     how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "guard": False}
     fit = multicalibrate(y, p, sample.C, subpopulations=kind, notion=notion, alpha=alpha, **how)
-    losses = np.array([brier(sample.p, sample.y, sample.weight), *(record.brier for record in fit.history)])
-    rise = float(np.diff(losses).max(initial=0.0))
+    rise = largest_rise(fit, sample.p, sample.y, sample.weight)
     require(
         rise <= 1e-12,
         f"The training Brier score of a fit with the solver {solver!r} rises by {rise:.3g} in an update.",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lowcal.errors import CheckFailed, FitWarning
+from lowcal.runs import Fit
+from lowcal.simplex import FloatArray, brier
 
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8
@@ -23,7 +26,27 @@ def require(holds: bool | np.bool_, broken: str, remedy: str) -> None:
     lowcal.errors.CheckFailed: 2 is not below 1. Take a smaller number.
     """
     if not holds:
-        raise CheckFailed(f"{broken} {remedy}")
+        fail(broken, remedy)
+
+
+def fail(broken: str, remedy: str) -> NoReturn:
+    """Raise the CheckFailed of `require`."""
+    raise CheckFailed(f"{broken} {remedy}")
+
+
+def distance(given: ArrayLike, wanted: ArrayLike) -> float:
+    """Return the largest difference of two arrays, infinity if their shapes differ.
+
+    >>> distance([1.0, 2.0], [1.0, 2.5]), distance([1.0], [1.0, 2.0]), distance([], [])
+    (0.5, inf, 0.0)
+    """
+    a, b = np.asarray(given), np.asarray(wanted)
+    return float(np.abs(a - b).max(initial=0.0)) if a.shape == b.shape else np.inf
+
+
+def largest_rise(fit: Fit, p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return by how much an update of a fit raises the training Brier score, at most; 0 if none does."""
+    return float(np.diff([brier(p, y, weight), *(record.brier for record in fit.history)]).max(initial=0.0))
 
 
 def attempt(rule: Callable[..., None], subject: object, where: str, *arguments: Any) -> None:

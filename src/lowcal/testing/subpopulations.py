@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.reference import Design
 from lowcal.errors import InvalidInput, sentence
 from lowcal.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.frames import Column
@@ -23,11 +22,11 @@ from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray, brier
 from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Residual
-from lowcal.testing.rules import CLOSE, attempt, require
+from lowcal.testing.rules import CLOSE, attempt, distance, fail, largest_rise, require
 
 #: Rows of the built-in table.
 N_ROWS = 320
-#: At most so many members are looked at one by one.
+#: The most members that are looked at one by one.
 MOST_MEMBERS = 25
 #: Predictions of a fit and of its replay agree to this much.
 REPLAY = 1e-12
@@ -166,7 +165,7 @@ def it_prepares_a_learner(setting: Setting) -> None:
     except Exception as error:
         columns = sentence(f"The table has the columns {', '.join(setting.table.names)}")
         broken = f"prepare raised {type(error).__name__}: {sentence(str(error))} {columns}"
-        require(False, broken, "If the class needs others, pass a table of yours as X.")
+        fail(broken, "If the class needs others, pass a table of yours as X.")
     require(isinstance(learner, WeakLearner), f"bind returned {learner!r}.", "Return a WeakLearner from bind.")
     n = learner.design().shape[0]
     require(
@@ -174,13 +173,13 @@ def it_prepares_a_learner(setting: Setting) -> None:
         f"The memberships have {n} rows for a table of {setting.table.n_rows}.",
         "Keep every row, also those with missing values or without weight.",
     )
-    away = float(np.abs(learner.weight - setting.weight).max(initial=0.0))
+    away = distance(learner.weight, setting.weight)
     require(away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Hand on the sample_weight of bind.")
 
 
 def it_leaves_the_table_alone(setting: Setting) -> None:
     """Preparing, searching and encoding change neither X nor its columns."""
-    before = [_copied(setting.table.column(name)) for name in setting.table.names]
+    before = [deepcopy(setting.table.column(name)) for name in setting.table.names]
     learner = setting.subpopulations.prepare(setting.X, setting.weight)
     learner.search(setting.residuals()[0], 1e-3)
     for table in (Frame.of(setting.X), _used(setting)):
@@ -196,16 +195,6 @@ def _used(setting: Setting) -> Frame:
     return setting.table
 
 
-def _copied(column: Column) -> Column:
-    codes, values = column.codes, column.values
-    return Column(
-        column.name,
-        column.categories,
-        None if codes is None else codes.copy(),
-        None if values is None else values.copy(),
-    )
-
-
 def _equal(a: Column, b: Column) -> bool:
     if a.values is not None and b.values is not None:
         return bool(np.array_equal(a.values, b.values, equal_nan=True))
@@ -217,12 +206,8 @@ def it_prepares_the_same_again(setting: Setting) -> None:
     first, second = setting.prepare(), setting.prepare()
     broken = f"Two calls of prepare name {len(first.names)} and {len(second.names)} members, not all alike."
     require(first.names == second.names, broken, "Use a fixed seed where chance is needed, and keep no state.")
-    away = _distance(first.design(), second.design().dense())
+    away = distance(first.design().dense(), second.design().dense())
     require(away <= CLOSE, f"Two calls of prepare have memberships that differ by {away:.3g}.", "Keep no state.")
-
-
-def _distance(design: Design, C: FloatArray) -> float:
-    return float(np.abs(design.dense() - C).max(initial=0.0))
 
 
 # --- members -------------------------------------------------------------------------------------------------
@@ -239,7 +224,7 @@ def _require_range(learner: WeakLearner, C: FloatArray, whose: str) -> None:
     if bad.any():
         i, j = np.argwhere(bad)[0]
         broken = f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}."
-        require(False, broken, "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them.")
+        fail(broken, "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them.")
 
 
 def names_are_unique(setting: Setting) -> None:
@@ -264,7 +249,7 @@ def _require_one_meaning(learner: WeakLearner, z: FloatArray) -> None:
         C = family.design(learner.rows).dense()
         for k, name in enumerate(family.names):
             if name in learner.names:
-                away = float(np.abs(C[:, k] - learner.design().column(learner.names.index(name))).max(initial=0.0))
+                away = distance(C[:, k], learner.design().column(learner.names.index(name)))
                 broken = f"The name {name!r} stands for two members, whose memberships differ by up to {away:.3g}."
                 remedy = "The second is dropped as known: give each its own name, for example a number."
                 require(away <= CLOSE, broken, remedy)
@@ -304,9 +289,9 @@ def the_design_is_one_matrix(setting: Setting) -> None:
             "`take` must keep the names in the order of the members.",
         )
     for what, (given, wanted) in pairs.items():
-        away = float(np.abs(np.asarray(given) - wanted).max(initial=0.0)) if np.shape(given) == wanted.shape else np.inf
+        away = distance(given, wanted)
         broken = f"{what} is off by {away:.3g} from the matrix that dense() returns."
-        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or mend yours.")
+        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or correct yours.")
 
 
 def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
@@ -345,7 +330,7 @@ def _require_contract(learner: WeakLearner, z: FloatArray, alpha: float) -> None
         f"search returned memberships of shape {c.shape} and the sign {found.sign!r}.",
         "Return one member, and its sign, 1.0 or -1.0.",
     )
-    again = float(np.abs(found.family.design(learner.rows).dense() - c).max(initial=0.0))
+    again = distance(found.family.design(learner.rows).dense(), c)
     require(again <= CLOSE, f"found.design and found.family differ by {again:.3g}.", "Return the family's own design.")
     actual = found.sign * float(c[:, 0] @ (learner.weight * z))
     require(
@@ -440,7 +425,7 @@ def _require_alike(
     require(enough, f"The members differ {versus}: {different[:3]} are in one only.", remedy)
     C, D = one.design().dense()[rows], other.design().dense()
     for name in shared:
-        away = float(np.abs(C[:, one.names.index(name)] - D[:, other.names.index(name)]).max(initial=0.0))
+        away = distance(C[:, one.names.index(name)], D[:, other.names.index(name)])
         require(away <= CLOSE, f"The member {name!r} differs by {away:.3g} {versus}.", remedy)
     same = one.is_exact and not different
     for z in setting.residuals():
@@ -487,7 +472,7 @@ def strange_values_do_not_crash(setting: Setting) -> None:
             continue  # a refusal that says why
         except Exception as error:
             broken = f"On {what} the encoder raised {type(error).__name__}: {error}"
-            require(False, broken, "Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
+            fail(broken, "Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
         require(
             len(C) == table.n_rows,
             f"On {what} the encoder returned {len(C)} of {table.n_rows} rows.",
@@ -518,7 +503,7 @@ def it_is_plain_data(setting: Setting) -> None:
             continue
         except (TypeError, ValueError) as error:
             broken = f"to_dict() of the {what} is not JSON: {error}."
-            require(False, broken, "Return numbers, strings, lists and dictionaries: array.tolist(), int(...).")
+            fail(broken, "Return numbers, strings, lists and dictionaries: array.tolist(), int(...).")
 
 
 def it_joins_others(setting: Setting) -> None:
@@ -531,7 +516,7 @@ def it_joins_others(setting: Setting) -> None:
     rows = union.encoder(setting.table)
     for j in _some(len(alone.names), setting.rng):
         k = union.names.index(alone.names[j])
-        away = float(np.abs(union.design(rows).column(k) - alone.design().column(j)).max(initial=0.0))
+        away = distance(union.design(rows).column(k), alone.design().column(j))
         require(away <= CLOSE, f"In a union the member {alone.names[j]!r} is off by {away:.3g}.", LOOK)
 
 
@@ -562,12 +547,12 @@ def _fit(setting: Setting, solver: SolverName) -> None:
     rows, fitted = setting.prepare(lambda: (y - p)[:, None]).rows, p[:, None]
     for update in fit.predictor.updates:
         fitted = update(fitted, rows)
-    away = float(np.abs(fit.predictor(p, setting.table) - fitted[:, 0]).max(initial=0.0))
+    away = distance(fit.predictor(p, setting.table), fitted[:, 0])
     require(away <= REPLAY, f"The replay of a fit on its own rows is off by {away:.3g}.", LOOK)
-    losses = [brier(p[:, None], y[:, None], setting.weight), *(record.brier for record in fit.history)]
-    away = abs(brier(fitted, y[:, None], setting.weight) - losses[-1])
+    own = fit.history[-1].brier if fit.history else brier(p[:, None], y[:, None], setting.weight)
+    away = abs(brier(fitted, y[:, None], setting.weight) - own)
     require(away <= REPLAY, f"The replay's Brier score is off by {away:.3g} from the fit's own.", LOOK)
-    rise = float(np.diff(losses).max(initial=0.0))
+    rise = largest_rise(fit, p[:, None], y[:, None], setting.weight)
     require(rise <= REPLAY, f"The training Brier score rises by {rise:.3g} in an update.", LOOK)
 
 

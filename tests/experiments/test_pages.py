@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcal.reproduction import TARGETS, examples, figure_1, hierarchy, real, samples, table
-from lowcal.reproduction.results import Claim
+from experiments import TARGETS, examples, figure_1, hierarchy, real, samples, table
+from experiments.results import Claim
 
 PAPER = Path(__file__).resolve().parents[2] / "docs" / "paper"
 

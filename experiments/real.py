@@ -1,7 +1,7 @@
 """Real data, where nobody knows f*: the same methods, judged by certified intervals on rows that nothing was fitted to.
 
-A small network is trained on one part (ACS employment and CIFAR-100 bring a real model's probabilities), mended on
-another, and judged on a third: Brier score, log loss, and the multiaccuracy and degree-2 violations with certified
+A small network is trained on one part (ACS employment and CIFAR-100 bring a real model's probabilities), recalibrated
+on another, and judged on a third: Brier score, log loss, and the multiaccuracy and degree-2 violations with certified
 intervals.
 """
 
@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.experiment import METHODS, Settings
+from experiments.networks import fit_classifier
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, show, summarise_trees, verdict_lines
+from experiments.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
+from experiments.sources import SOURCES, load
 from lowcal.auditing import audit
-from lowcal.datasets import Dataset, load_adult, load_cifar100
-from lowcal.datasets.real import SOURCES, load_real, take_rows
+from lowcal.datasets import Dataset
 from lowcal.errors import AuditWarning, LowcalError
 from lowcal.frames import Table
 from lowcal.metrics import excess_variance_bound
-from lowcal.reproduction.experiment import METHODS, Settings
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
-from lowcal.reproduction.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
 from lowcal.simplex import FloatArray, brier, log_loss
 from lowcal.subpopulations import Groups, Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features
@@ -35,7 +35,7 @@ NAME = "real"
 START = "start"
 #: Columns with more levels than this are left to the groups: the network does not read them.
 MOST_LEVELS = 40
-TRAIN, MEND, TEST = 3_000, 5_000, 10_000
+TRAIN, CALIBRATE, TEST = 3_000, 5_000, 10_000
 COLUMNS = (
     "degree-2",
     "degree-2, at least",
@@ -68,7 +68,7 @@ TASKS = {
 def run(parts: Parts, settings: Settings) -> Result:
     """Run every data set that is there and every seed that is not done yet, and sum up."""
     absent: dict[str, str] = {}
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, dict[str, Any]] = {}
     peers, missing = present_peers()
     for name in TASKS:
         try:
@@ -77,66 +77,46 @@ def run(parts: Parts, settings: Settings) -> Result:
             absent[name] = str(error)
             continue
         key = {"target": NAME, "data": name, "rows": len(data.y), "peers": sorted(peers), "small": settings.is_small}
-        found[name] = [
-            parts.get(
-                f"{NAME}-{name}-seed-{s}", {**key, "seed": s}, partial(one_seed, name, data, s, settings.is_small)
-            )
-            for s in range(settings.seeds)
-        ]
-    summary = sum_up(found, absent, missing, settings.seeds)
-    seconds = {
-        name: {m: summarise([one["seconds"][m] for one in ones]) for m in ones[0]["seconds"]}
-        for name, ones in found.items()
-    }
+        compute = partial(one_seed, name, data, settings.is_small)
+        found[name] = summarise_trees(parts.get_seeds(f"{NAME}-{name}", key, settings.seeds, compute))
+    tables, seconds = ({name: both[what] for name, both in found.items()} for what in ("metrics", "seconds"))
+    summary = {"settings": {"seeds": settings.seeds}, "tables": tables, "absent": absent, "missing": missing}
     claims = judge(summary)
     return Result(
         NAME, summary, claims, page(summary, seconds, claims), csv_rows(summary), {"fit, CPU seconds": seconds}
     )
 
 
-def load(name: str, folder: str | Path | None) -> Dataset:
-    """Load one of the data sets."""
-    if name == "adult":
-        return load_adult()
-    return load_cifar100(folder=folder) if name == "cifar100" else load_real(name, folder)
-
-
-def one_seed(name: str, data: Dataset, seed: int, small: bool) -> dict[str, Any]:
+def one_seed(name: str, data: Dataset, small: bool, seed: int) -> dict[str, Any]:
     """Return the metrics and the seconds of every method on one random split."""
     task = TASKS[name]
     order = np.random.default_rng(seed).permutation(len(data.y))
-    limits = [300, 400, 600] if small else [TRAIN, MEND, TEST]
+    limits = [300, 400, 600] if small else [TRAIN, CALIBRATE, TEST]
     if data.p is None:
         share = min(1.0, len(order) / sum(limits))
         ends = np.cumsum([int(limit * share) for limit in limits])
         data = _with_network(data, order[: ends[0]], seed, 10 if small else 60)
-        mend, test = (take_rows(data, order[a:b]) for a, b in pairwise(ends))
+        calibrate, test = (data[order[a:b]] for a, b in pairwise(ends))
     else:
         half = min(limits[1], len(order) // 2)
-        mend, test = take_rows(data, order[:half]), take_rows(data, order[half : half + limits[2]])
+        calibrate, test = data[order[:half]], data[order[half : half + limits[2]]]
     groups = Intersections(task.groups, depth=task.depth, min_mass=60) if task.depth > 1 else Groups(task.groups)
-    return _compare(task, groups, mend, test)
+    return _compare(task, groups, calibrate, test)
 
 
 def _with_network(data: Dataset, rows: Any, seed: int, epochs: int) -> Dataset:
     """Return the data with the probabilities of a network trained on some rows for many passes: overconfident ones."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPClassifier
-
     columns = {name: c for name, c in data.X.items() if c.dtype != object or len({*c.tolist()}) <= MOST_LEVELS}
     table = Table.of(columns)
     features = learn_features(None, table.take(rows), np.full(len(rows), 1 / len(rows)))(table)
-    network = MLPClassifier((64, 64), max_iter=epochs, n_iter_no_change=epochs, tol=0.0, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # so many passes were asked for
-        p = network.fit(features[rows], data.y[rows]).predict_proba(features)
-    return Dataset(data.X, data.y, p[:, 1] if p.shape[1] == 2 else p, description=data.description)
+    p = fit_classifier(features[rows], data.y[rows], (64, 64), epochs, seed).predict_proba(features)
+    return replace(data, p=p[:, 1] if p.shape[1] == 2 else p)
 
 
-def _compare(task: Task, groups: Subpopulations, mend: Dataset, test: Dataset) -> dict[str, Any]:
+def _compare(task: Task, groups: Subpopulations, calibrate: Dataset, test: Dataset) -> dict[str, Any]:
     assert test.p is not None
     metrics, seconds = {START: _judge(task, groups, test, test.p)}, {}
-    samples = [_sample(rows, task.groups) for rows in (mend, test)]
+    samples = [_sample(rows, task.groups) for rows in (calibrate, test)]
     for name, make in _rivals(task, groups).items():
         found, seconds[name] = fit_and_predict(make, samples[0], samples[1], 1)
         metrics[name] = _judge(task, groups, test, found)
@@ -150,7 +130,7 @@ def _sample(rows: Dataset, groups: Sequence[str]) -> Sample:
 
 
 def _rivals(task: Task, groups: Subpopulations) -> dict[str, Make]:
-    """Return ours and the peers that know so many classes; many classes have too many products for degree 3 and up."""
+    """Return ours and the peers for this number of classes; many classes have too many products for degree 3 and up."""
     names = list(METHODS) if task.n_classes == 2 else ["MA", "MC2", "MC-full"] if task.n_classes < 10 else ["MA", "MC2"]
     classes = list(range(task.n_classes))
     ours: dict[str, Make] = {
@@ -190,20 +170,6 @@ def _judge(task: Task, groups: Subpopulations, test: Dataset, p: FloatArray) -> 
     }
 
 
-def sum_up(
-    found: dict[str, list[dict[str, Any]]], absent: dict[str, str], missing: Sequence[str], seeds: int
-) -> dict[str, Any]:
-    """Return mean and deviation of every metric of every method on every data set."""
-    tables = {
-        name: {
-            method: {c: summarise([one["metrics"][method][c] for one in ones]) for c in COLUMNS}
-            for method in ones[0]["metrics"]
-        }
-        for name, ones in found.items()
-    }
-    return {"settings": {"seeds": seeds}, "tables": tables, "absent": absent, "missing": list(missing)}
-
-
 def judge(summary: dict[str, Any]) -> tuple[Claim, ...]:
     """Say for each data set whether MC2 lowers the certified degree-2 violation, without a worse Brier score."""
     return tuple(_lowers(name, table) for name, table in summary["tables"].items())
@@ -214,9 +180,9 @@ def _lowers(name: str, table: dict[str, Any]) -> Claim:
     lower = after["degree-2, at most"]["mean"] < before["degree-2, at most"]["mean"]
     kept = after["Brier score"]["mean"] <= before["Brier score"]["mean"] + before["Brier score"]["sd"]
     said = [f"{k} {show(before[k])} before, {show(after[k])} after" for k in ("degree-2, at most", "Brier score")]
-    why = "" if lower else "The start was already within what so many rows can certify."
+    why = "" if lower else "The start was already within what these rows can certify."
     if after["degree-2, at most"]["mean"] >= 1.0:
-        why = "So many classes have too many constraints: the certificate on so few rows says nothing."
+        why = "With this many classes there are too many constraints for these rows: the certificate is empty."
     if not kept:
         why += f" The Brier score rose by {after['Brier score']['mean'] - before['Brier score']['mean']:.4f}."
     return Claim(
@@ -253,14 +219,14 @@ def page(summary: dict[str, Any], seconds: dict[str, Any], claims: Sequence[Clai
     s = summary["settings"]
     return f"""# Real data
 
-`lowcal reproduce real --seeds {s["seeds"]}` wrote this page and [real.json](real.json).
+`python -m experiments real --seeds {s["seeds"]}` wrote this page and [real.json](real.json).
 
-Nobody knows f* here. A network trained for many passes on {TRAIN:,} rows is mended on {MEND:,} (ACS employment and
-CIFAR-100 bring a real model's probabilities) and judged on up to {TEST:,} others: the violation over the groups of the
-protected columns and their pairs, in square brackets its certified interval at 95% (`lowcal.audit`), and an upper bound
-on the excess variance from labels alone. Means ± one standard deviation over {s["seeds"]} random splits. With 100
-classes the intervals are Bernstein's, wider and valid for every number of rows, and the groups are the superclasses of
-the predicted class.
+Nobody knows f* here. A network trained for many passes on {TRAIN:,} rows is recalibrated on {CALIBRATE:,} (ACS
+employment and CIFAR-100 bring a real model's probabilities) and judged on up to {TEST:,} others: the violation over the
+groups of the protected columns and their pairs, in square brackets its certified interval at 95% (`lowcal.audit`), and
+an upper bound on the excess variance from labels alone. Means ± one standard deviation over {s["seeds"]} random splits.
+With 100 classes the intervals are Bernstein's, wider and valid for every number of rows, and the groups are the
+superclasses of the predicted class.
 
 {verdict_lines(claims)}{absent}
 

@@ -21,8 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from lowcal.fitting import multicalibrate
+from lowcal.frames import Table
 from lowcal.runs import Fit
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.simplex import FloatArray, IntArray, log_sum_exp
 from lowcal.subpopulations import Groups, Subpopulations
 
 #: The tolerance of ours: held-out rows stop earlier.
@@ -175,8 +176,6 @@ class Hkrr:
     def __init__(self, train: Sample, test: Sample, groups: Subpopulations | None = None) -> None:
         self.y, self.p = train.y, (train.p, test.p)
         learner = (groups or Groups()).prepare(train.columns)
-        from lowcal.frames import Table
-
         designs = [learner.design(), learner.design(learner.encoder(Table.of(test.columns)))]
         self.lists = [[np.flatnonzero(d.column(j)).tolist() for j in range(d.shape[1])] for d in designs]
 
@@ -215,8 +214,8 @@ def present_peers() -> tuple[dict[str, Make], list[str]]:
 def fit_and_predict(make: Make, train: Sample, test: Sample, repeats: int = REPEATS) -> tuple[FloatArray, float]:
     """Return the predictions and the CPU seconds of a fit: the median of a few, after a warm-up; slow ones run once."""
     with _silence():
-        small = Sample(*(_head(part, 200) for part in vars(train).values()))
         if repeats > 1:
+            small = Sample(*(_head(part, 200) for part in (train.X, train.columns, train.y, train.p)))
             make(small, small).fit()
         taken: list[float] = []
         while len(taken) < repeats and (not taken or taken[0] < SLOW):
@@ -263,5 +262,4 @@ def _log(p: FloatArray) -> FloatArray:
 def _scaled(log_p: FloatArray, log_t: float) -> FloatArray:
     """Return log softmax(log p / T)."""
     z = log_p / np.exp(log_t)
-    z = z - z.max(axis=1, keepdims=True)
-    return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))
+    return np.asarray(z - log_sum_exp(z)[:, None])

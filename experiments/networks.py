@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, MissingExtra, suggest
+from lowcal.simplex import sigmoid
 
 Floats = NDArray[np.float64]
 Engine = Literal["torch", "numpy"]
@@ -47,11 +47,6 @@ class Network:
         """Return sigmoid of the only output, shape (n,)."""
         return sigmoid(self(X)[:, 0])
 
-    @cached_property
-    def n_weights(self) -> int:
-        """How many numbers the network holds."""
-        return sum(W.size + b.size for W, b in self.layers)
-
     def to_arrays(self, prefix: str) -> dict[str, Floats]:
         """Return the arrays by name, for an npz file."""
         return {
@@ -63,12 +58,6 @@ class Network:
         """Return the network of `to_arrays`."""
         depth = sum(name.startswith(f"{prefix}W") for name in stored)
         return Network(tuple((stored[f"{prefix}W{k}"], stored[f"{prefix}b{k}"]) for k in range(depth)))
-
-
-def sigmoid(z: Floats) -> Floats:
-    """Return 1 / (1 + exp(-z)) without overflow."""
-    tail = np.exp(-np.abs(z))
-    return np.asarray(np.where(z >= 0, 1.0, tail) / (1.0 + tail))
 
 
 def choose_engine(engine: str) -> Engine:
@@ -117,43 +106,30 @@ def fit_network(
     engine : "torch" or "numpy" (scikit-learn's MLPClassifier).
     seed : the same seed gives the same weights on the same machine.
     """
-    fit = _fit_by_torch if engine == "torch" else _fit_by_sklearn
-    return fit(X, y, tuple(hidden), epochs, seed, batch, rate, decay)
+    if engine == "torch":
+        return _fit_by_torch(X, y, hidden, epochs, seed, batch, rate, decay)
+    how = {"alpha": decay, "batch_size": min(batch, len(X)), "learning_rate_init": rate}
+    model = fit_classifier(X, y, hidden, epochs, seed, **how)
+    return Network(tuple(zip(model.coefs_, model.intercepts_, strict=True)))
 
 
-def _fit_by_sklearn(
-    X: Floats,
-    y: NDArray[np.int64],
-    hidden: tuple[int, ...],
-    epochs: int,
-    seed: int,
-    batch: int,
-    rate: float,
-    decay: float,
-) -> Network:
+def fit_classifier(
+    X: Floats, y: NDArray[np.int64], hidden: Sequence[int], epochs: int, seed: int, **options: Any
+) -> Any:
+    """Return scikit-learn's network for any number of classes, after exactly this many passes over the rows."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
 
-    model = MLPClassifier(
-        hidden,
-        alpha=decay,
-        batch_size=min(batch, len(X)),
-        learning_rate_init=rate,
-        max_iter=epochs,
-        n_iter_no_change=epochs,
-        tol=0.0,
-        random_state=seed,
-    )
+    passes = {"max_iter": epochs, "n_iter_no_change": epochs, "tol": 0.0}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # so many passes were asked for
-        model.fit(X, y)
-    return Network(tuple(zip(model.coefs_, model.intercepts_, strict=True)))
+        warnings.simplefilter("ignore", ConvergenceWarning)  # to stop before it converges was asked for
+        return MLPClassifier(tuple(hidden), random_state=seed, **passes, **options).fit(X, y)
 
 
 def _fit_by_torch(
     X: Floats,
     y: NDArray[np.int64],
-    hidden: tuple[int, ...],
+    hidden: Sequence[int],
     epochs: int,
     seed: int,
     batch: int,

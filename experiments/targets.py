@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from experiments import examples, figure_1, hierarchy, real, samples, table
+from experiments.experiment import Settings, small_settings
+from experiments.parts import Parts, write_text
+from experiments.results import Result
 from lowcal.errors import FitWarning, InvalidInput, suggest
 from lowcal.inputs import check_whole
-from lowcal.reproduction import examples, figure_1, hierarchy, real, samples, table
-from lowcal.reproduction.experiment import Settings, small_settings
-from lowcal.reproduction.parts import Parts, write_text
-from lowcal.reproduction.results import Result
 
 Target = Callable[[Parts, Settings], Result]
 
@@ -62,6 +62,7 @@ def run(
     else:
         settings = Settings(**given, engine=engine)
     folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)  # what can't be written is found out before the work, not after it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the paper's algorithm makes zeros and ones
         results = [_one(name, Parts(folder, progress), settings, folder) for name in names]
@@ -94,7 +95,7 @@ def index(results: list[Result]) -> str:
     rows = "".join(f"| [{r.name}]({r.name}.md) | {r.score} |\n" for r in results)
     return f"""# The paper, reproduced
 
-`lowcal reproduce all` wrote these pages. Each states the claims, what was measured, and whether they hold.
+`python -m experiments all` wrote these pages. Each states the claims, what was measured, and whether they hold.
 
 | page | claims that hold |
 |---|---|

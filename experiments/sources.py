@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.datasets.base import Dataset
+from lowcal.datasets import Dataset, load_adult
 from lowcal.errors import InvalidInput, MissingExtra
 
 Columns = dict[str, NDArray[Any]]
@@ -103,51 +103,23 @@ SOURCES = {
     ),
 }
 CIFAR = "cifar100_probs"
+#: The endings of a table, the first one first.
+TABLES = (".parquet", ".csv")
 NETWORKS = ("wideresnet", "densenet", "lenet5")
 
 
-def load_acs_employment(folder: str | Path | None = None) -> Dataset:
-    """Load ACS employment (277,677 people of Massachusetts): y = 1 for those employed, p a real model's probabilities.
+def load(name: str, folder: str | Path | None = None) -> Dataset:
+    """Load a data set by its name: one of `SOURCES`, "adult", which lowcal ships, or "cifar100".
 
-    Its file is acs_employment_ma.parquet in the folder or in LOWCAL_DATA; OpenML does not have it.
+    A file in `folder` or, for None, in the folder that the variable LOWCAL_DATA names; OpenML where there is none.
     """
-    return load_real("acs_employment", folder)
-
-
-def load_bank_marketing(folder: str | Path | None = None) -> Dataset:
-    """Load bank marketing (45,211 calls): y = 1 where the client subscribed. A file, or OpenML 1461."""
-    return load_real("bank_marketing", folder)
-
-
-def load_credit_default(folder: str | Path | None = None) -> Dataset:
-    """Load credit default (30,000 clients): y = 1 where the next payment failed. A file, or OpenML 42477."""
-    return load_real("credit_default", folder)
-
-
-def load_diabetes(folder: str | Path | None = None) -> Dataset:
-    """Load diabetes readmission (101,766 stays): y = 0, 1, 2 for never, after 30 days, within. File or OpenML 4541."""
-    return load_real("diabetes", folder)
-
-
-def load_student_dropout(folder: str | Path | None = None) -> Dataset:
-    """Load student dropout (4,424 students): y = 0, 1, 2 for dropout, enrolled, graduate. A file student_dropout."""
-    return load_real("student_dropout", folder)
-
-
-def load_real(name: str, folder: str | Path | None = None) -> Dataset:
-    """Load a data set of `SOURCES` by its name.
-
-    Parameters
-    ----------
-    name : "acs_employment", "bank_marketing", "credit_default", "diabetes" or "student_dropout".
-    folder : where its file is; None: the variable LOWCAL_DATA.
-    """
-    if name not in SOURCES:
-        raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(SOURCES)}.")
+    if name == "adult":
+        return load_adult()
+    if name == "cifar100":
+        return load_cifar100(folder=folder)
     source = SOURCES[name]
     path = find_file(source.file, folder)
-    columns = read_columns(path) if path is not None else _fetch(source, folder)
-    return _dataset(source, columns)
+    return _dataset(source, read_columns(path) if path is not None else _fetch(source, folder))
 
 
 def load_cifar100(network: str = "wideresnet", folder: str | Path | None = None) -> Dataset:
@@ -160,7 +132,7 @@ def load_cifar100(network: str = "wideresnet", folder: str | Path | None = None)
         raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}; got {network!r}.")
     path = find_file(CIFAR, folder, (".npz",))
     if path is None:
-        raise InvalidInput(_absent(CIFAR, folder, (".npz",), None))
+        raise InvalidInput(_absent(CIFAR, folder, (".npz",)))
     with np.load(path, allow_pickle=False) as stored:
         p, y, coarse = (stored[k] for k in (f"probs_{network}", "label", "fine_to_coarse"))
     p = p.astype(np.float64)
@@ -176,18 +148,17 @@ def load_cifar100(network: str = "wideresnet", folder: str | Path | None = None)
 
 
 # -------------------------------------------------------------------------------------------------- finding and reading
-def find_file(stem: str, folder: str | Path | None, endings: Sequence[str] = (".parquet", ".csv")) -> Path | None:
+def find_file(stem: str, folder: str | Path | None, endings: Sequence[str] = TABLES) -> Path | None:
     """Return the file of a data set in the folder or in LOWCAL_DATA; None if it is in neither."""
     given = folder or os.environ.get("LOWCAL_DATA")
     candidates = [Path(given) / f"{stem}{ending}" for ending in endings] if given else []
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _absent(stem: str, folder: str | Path | None, endings: Sequence[str], openml: str | None) -> str:
+def _absent(stem: str, folder: str | Path | None, endings: Sequence[str], more: str = "") -> str:
     where = folder or os.environ.get("LOWCAL_DATA")
     looked = f"in {where}" if where else "as neither folder= nor the variable LOWCAL_DATA names a folder"
-    more = f" {openml}" if openml else ""
-    return f"{' or '.join(stem + ending for ending in endings)} was not found {looked}.{more}"
+    return f"{' or '.join(stem + ending for ending in endings)} was not found {looked}. {more}".rstrip()
 
 
 def read_columns(path: Path) -> Columns:
@@ -219,9 +190,9 @@ def _plain(values: Sequence[Any]) -> NDArray[Any]:
 
 def _fetch(source: Source, folder: str | Path | None) -> Columns:
     """Return the columns from OpenML, under the names of the published file."""
-    openml = "OpenML does not have it: put the file there." if source.openml is None else None
     if source.openml is None:
-        raise InvalidInput(_absent(source.file, folder, (".parquet", ".csv"), openml))
+        text = "OpenML does not have it: put the file there."
+        raise InvalidInput(_absent(source.file, folder, TABLES, text))
     from sklearn.datasets import fetch_openml
 
     try:
@@ -230,7 +201,7 @@ def _fetch(source: Source, folder: str | Path | None) -> Columns:
             found = fetch_openml(data_id=source.openml, as_frame=False, parser="liac-arff", n_retries=1)
     except Exception as error:  # no network, no such data, a broken cache: all mean that it is not there
         text = f"OpenML (data_id {source.openml}) did not give it either: {type(error).__name__}: {error}"
-        raise InvalidInput(_absent(source.file, folder, (".parquet", ".csv"), text)) from error
+        raise InvalidInput(_absent(source.file, folder, TABLES, text)) from error
     categories = found.get("categories") or {}
     columns = {
         name: _decode(found["data"][:, j], categories.get(name)) for j, name in enumerate(found["feature_names"])
@@ -267,16 +238,3 @@ def _dataset(source: Source, columns: Columns) -> Dataset:
     return Dataset(
         X, np.array([code[v] for v in label], dtype=np.int64), p, description=f"{source.title}; {source.licence}"
     )
-
-
-def take_rows(data: Dataset, rows: NDArray[Any]) -> Dataset:
-    """Return some of the rows.
-
-    >>> data = Dataset({"x": np.array([5, 6, 7])}, np.array([0, 1, 1]))
-    >>> take_rows(data, np.array([2])).X["x"].tolist()
-    [7]
-    """
-    optional: dict[str, Any] = {
-        name: None if (v := getattr(data, name)) is None else v[rows] for name in ("p", "f_star", "sample_weight")
-    }
-    return replace(data, X={name: column[rows] for name, column in data.X.items()}, y=data.y[rows], **optional)

@@ -1,27 +1,25 @@
 """Sample complexity: what the theorem says each notion needs, and how many rows it really needs (Theorem 5.5).
 
-An overconfident predictor is mended for each notion on more and more rows, without held-out stopping, and its degree-2
-error is measured against the true f* on fresh rows: how many rows bring it to 0.02?
+An overconfident predictor is recalibrated for each notion on more and more rows, without held-out stopping, and its
+degree-2 error is measured against the true f* on fresh rows: how many rows bring it to 0.02?
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.figures import COLOURS, MARKERS, new_figure
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, summarise_trees, verdict_lines
 from lowcal.complexity import compare, show_rows
 from lowcal.datasets import Dataset, make_miscalibrated
-from lowcal.datasets.real import take_rows
 from lowcal.fitting import multicalibrate
 from lowcal.metrics import degree_error
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.figures import COLOURS, MARKERS, load_pyplot, save
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, summarise, verdict_lines
 from lowcal.subpopulations import Groups
 
 NAME = "samples"
@@ -39,36 +37,34 @@ def run(parts: Parts, settings: Settings) -> Result:
     small = settings.is_small
     sizes = SIZES[:2] if small else SIZES
     found = {
-        str(n_classes): [
-            parts.get(
-                f"{NAME}-{n_classes}-classes-seed-{seed}",
-                {"target": NAME, "classes": n_classes, "seed": seed, "sizes": sizes, "alpha": ALPHA},
-                partial(one_seed, n_classes, seed, sizes, 500 if small else FRESH),
-            )
-            for seed in range(settings.seeds)
-        ]
+        str(n_classes): parts.get_seeds(
+            f"{NAME}-{n_classes}-classes",
+            {"target": NAME, "classes": n_classes, "sizes": sizes, "alpha": ALPHA},
+            settings.seeds,
+            partial(one_seed, n_classes, sizes, 500 if small else FRESH),
+        )
         for n_classes in ((2, 3) if small else CLASSES)
     }
     summary = sum_up(found, settings.seeds)
     claims = judge(summary)
-    return Result(NAME, summary, claims, page(summary, claims), csv_rows(summary), draw=lambda p: draw(summary, p))
+    return Result(NAME, summary, claims, page(summary, claims), csv_rows(summary), draw=partial(draw, summary))
 
 
-def one_seed(n_classes: int, seed: int, sizes: Sequence[int], fresh: int) -> dict[str, Any]:
+def one_seed(n_classes: int, sizes: Sequence[int], fresh: int, seed: int) -> dict[str, Any]:
     """Return the degree-2 error on fresh rows, by notion and number of fitted rows."""
     largest = max(sizes)
     data = make_miscalibrated(
         largest + fresh, n_columns=len(GROUPS), n_classes=n_classes, overconfidence=3.0, random_state=seed
     )
-    test = take_rows(data, np.arange(largest, largest + fresh))
+    test = data[largest:]
     errors: dict[str, Any] = {"start": _error(test, test.p)}
     for name, notion in NOTIONS.items():
         tried = [n for n in sizes if notion != "smooth" or n_classes == 2 or n <= MOST_SMOOTH]
-        errors[name] = {str(n): _mended_error(notion, take_rows(data, np.arange(n)), test) for n in tried}
+        errors[name] = {str(n): _error_after(notion, data[:n], test) for n in tried}
     return errors
 
 
-def _mended_error(notion: str, rows: Dataset, test: Dataset) -> float:
+def _error_after(notion: str, rows: Dataset, test: Dataset) -> float:
     assert rows.p is not None
     assert test.p is not None
     kind: dict[str, Any] = {
@@ -89,12 +85,7 @@ def _error(test: Dataset, p: Any) -> float:
 
 def sum_up(found: dict[str, list[dict[str, Any]]], seeds: int) -> dict[str, Any]:
     """Return curves (mean, deviation), the rows needed, and the theorem's orders."""
-    curves: dict[str, Any] = {}
-    for n_classes, ones in found.items():
-        curves[n_classes] = {
-            name: {n: summarise([one[name][n] for one in ones]) for n in ones[0][name]} for name in NOTIONS
-        }
-        curves[n_classes]["start"] = summarise([one["start"] for one in ones])
+    curves = {n: summarise_trees(ones) for n, ones in found.items()}
     needed = {n: {name: rows_needed(curve[name]) for name in NOTIONS} for n, curve in curves.items()}
     theory = {n: {row.trained: float(row.corrected) for row in _orders(int(n))} for n in found}
     return {
@@ -177,11 +168,11 @@ def csv_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(summary: dict[str, Any], path: Path) -> None:
+def draw(summary: dict[str, Any]) -> Any:
     """Draw the error on fresh rows against the fitted rows, one panel for each number of classes."""
-    plt = load_pyplot()
     n = len(summary["curves"])
-    figure, axes = plt.subplots(1, n, figsize=(3.1 * n, 3.8), sharey=True, layout="constrained", squeeze=False)
+    figure = new_figure(3.1 * n, 3.8)
+    axes = figure.subplots(1, n, sharey=True, squeeze=False)
     for ax, (n_classes, curves) in zip(axes[0], summary["curves"].items(), strict=True):
         for name in NOTIONS:
             sizes = sorted(map(int, curves[name]))
@@ -193,7 +184,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("degree-2 error on fresh rows")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
-    save(figure, path)
+    return figure
 
 
 def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
@@ -206,7 +197,7 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
     orders = [{"classes": n, **{k: show_rows(v) for k, v in row.items()}} for n, row in summary["theory"].items()]
     return f"""# How many rows each notion needs
 
-`lowcal reproduce samples --seeds {s["seeds"]}` wrote this page, [samples.json](samples.json) and the picture.
+`python -m experiments samples --seeds {s["seeds"]}` wrote this page, [samples.json](samples.json) and the picture.
 
 An overconfident predictor (`make_miscalibrated`, four columns of four groups) is recalibrated for each notion, by
 Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on more and more rows, without held-out stopping; the

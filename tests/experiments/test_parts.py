@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lowcal.reproduction.parts import Parts
+from experiments.parts import Parts
 
 
 class Work:
@@ -61,5 +61,5 @@ def test_progress_is_told_when_asked(tmp_path, capsys):
     Parts(tmp_path).get("a", {}, dict)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("lowcal reproduce: a: done in")
-    assert lines[1] == "lowcal reproduce: a: kept from an earlier run"
+    assert lines[0].startswith("experiments: a: done in")
+    assert lines[1] == "experiments: a: kept from an earlier run"

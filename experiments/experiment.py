@@ -1,12 +1,11 @@
-"""The paper's experiment: an overconfident network on semi-synthetic data, mended and judged on other rows (Section 6).
+"""The paper's experiment: an overconfident network on semi-synthetic data, recalibrated, and judged (Section 6).
 
-Three independent sets: one trains the network, one mends it, one judges. Metrics are those of spec 7, against the true
-f*, as suprema over sigmoids of linear functions.
+Three independent sets: one trains the network, one recalibrates it, one judges. Metrics are those of spec 7, against
+the true f*, as suprema over sigmoids of linear functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.networks import Network, fit_network
+from experiments.rivals import Sample
+from experiments.semi_synthetic import SemiSynthetic
 from lowcal.datasets import Dataset
-from lowcal.datasets.networks import Network, fit_network
-from lowcal.datasets.semi_synthetic import SemiSynthetic
 from lowcal.metrics import degree_error, excess_variance, multiaccuracy_error
-from lowcal.simplex import FloatArray, IntArray, brier, log_loss
+from lowcal.simplex import FloatArray, brier, log_loss, sigmoid
 from lowcal.subpopulations import Linear, Memberships
 
 #: How the paper and its figure name the notions.
@@ -94,18 +94,14 @@ def small_settings(**changes: Any) -> Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows with the network's probabilities and the truth; `columns` are the features as people write them."""
+class Rows(Sample):
+    """Rows with the network's probabilities and the truth."""
 
-    X: FloatArray
-    y: IntArray
-    p: FloatArray
     f_star: FloatArray
-    columns: Mapping[str, Any]
 
 
 def draw_rows(settings: Settings, seed: int) -> tuple[Rows, Rows]:
-    """Draw the three sets of one seed and pretrain the network; return the rows to mend on and the rows to judge on."""
+    """Draw the three sets of one seed and pretrain the network; return the calibration and the test set."""
     world = settings.world
     sizes = (settings.pretrain, settings.train, settings.test)
     sets = [world.sample(n, np.random.default_rng([seed, part])) for part, n in enumerate(sizes)]
@@ -119,7 +115,7 @@ def draw_rows(settings: Settings, seed: int) -> tuple[Rows, Rows]:
 
 def _rows(X: FloatArray, data: Dataset, network: Network) -> Rows:
     assert data.f_star is not None
-    return Rows(X, data.y, network.probability(X), data.f_star, data.X)
+    return Rows(X, data.X, data.y, network.probability(X), data.f_star)
 
 
 class Judge:
@@ -137,7 +133,7 @@ class Judge:
         theta = rng.standard_normal((rows.X.shape[1], N_SIGMOIDS))
         score = self.learner.rows @ theta
         steepness = rng.choice([1.0, 3.0], size=N_SIGMOIDS) / np.maximum(score.std(axis=0), 1e-12)
-        self.known = 1.0 / (1.0 + np.exp(-(score * steepness + rng.standard_normal(N_SIGMOIDS))))
+        self.known = sigmoid(score * steepness + rng.standard_normal(N_SIGMOIDS))
 
     def __call__(self, f: FloatArray) -> dict[str, float]:
         """Return the metrics of the predictions f of these rows."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lowcal.reproduction.experiment import METHODS, Judge, Rows, Settings, draw_rows
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, show, summarise, verdict_lines
-from lowcal.reproduction.rivals import Grouped, Make, Ours, Sample, fit_and_predict, present_peers
+from experiments.experiment import METHODS, Judge, Settings, draw_rows
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, show, summarise_trees, verdict_lines
+from experiments.rivals import Grouped, Make, Ours, fit_and_predict, present_peers
 from lowcal.subpopulations import Groups, Linear
 
 NAME = "table"
@@ -37,10 +37,10 @@ def run(parts: Parts, settings: Settings) -> Result:
     """Run every seed that is not done yet, and sum up."""
     peers, absent = present_peers()
     key = {"target": NAME, **settings.key, "peers": sorted(peers)}
-    seeds = range(settings.seeds)
-    found = [parts.get(f"{NAME}-seed-{s}", {**key, "seed": s}, partial(one_seed, settings, s)) for s in seeds]
-    summary = sum_up(found, settings, absent)
-    seconds = {m: summarise([one["seconds"][m] for one in found]) for m in found[0]["seconds"]}
+    found = parts.get_seeds(NAME, key, settings.seeds, partial(one_seed, settings))
+    both = summarise_trees(found)
+    settled = {"settings": {"seeds": len(found), **settings.key}}
+    summary, seconds = settled | {"table": both["metrics"], "absent": absent}, both["seconds"]
     claims = judge(summary)
     timed = judge_seconds(summary, seconds)
     return Result(
@@ -69,23 +69,10 @@ def one_seed(settings: Settings, seed: int) -> dict[str, Any]:
     judge_test = Judge(test, seed)
     metrics, seconds = {START: judge_test(test.p)}, {}
     for name, make in rivals().items():
-        found, seconds[name] = fit_and_predict(make, _sample(train), _sample(test), 1 if settings.is_small else 3)
+        found, seconds[name] = fit_and_predict(make, train, test, 1 if settings.is_small else 3)
         metrics[name] = judge_test(found)
     metrics[TRUTH] = judge_test(test.f_star)
     return {"metrics": metrics, "seconds": seconds}
-
-
-def _sample(rows: Rows) -> Sample:
-    return Sample(rows.X, rows.columns, rows.y, rows.p)
-
-
-def sum_up(found: Sequence[dict[str, Any]], settings: Settings, absent: Sequence[str]) -> dict[str, Any]:
-    """Return mean and deviation of every metric of every method."""
-    table = {
-        method: {metric: summarise([one["metrics"][method][metric] for one in found]) for metric in COLUMNS}
-        for method in found[0]["metrics"]
-    }
-    return {"settings": {"seeds": len(found), **settings.key}, "table": table, "absent": list(absent)}
 
 
 def best(summary: dict[str, Any]) -> str:
@@ -132,7 +119,7 @@ def _faster(mine: str, peer: str, seconds: dict[str, Any]) -> Claim:
         "ours",
         f"{mine} {seconds[mine]['mean']:.3f} s, {peer} {seconds[peer]['mean']:.3f} s: {ratio:.1f} times",
         holds,
-        "" if holds else f"{peer} is a cheap fit on so few rows.",
+        "" if holds else f"{peer} is a cheap fit on this few rows.",
     )
 
 
@@ -159,10 +146,10 @@ def page(summary: dict[str, Any], seconds: dict[str, Any], claims: Sequence[Clai
     absent = "".join(f"\n* {line}." for line in summary["absent"])
     return f"""# Every notion and its peers on the paper's data
 
-`lowcal reproduce table --seeds {s["seeds"]}` wrote this page and [table.json](table.json). CPU seconds, which no rerun
-repeats, are in [table.seconds.json](table.seconds.json).
+`python -m experiments table --seeds {s["seeds"]}` wrote this page and [table.json](table.json). CPU seconds, which no
+rerun repeats, are in [table.seconds.json](table.seconds.json).
 
-The rows are those of [Figure 1](figure-1.md): {s["train"]:,} to mend on, {s["test"]:,} to judge on, the truth f* known
+The rows are those of [Figure 1](figure-1.md): {s["train"]:,} to calibrate on, {s["test"]:,} to judge on, f* known
 (engine {s["engine"]}). Our notions use `Linear()` and held-out stopping: a fifth of the rows chooses the number of
 updates, then all rows fit them; "{GROUPED}" is a single call on the groups of the columns, with the library's own
 alpha and a fifth of the rows held out; it was picked among four settings tried on these same rows.

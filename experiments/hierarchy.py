@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.figures import new_figure
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, summarise_trees, verdict_lines
 from lowcal import hierarchy as theory
 from lowcal.auditing import measure
 from lowcal.datasets import Dataset, make_miscalibrated
-from lowcal.datasets.real import take_rows
 from lowcal.fitting import multicalibrate
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.figures import load_pyplot, save
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, summarise, verdict_lines
 from lowcal.subpopulations import Groups
 
 NAME = "hierarchy"
@@ -41,32 +39,28 @@ def run(parts: Parts, settings: Settings) -> Result:
     """Measure for two and for three classes on every seed, and compare with what theory implies."""
     small = settings.is_small
     found = {
-        str(n_classes): [
-            parts.get(
-                f"{NAME}-{n_classes}-classes-seed-{seed}",
-                {"target": NAME, "classes": n_classes, "seed": seed, "small": small, "alpha": ALPHA},
-                partial(one_seed, n_classes, seed, small),
-            )
-            for seed in range(settings.seeds)
-        ]
+        str(n_classes): parts.get_seeds(
+            f"{NAME}-{n_classes}-classes",
+            {"target": NAME, "classes": n_classes, "small": small, "alpha": ALPHA},
+            settings.seeds,
+            partial(one_seed, n_classes, small),
+        )
         for n_classes in NOTIONS
     }
     rows = {str(n): _rows(n, small) for n in NOTIONS}
     summary: dict[str, Any] = {"settings": {"seeds": settings.seeds, "alpha": ALPHA, "rows": rows}}
     summary |= {"classes": {n: sum_up(int(n), seeds) for n, seeds in found.items()}}
     claims = tuple(judge(int(n), found[n]) for n in found)
-    return Result(
-        NAME, summary, claims, page(summary, claims), csv_rows(summary), draw=lambda path: draw(summary, path)
-    )
+    return Result(NAME, summary, claims, page(summary, claims), csv_rows(summary), draw=partial(draw, summary))
 
 
-def one_seed(n_classes: int, seed: int, small: bool) -> dict[str, Any]:
+def one_seed(n_classes: int, small: bool, seed: int) -> dict[str, Any]:
     """Return violations[trained][measured], on the fitted rows and against f* on fresh ones."""
     n, fresh = (_rows(n_classes, small), 300 if small else FRESH)
     data = make_miscalibrated(
         n + fresh, n_columns=3, n_levels=3, n_classes=n_classes, overconfidence=3.0, random_state=seed
     )
-    fit_rows, fresh_rows = take_rows(data, np.arange(n)), take_rows(data, np.arange(n, n + fresh))
+    fit_rows, fresh_rows = data[:n], data[n:]
     found: dict[str, Any] = {"fitted": {}, "fresh": {}}
     for trained in (START, *NOTIONS[n_classes]):
         predictor = None if trained == START else _train(trained, fit_rows)
@@ -93,18 +87,13 @@ def _train(notion: str, rows: Dataset) -> Any:
 def _measure(notion: str, truth: Any, p: Any, rows: Dataset, n_classes: int) -> float:
     """Return the violation that a weight attains; on many rows of several classes the smooth one of the first 1,000."""
     if notion == "smooth" and n_classes > 2 and len(p) > 1_000:
-        rows, truth, p = take_rows(rows, np.arange(1_000)), truth[:1_000], p[:1_000]
+        rows, truth, p = rows[:1_000], truth[:1_000], p[:1_000]
     return measure(truth, p, _groups(rows), subpopulations=Groups(), notion=notion).largest
 
 
 def sum_up(n_classes: int, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and deviation of every violation, and the bound that theory gives for the mean."""
-    table: dict[str, Any] = {}
-    for part in ("fitted", "fresh"):
-        table[part] = {
-            trained: {want: summarise([one[part][trained][want] for one in found]) for want in found[0][part][trained]}
-            for trained in found[0][part]
-        }
+    table: dict[str, Any] = summarise_trees(found)
     implied = {
         have: {want: _finite(_implied(n_classes, have, want, table["fitted"][have][have]["mean"])) for want in row}
         for have, row in table["fitted"].items()
@@ -153,15 +142,15 @@ def csv_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(summary: dict[str, Any], path: Path) -> None:
+def draw(summary: dict[str, Any]) -> Any:
     """Draw what is measured (columns) after what was trained (rows), on fitted and on fresh rows."""
-    plt = load_pyplot()
-    figure, axes = plt.subplots(len(summary["classes"]), 2, figsize=(11.5, 8), layout="constrained", squeeze=False)
+    figure = new_figure(11.5, 8)
+    axes = figure.subplots(len(summary["classes"]), 2, squeeze=False)
     for i, (n, tables) in enumerate(summary["classes"].items()):
         for j, part in enumerate(("fitted", "fresh")):
             _draw_map(axes[i, j], tables[part], f"{n} classes, {part} rows{' (against f*)' if j else ''}")
     figure.suptitle("Largest violation of each notion (columns) after training for each (rows)")
-    save(figure, path)
+    return figure
 
 
 def _draw_map(ax: Any, table: dict[str, Any], title: str) -> None:
@@ -191,7 +180,8 @@ def page(summary: dict[str, Any], claims: Sequence[Claim]) -> str:
             texts.append(f"### {n} classes, {title}\n\n{markdown_table(rows)}")
     return f"""# The hierarchy, measured
 
-`lowcal reproduce hierarchy --seeds {s["seeds"]}` wrote this page, [hierarchy.json](hierarchy.json) and the picture.
+`python -m experiments hierarchy --seeds {s["seeds"]}` wrote this page, [hierarchy.json](hierarchy.json) and the
+picture.
 
 An overconfident predictor (`make_miscalibrated`, three columns of three groups) is recalibrated for each notion, by
 Euclidean steps as in the paper, at alpha = {s["alpha"]:g} on {sizes}. Then the violation of every notion is measured,

@@ -5,10 +5,11 @@ import warnings
 import numpy as np
 import pytest
 
-from lowcal.datasets import SemiSynthetic, load_adult
-from lowcal.datasets import semi_synthetic as module
-from lowcal.datasets.cache import cached_arrays
-from lowcal.datasets.networks import Network, choose_engine, fit_network
+from experiments import semi_synthetic as module
+from experiments.cache import cached_arrays
+from experiments.networks import Network, choose_engine, fit_network
+from experiments.semi_synthetic import SemiSynthetic
+from lowcal.datasets import load_adult
 from lowcal.errors import InvalidInput, MissingExtra
 
 
@@ -69,11 +70,12 @@ def test_the_same_world_is_trained_again_and_another_seed_is_another_world(world
 def test_features_are_scaled_numbers_and_one_column_for_each_category(world):
     data = world.sample(500, random_state=0)
     A = world.features(data.X)
-    assert A.shape == (500, len(world.feature_names))
-    column = world.feature_names.index("sex=Male")
-    assert np.array_equal(A[:, column] == 1.0, data.X["sex"] == "Male")
-    blocks = [[k for k, n in enumerate(world.feature_names) if n.startswith(f"{name}=")] for name in module.TEXT]
-    assert all(np.array_equal(A[:, block].sum(axis=1), np.ones(500)) for block in blocks)
+    levels = world._columns.levels
+    starts = len(module.NUMERIC) + np.cumsum([0, *(len(levels[name]) for name in module.TEXT)])
+    assert A.shape == (500, starts[-1])
+    for name, first, last in zip(module.TEXT, starts, starts[1:], strict=False):
+        assert np.array_equal(A[:, first:last].sum(axis=1), np.ones(500))
+        assert np.array_equal(np.array(levels[name], dtype=object)[A[:, first:last].argmax(axis=1)], data.X[name])
 
 
 def test_codes_and_columns_are_inverse_up_to_the_part_of_a_number(world):
@@ -92,7 +94,7 @@ def test_the_world_is_cached_and_a_damaged_file_is_made_again(tmp_path):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(bytes(content))
-    with pytest.warns(UserWarning, match=r"damaged \(its checksum differs\); it is made again"):
+    with pytest.warns(UserWarning, match=r"damaged \(Bad CRC-32 .*\); it is made again"):
         assert SemiSynthetic("numpy", n_rows=500, cache=tmp_path).checksum == checksum
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -109,9 +111,6 @@ def test_the_cache_is_read_and_not_made_again(tmp_path):
     for _ in range(2):
         assert np.array_equal(cached_arrays("some", make, tmp_path)["a"], np.arange(3.0))
     assert len(made) == 1
-    (tmp_path / "some.sha256").unlink()
-    cached_arrays("some", make, tmp_path)
-    assert len(made) == 2
 
 
 def test_the_folder_of_the_cache_may_be_named_by_a_variable(tmp_path, monkeypatch):
@@ -132,8 +131,8 @@ def test_a_folder_that_can_not_be_written_only_warns(tmp_path):
     ("options", "message"),
     [
         ({"engine": "jax"}, "engine must be one of auto, torch, numpy"),
-        ({"engine": "numpy", "n_rows": 10}, "n_rows must be an int of at least 100"),
-        ({"engine": "numpy", "random_state": -1}, "random_state must be an int of at least 0"),
+        ({"engine": "numpy", "n_rows": 10}, "n_rows must be a whole number of at least 100"),
+        ({"engine": "numpy", "random_state": -1}, "random_state must be a whole number of at least 0"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -142,7 +141,7 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_rows_of_another_table_are_refused(world):
-    with pytest.raises(InvalidInput, match="n must be an int of at least 1"):
+    with pytest.raises(InvalidInput, match="n must be a whole number of at least 1"):
         world.sample(0)
     with pytest.raises(InvalidInput, match="X lacks Adult's columns age"):
         world.f_star({"sex": np.array(["Male"], dtype=object)})
@@ -152,7 +151,7 @@ def test_rows_of_another_table_are_refused(world):
 
 
 def test_without_torch_the_engine_is_numpy_and_torch_is_asked_for(monkeypatch):
-    import lowcal.datasets.networks as networks
+    import experiments.networks as networks
 
     monkeypatch.setattr(networks, "find_spec", lambda name: None)
     assert choose_engine("auto") == "numpy"
@@ -176,7 +175,6 @@ def test_a_network_computes_what_its_layers_say():
         assert p == pytest.approx(1 / (1 + np.exp(-score)), abs=1e-12)
     again = Network.from_arrays(network.to_arrays("n."), "n.")
     assert np.array_equal(again(X), network(X))
-    assert network.n_weights == 12 + 4 + 4 + 1
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
@@ -197,7 +195,7 @@ def test_a_network_learns_and_longer_training_makes_it_overconfident(engine):
 
 def test_the_autoencoder_learns_the_joint_distribution():
     torch = pytest.importorskip("torch", reason="torch is in the extra [experiments]")
-    from lowcal.datasets.feature_models import fit_autoencoder
+    from experiments.feature_models import fit_autoencoder
 
     rng = np.random.default_rng(0)
     first = rng.integers(3, size=4000)
@@ -223,7 +221,7 @@ def test_the_paper_s_world_is_trained_by_torch_twice_alike():
 def test_without_a_home_the_cache_is_a_temporary_folder(monkeypatch):
     from pathlib import Path
 
-    from lowcal.datasets import cache
+    from experiments import cache
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -5,20 +5,21 @@ Each is an exact finite world, so that everything measured is a rational number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Settings
+from experiments.parts import Parts
+from experiments.results import Claim, Result, markdown_table, verdict_lines
 from lowcal import guarantees
 from lowcal.auditing import measure
-from lowcal.datasets import parity_square, two_halves
+from lowcal.datasets import Dataset, parity_square, two_halves
 from lowcal.fitting import multicalibrate
 from lowcal.hierarchy import robustness
-from lowcal.reproduction.experiment import Settings
-from lowcal.reproduction.parts import Parts
-from lowcal.reproduction.results import Claim, Result, markdown_table, verdict_lines
+from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups
 
 #: However few the rows are: they are the whole population.
@@ -26,53 +27,70 @@ GROUPS = Groups(min_mass=0)
 EXACT = 1e-9
 NUDGES = (0.0, 0.001, 0.01, 0.05)
 
+Found = dict[str, Any]
+
 
 def run_counterexample(parts: Parts, _: Settings) -> Result:
     """Appendix B: a multiaccurate predictor that is negatively correlated with the label on a subpopulation."""
-    found = parts.get("counterexample", {"target": "counterexample"}, counterexample)
-    claims = judge_counterexample(found)
-    return Result("counterexample", found, claims, page_counterexample(found, claims))
+    return _run("counterexample", parts, counterexample, judge_counterexample, page_counterexample)
 
 
 def run_seventy_thirty(parts: Parts, _: Settings) -> Result:
     """Section 4.1: right on average and overconfident, a predictor may have better rates than the truth itself."""
-    found = parts.get("seventy-thirty", {"target": "seventy-thirty"}, seventy_thirty)
-    claims = judge_seventy_thirty(found)
-    return Result("seventy-thirty", found, claims, page_seventy_thirty(found, claims))
+    return _run("seventy-thirty", parts, seventy_thirty, judge_seventy_thirty, page_seventy_thirty)
 
 
 def run_robustness(parts: Parts, _: Settings) -> Result:
     """Section 3.3: a nudge of the predictions breaks full calibration, and hardly moves the lower notions."""
-    found = parts.get("robustness", {"target": "robustness"}, nudged)
-    claims = judge_robustness(found)
-    return Result("robustness", found, claims, page_robustness(found, claims))
+    return _run("robustness", parts, nudged, judge_robustness, page_robustness)
+
+
+def _run(
+    name: str,
+    parts: Parts,
+    compute: Callable[[], Found],
+    judge: Callable[[Found], tuple[Claim, ...]],
+    page: Callable[[Found, Sequence[Claim]], str],
+) -> Result:
+    found = parts.get(name, {"target": name}, compute)
+    claims = judge(found)
+    return Result(name, found, claims, page(found, claims))
+
+
+def _recalibrated(world: Dataset) -> FloatArray:
+    """Return the predictions after degree-2 multicalibration on the whole population."""
+    assert world.p is not None
+    kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
+    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, guard=False, **kind)
+    return fit.predictor(world.p, world.X)
+
+
+def _error(world: Dataset, p: FloatArray, notion: str) -> float:
+    """Return the largest violation of a notion on the whole population."""
+    kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
+    return measure(world.y, p, world.X, notion=notion, **kind).largest
 
 
 # ------------------------------------------------------------------------------------------------------- counterexample
-def counterexample() -> dict[str, Any]:
+def counterexample() -> Found:
     """Return the covariance and the violations before and after training for degree 2, under both readings."""
     return {labels: _parity(labels) for labels in ("xnor", "xor")}
 
 
-def _parity(labels: Any) -> dict[str, Any]:
+def _parity(labels: Any) -> Found:
     world = parity_square(labels)
     assert world.p is not None
-    kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
-    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, guard=False, **kind)
-    stages = {"multiaccurate": world.p, "degree 2": fit.predictor(world.p, world.X)}
-    found: dict[str, Any] = {}
+    stages = {"multiaccurate": world.p, "degree 2": _recalibrated(world)}
+    found: Found = {}
     for name, p in stages.items():
         here = guarantees.covariance(world.y, p, world.X["x1"] == 1, sample_weight=world.sample_weight)
-        errors = {
-            f"{notion} error": measure(world.y, p, world.X, notion=notion, **kind).largest
-            for notion in ("multiaccuracy", "degree-2")
-        }
+        errors = {f"{notion} error": _error(world, p, notion) for notion in ("multiaccuracy", "degree-2")}
         found[name] = {"covariance on x1 = 1": float(here.estimate), **errors, "predictions": np.asarray(p).tolist()}
     return found
 
 
-def judge_counterexample(found: dict[str, Any]) -> tuple[Claim, ...]:
-    """Return the verdicts: -1/12 under both readings, and degree 2 mends it."""
+def judge_counterexample(found: Found) -> tuple[Claim, ...]:
+    """Return the verdicts: -1/12 under both readings, and degree 2 corrects it."""
     claims = []
     for labels, stages in found.items():
         first, then = stages["multiaccurate"], stages["degree 2"]
@@ -85,13 +103,13 @@ def judge_counterexample(found: dict[str, Any]) -> tuple[Claim, ...]:
                 abs(cov + 1 / 12) < EXACT and error < EXACT,
             )
         )
-        mended = then["covariance on x1 = 1"]
+        after = then["covariance on x1 = 1"]
         claims.append(
             Claim(
                 f"Degree-2 multicalibration makes it positive ({labels.upper()})",
                 "Theorem 4.12",
-                f"degree-2 error {then['degree-2 error']:.1e}, covariance {mended:+.4f}",
-                mended >= -EXACT and then["degree-2 error"] < 1e-6,
+                f"degree-2 error {then['degree-2 error']:.1e}, covariance {after:+.4f}",
+                after >= -EXACT and then["degree-2 error"] < 1e-6,
             )
         )
     return tuple(claims)
@@ -107,7 +125,7 @@ def _fraction(value: float) -> str:
     return str(near) if abs(float(near) - value) < EXACT else f"{value:.6f}"
 
 
-def page_counterexample(found: dict[str, Any], claims: Sequence[Claim]) -> str:
+def page_counterexample(found: Found, claims: Sequence[Claim]) -> str:
     """Return the page."""
     rows = [
         {
@@ -123,7 +141,7 @@ def page_counterexample(found: dict[str, Any], claims: Sequence[Claim]) -> str:
     ]
     return f"""# Multiaccuracy does not imply positive correlation
 
-`lowcal reproduce counterexample` wrote this page and [counterexample.json](counterexample.json).
+`python -m experiments counterexample` wrote this page and [counterexample.json](counterexample.json).
 
 Four points, weights 1/3, 1/3, 1/6, 1/6, and the subpopulations x1 = 0, x1 = 1, x2 = 0, x2 = 1
 (`datasets.parity_square`). Least squares on them is multiaccurate and on x1 = 1 wrong in sign. The paper's figure shows
@@ -134,37 +152,31 @@ XNOR labels, its text XOR ones ([specification](../specification.md), 9.a); both
 
 
 # -------------------------------------------------------------------------------------------------------------- 70 / 30
-def seventy_thirty() -> dict[str, Any]:
-    """Return the generalised rates of the overconfident predictor, of the truth, and of the mended predictor."""
+def seventy_thirty() -> Found:
+    """Return the generalised rates of the overconfident predictor, of the truth, and of the recalibrated one."""
     world = two_halves()
     assert world.p is not None
     assert world.f_star is not None
-    kind: dict[str, Any] = {"subpopulations": GROUPS, "sample_weight": world.sample_weight}
-    fit = multicalibrate(world.y, world.p, world.X, notion="degree-2", alpha=1e-9, guard=False, **kind)
-    stages = {
-        "g, overconfident": world.p,
-        "f*": world.f_star,
-        "g, mended for degree 2": fit.predictor(world.p, world.X),
-    }
-    rates: dict[str, Any] = {}
+    stages = {"g, overconfident": world.p, "f*": world.f_star, "g, recalibrated for degree 2": _recalibrated(world)}
+    rates: Found = {}
     for name, p in stages.items():
         weight: dict[str, Any] = {"sample_weight": world.sample_weight}
         rates[name] = {
             "true positive rate": float(guarantees.true_positive_rate(world.y, p, **weight).estimate),
             "false positive rate": float(guarantees.false_positive_rate(world.y, p, **weight).estimate),
             "error on everyone": _everyone(world, p),
-            "degree-2 error": measure(world.y, p, world.X, notion="degree-2", **kind).largest,
+            "degree-2 error": _error(world, p, "degree-2"),
         }
     return rates
 
 
-def _everyone(world: Any, p: Any) -> float:
-    return abs(float(np.average(world.y - np.asarray(p), weights=world.sample_weight)))
+def _everyone(world: Dataset, p: FloatArray) -> float:
+    return abs(float(np.average(world.y - p, weights=world.sample_weight)))
 
 
-def judge_seventy_thirty(found: dict[str, Any]) -> tuple[Claim, ...]:
+def judge_seventy_thirty(found: Found) -> tuple[Claim, ...]:
     """Return the verdicts, with the paper's slip corrected."""
-    g, truth, mended = found["g, overconfident"], found["f*"], found["g, mended for degree 2"]
+    g, truth, after = found["g, overconfident"], found["f*"], found["g, recalibrated for degree 2"]
     rates = ("true positive rate", "false positive rate")
     false, best = g["false positive rate"], truth["false positive rate"]
     return (
@@ -184,18 +196,18 @@ def judge_seventy_thirty(found: dict[str, Any]) -> tuple[Claim, ...]:
         Claim(
             "Degree-2 multicalibration brings the rates to those of f*",
             "Lemma 4.5",
-            ", ".join(f"{k} {mended[k]:.4f}" for k in rates),
-            max(abs(mended[k] - truth[k]) for k in rates) < 1e-6,
+            ", ".join(f"{k} {after[k]:.4f}" for k in rates),
+            max(abs(after[k] - truth[k]) for k in rates) < 1e-6,
         ),
     )
 
 
-def page_seventy_thirty(found: dict[str, Any], claims: Sequence[Claim]) -> str:
+def page_seventy_thirty(found: Found, claims: Sequence[Claim]) -> str:
     """Return the page."""
     rows = [{"predictor": name, **{k: f"{v:.4f}" for k, v in row.items()}} for name, row in found.items()]
     return f"""# The 70/30 example
 
-`lowcal reproduce seventy-thirty` wrote this page and [seventy-thirty.json](seventy-thirty.json).
+`python -m experiments seventy-thirty` wrote this page and [seventy-thirty.json](seventy-thirty.json).
 
 Half of the people have the outcome with chance 70%, the other half with 30% (`datasets.two_halves`). The predictor g
 says 1 and 0: right on average, overconfident, and with better looking rates than the truth has.
@@ -205,10 +217,10 @@ says 1 and 0: right on average, overconfident, and with better looking rates tha
 
 
 # ----------------------------------------------------------------------------------------------------------- robustness
-def nudged() -> dict[str, Any]:
+def nudged() -> Found:
     """Return the violations of f = 1/2, moved by eps towards the labels of two equal halves."""
     y = np.array([0, 1])
-    found: dict[str, Any] = {}
+    found: Found = {}
     for eps in NUDGES:
         p = np.array([0.5 - eps, 0.5 + eps])
         found[str(eps)] = {
@@ -222,7 +234,7 @@ def nudged() -> dict[str, Any]:
     return found
 
 
-def judge_robustness(found: dict[str, Any]) -> tuple[Claim, ...]:
+def judge_robustness(found: Found) -> tuple[Claim, ...]:
     """Return the verdicts."""
     least = str(NUDGES[1])
     broken = found[least]["full-0.1"]
@@ -251,12 +263,12 @@ def judge_robustness(found: dict[str, Any]) -> tuple[Claim, ...]:
     )
 
 
-def page_robustness(found: dict[str, Any], claims: Sequence[Claim]) -> str:
+def page_robustness(found: Found, claims: Sequence[Claim]) -> str:
     """Return the page."""
     rows = [{"moved by": eps, **{k: f"{v:.4f}" for k, v in row.items()}} for eps, row in found.items()]
     return f"""# Robustness to small moves of the predictions
 
-`lowcal reproduce robustness` wrote this page and [robustness.json](robustness.json).
+`python -m experiments robustness` wrote this page and [robustness.json](robustness.json).
 
 Two halves, one always with label 0 and one with label 1. The predictor 1/2 is calibrated. Moved by eps towards the
 labels it crosses the edge of a cell at 1/2, so that full calibration breaks at once; the lower notions hardly notice.

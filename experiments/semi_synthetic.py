@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cache import cached_arrays
+from experiments.feature_models import Autoencoder, Copula, FeatureModel, fit_autoencoder, fit_copula
+from experiments.networks import Engine, Floats, Network, choose_engine, fit_network
 from lowcal.datasets.adult import load_adult
 from lowcal.datasets.base import Dataset
-from lowcal.datasets.cache import cached_arrays
-from lowcal.datasets.feature_models import Autoencoder, Copula, FeatureModel, fit_autoencoder, fit_copula
-from lowcal.datasets.networks import Engine, Floats, Network, choose_engine, fit_network
-from lowcal.datasets.synthetic import _at_least, _generator
 from lowcal.errors import InvalidInput
+from lowcal.inputs import check_whole
 
 Ints = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ NUMERIC = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_we
 TEXT = ("workclass", "marital_status", "occupation", "relationship", "race", "sex", "native_country")
 #: Columns with a long tail enter the networks as log(1 + value).
 LONG_TAILED = ("capital_gain", "capital_loss")
-#: Numbers are cut into so many parts at most, and a part is represented by so many of its values.
+#: The most parts that a number is cut into, and the number of values that represent a part.
 N_PARTS, N_VALUES = 16, 9
 HIDDEN = (64, 64)
 #: Changes when what is trained changes, so that no older cached model is read.
@@ -72,8 +72,8 @@ class SemiSynthetic:
         n : how many, at least 1.
         random_state : seed of the rows; the world itself stays the same.
         """
-        _at_least(1, n=n)
-        rng = _generator(random_state)
+        check_whole("n", n, 1)
+        rng = np.random.default_rng(random_state)
         features, _ = self._models
         X = self._columns.decode(features.draw(n, rng), rng)
         f_star = self.f_star(X)
@@ -92,11 +92,6 @@ class SemiSynthetic:
         """Return the matrix that the networks read: numbers scaled, one column for each category."""
         return self._columns.matrix(X)
 
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The names of the columns of `features`."""
-        return self._columns.names
-
     @cached_property
     def trained_by(self) -> Engine:
         """The engine that "auto" stands for here."""
@@ -114,13 +109,12 @@ class SemiSynthetic:
     @cached_property
     def _adult(self) -> Dataset:
         if self.n_rows is not None:
-            _at_least(100, n_rows=self.n_rows)
-        _generator(self.random_state)  # refuses what is no seed
+            check_whole("n_rows", self.n_rows, 100)
+        check_whole("random_state", self.random_state, 0)
         data = load_adult()
         if self.n_rows is None or self.n_rows >= len(data.y):
             return data
-        rows = np.random.default_rng(0).permutation(len(data.y))[: self.n_rows]
-        return Dataset({name: data.X[name][rows] for name in data.X}, data.y[rows])
+        return data[np.random.default_rng(0).permutation(len(data.y))[: self.n_rows]]
 
     @cached_property
     def _columns(self) -> Columns:
@@ -179,11 +173,6 @@ class Columns:
     def sizes(self) -> tuple[int, ...]:
         """How many codes each column has."""
         return tuple(len(values) for _, values in self.parts.values()) + tuple(map(len, self.levels.values()))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the features."""
-        return NUMERIC + tuple(f"{name}={level}" for name in TEXT for level in self.levels[name])
 
     def codes(self, X: Mapping[str, NDArray[Any]]) -> Ints:
         """Return the codes of the rows."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.datasets.networks import Floats, Network, build_layers, load_torch, one_torch_thread, read_layers
+from experiments.networks import Floats, Network, build_layers, load_torch, one_torch_thread, read_layers
 
 Ints = NDArray[np.int64]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from lowcal.files.atomic import atomic_write
 
 FOLDER = "parts"
 
@@ -47,6 +49,12 @@ class Parts:
         self._say(f"{name}: done in {perf_counter() - began:.1f} s")
         return result
 
+    def get_seeds(
+        self, name: str, key: dict[str, Any], seeds: int, compute: Callable[[int], dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the results of a part for the seeds 0, 1, ..., each of which is a part of its own."""
+        return [self.get(f"{name}-seed-{seed}", {**key, "seed": seed}, partial(compute, seed)) for seed in range(seeds)]
+
     def _path(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / FOLDER / f"{name}.json"
@@ -62,12 +70,11 @@ class Parts:
 
     def _say(self, text: str) -> None:
         if self.is_loud:
-            print(f"lowcal reproduce: {text}", file=sys.stderr, flush=True)
+            print(f"experiments: {text}", file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file that appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with atomic_write(path) as file:
+        file.write(text.encode())

@@ -1,4 +1,4 @@
-"""Arrays that took long to make, kept in a folder: npz without pickle, and a checksum that is checked on reading."""
+"""Arrays that took long to make, kept in a folder as npz files without pickle, whose own checksums find damage."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable
-from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lowcal.files.atomic import atomic_write
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -20,8 +21,8 @@ Arrays = dict[str, NDArray[Any]]
 def cached_arrays(key: str, make: Callable[[], Arrays], folder: str | Path | bool | None = None) -> Arrays:
     """Return what `make` returns, from the folder if it is there and whole.
 
-    Beside `key.npz` stands `key.sha256`. A damaged file is made again, with a warning. A folder that can't be written
-    is no reason to fail: the arrays are then made each time.
+    A damaged file is made again, with a warning. A folder that can't be written is no reason to fail: the arrays are
+    then made each time.
 
     Parameters
     ----------
@@ -55,28 +56,22 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 
 def _read(path: Path) -> Arrays | None:
     """Return the arrays, or None where there are none that can be trusted."""
+    if not path.is_file():
+        return None
     try:
-        content, expected = path.read_bytes(), path.with_suffix(".sha256").read_text().strip()
-    except OSError:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        warnings.warn(f"the cached model {path} is damaged ({error}); it is made again.", stacklevel=4)
         return None
-    if sha256(content).hexdigest() != expected:
-        warnings.warn(f"the cached model {path} is damaged (its checksum differs); it is made again.", stacklevel=4)
-        return None
-    with np.load(BytesIO(content), allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Write both files; each appears whole or not at all."""
-    buffer = BytesIO()
+    """Write the file, which appears whole or not at all."""
     save: Any = np.savez  # its stub takes one of the names for an option
-    save(buffer, **arrays)
-    content = buffer.getvalue()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for target, data in ((path, content), (path.with_suffix(".sha256"), sha256(content).hexdigest().encode())):
-            temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
-            temporary.write_bytes(data)
-            temporary.replace(target)
+        with atomic_write(path) as file:
+            save(file, **arrays)
     except OSError as error:
         warnings.warn(f"the trained model could not be cached in {path.parent}: {error}", stacklevel=4)

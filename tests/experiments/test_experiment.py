@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lowcal.reproduction import figure_1, table
-from lowcal.reproduction.experiment import Judge, Rows, draw_rows, small_settings
+from experiments import figure_1, table
+from experiments.experiment import Judge, Rows, draw_rows, small_settings
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def rows():
     f_star = 1 / (1 + np.exp(-X[:, 0]))
     p = 1 / (1 + np.exp(-3 * X[:, 0] - X[:, 1]))
     y = (rng.random(80) < f_star).astype(np.int64)
-    return Rows(X, y, p, f_star, {})
+    return Rows(X, {}, y, p, f_star)
 
 
 def test_metrics_are_suprema_over_the_members(rows):

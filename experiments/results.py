@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.reproduction.parts import write_text
+from experiments.parts import write_text
+from lowcal.errors import MissingExtra
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Result:
     page: str
     rows: Sequence[Mapping[str, Any]] = ()
     seconds: dict[str, Any] = field(default_factory=dict)
-    draw: Callable[[Path], None] | None = field(default=None, repr=False)
+    draw: Callable[[], Any] | None = field(default=None, repr=False)
     timed: tuple[Claim, ...] = ()
 
     @property
@@ -61,8 +62,6 @@ class Result:
 
     def write(self, out: Path) -> list[Path]:
         """Write NAME.json, .csv, .md, seconds apart, and the figure where matplotlib is installed; return the paths."""
-        from lowcal.errors import MissingExtra
-
         texts = {
             "json": to_json({**self.summary, "claims": [asdict(c) for c in self.claims]}),
             "csv": to_csv(self.rows),
@@ -76,10 +75,11 @@ class Result:
                 write_text(paths[-1], text)
         if self.draw is not None:
             try:
-                self.draw(out / f"{self.name}.png")
+                figure = self.draw()
             except MissingExtra:
                 return paths
             paths.append(out / f"{self.name}.png")
+            figure.savefig(paths[-1])
         return paths
 
 
@@ -113,6 +113,18 @@ def summarise(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(found.mean()), "sd": float(found.std(ddof=1)) if len(found) > 1 else 0.0}
 
 
+def summarise_trees(found: Sequence[Any]) -> Any:
+    """Return `summarise` of every number of equally shaped dictionaries of dictionaries of numbers, one for each seed.
+
+    >>> summarise_trees([{"a": {"b": 1.0}}, {"a": {"b": 1.0}}])
+    {'a': {'b': {'mean': 1.0, 'sd': 0.0}}}
+    """
+    first = found[0]
+    if not isinstance(first, dict):
+        return summarise(found)
+    return {name: summarise_trees([one[name] for one in found]) for name in first}
+
+
 def show(figure: Mapping[str, float], digits: int = 4) -> str:
     """Write mean and deviation.
 
@@ -124,10 +136,11 @@ def show(figure: Mapping[str, float], digits: int = 4) -> str:
 
 def verdict_lines(claims: Sequence[Claim]) -> str:
     """Return the claims as a Markdown table, with the reasons of those that do not hold below."""
-    head = "| claim | where | measured | verdict |\n|---|---|---|---|\n"
-    rows = "".join(f"| {c.claim} | {c.source} | {c.measured} | **{c.verdict}** |\n" for c in claims)
+    rows = [
+        {"claim": c.claim, "where": c.source, "measured": c.measured, "verdict": f"**{c.verdict}**"} for c in claims
+    ]
     reasons = "".join(f"\n* *{c.claim}* {c.verdict}: {c.reason}\n" for c in claims if c.reason)
-    return head + rows + reasons
+    return markdown_table(rows) + reasons
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -139,6 +152,5 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     | 1 | x |
     """
     names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in rows)]
-    text = ["| " + " | ".join(line) + " |" if line[0] != "---" else "|" + "|".join(line) + "|" for line in lines]
-    return "\n".join(text) + "\n"
+    head, *body = ["| " + " | ".join(str(row[name]) for name in names) + " |" for row in ({n: n for n in names}, *rows)]
+    return "\n".join([head, "|---" * len(names) + "|", *body]) + "\n"
