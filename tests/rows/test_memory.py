@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcal import Groups, Intersections, Memberships, Thresholds
+from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
 from lowcal.frames import Table
 from lowcal.inputs import Layout
 from lowcal.notions import parse_notion
@@ -27,6 +27,9 @@ CLASSES: dict[str, tuple[Subpopulations, str]] = {
     "bits": (Memberships(), "stu"),
     "shares": (Memberships(), "vw"),
     "thresholds": (Thresholds(), "x"),
+    "nodes": (Trees(), "absvx"),
+    "sums": (Trees(n_trees=4), "absvx"),
+    "least squares": (Groups("c") + Trees(n_trees=3, geometry="euclidean"), "abcsvx"),
 }
 
 
