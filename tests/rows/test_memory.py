@@ -27,10 +27,11 @@ CLASSES: dict[str, tuple[Subpopulations, str]] = {
     "bits": (Memberships(), "stu"),
     "shares": (Memberships(), "vw"),
     "thresholds": (Thresholds(), "x"),
-    "nodes": (Trees(), "absvx"),
-    "sums": (Trees(n_trees=4), "absvx"),
-    "least squares": (Groups("c") + Trees(n_trees=3, geometry="euclidean"), "abcsvx"),
+    "nodes": (Trees(2), "asvx"),
+    "sums": (Trees(2, n_trees=3), "asvx"),
+    "least squares": (Groups("c") + Trees(2, n_trees=3, geometry="euclidean"), "acsvx"),
 }
+LEARNED = ("nodes", "sums", "least squares")
 
 
 def people(n: int, d: int, seed: int = 0) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -71,9 +72,12 @@ def print_of(problem: Problem, updates: int) -> tuple[int, str]:
     return fit.n_updates, hashlib.sha256(text.encode()).hexdigest()
 
 
-def prints(kind: str, notion: str, d: int, geometry: Any, n: int, updates: int) -> list[tuple[int, str]]:
+def prints(
+    kind: str, notion: str, d: int, geometry: Any, n: int, updates: int, heavy: np.ndarray | None = None
+) -> list[tuple[int, str]]:
     """Return the fingerprints of the same fit on rows that are cut in several ways."""
     X, p, y, weight = people(n, d)
+    weight = weight if heavy is None else heavy / heavy.sum()
     chosen, names = CLASSES[kind]
     learner = chosen.prepare(Table.of({name: X[name] for name in names}), weight)
     whole = Memory.of(learner.rows, p, y, weight)
@@ -88,8 +92,9 @@ def prints(kind: str, notion: str, d: int, geometry: Any, n: int, updates: int) 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.1"])
 def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str, d: int, geometry: str) -> None:
-    """Cells of four classes are many: fewer rows and updates will do."""
-    found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else (3000, 4)))
+    """Cells of four classes are many, and trees are grown in many passes: fewer rows and updates will do."""
+    few = (1500, 2) if kind in LEARNED else (3000, 4)
+    found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else few))
     assert found[0][0] > 0
     assert set(found) == {found[0]}
 
@@ -98,6 +103,27 @@ def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str,
 def test_so_is_a_fit_of_more_rows_than_one_block(kind: str) -> None:
     """300,000 rows: sums are flushed on the way, and Gram matrices come from a sample."""
     found = prints(kind, "degree-2", 1, "mirror", 300_000, 3)
+    assert found[0][0] > 0
+    assert set(found) == {found[0]}
+
+
+@pytest.mark.parametrize("d", [1, 4])
+@pytest.mark.parametrize("kind", LEARNED)
+def test_compiled_trees_are_the_same_bits_too(kind: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled or not, in one piece or many."""
+    pytest.importorskip("numba")
+    found = prints(kind, "degree-2", d, "mirror", 1500, 2)
+    monkeypatch.setattr("lowcal.subpopulations.growing.COMPILE_FROM", 0)
+    assert found[0][0] > 0
+    assert set(prints(kind, "degree-2", d, "mirror", 1500, 2)) == {found[0]}
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_weights_with_heavy_tails_change_no_bit(kind: str) -> None:
+    """The heaviest row weighs as much as 100,000 of most."""
+    weight = np.random.default_rng(3).pareto(0.5, 1500) + 1e-3
+    assert weight.max() > 1e5 * np.median(weight)
+    found = prints(kind, "multiaccuracy", 1, "euclidean", 1500, 2, weight)
     assert found[0][0] > 0
     assert set(found) == {found[0]}
 

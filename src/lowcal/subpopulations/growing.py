@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from lowcal.engines.exact import Grid, Scale, Tables, row_bits
-from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.engines.portable import portable_sigmoid
+from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.engines.switch import compiled
 from lowcal.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
