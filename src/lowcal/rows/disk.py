@@ -306,8 +306,8 @@ class Disk(Rows):
             if self.scale.n > MOST_LOCAL:
                 raise InvalidInput(
                     f"This notion or class looks at all {self.scale.n:,} rows at once, and they do not fit into memory "
-                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships or "
-                    "Thresholds, or give a sample of the rows."
+                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships, "
+                    "Thresholds or Trees, or give a sample of the rows."
                 )
             rows = np.arange(self.scale.n)
         key = rows.tobytes()
