@@ -155,7 +155,7 @@ class Judge:
         truth = self.rows.f_star
         spread = np.square(f - f.mean()) - np.square(truth - truth.mean())
         Z = np.column_stack([truth - f, f * (truth - f), spread]) / len(f)
-        assert self.learner.learner is not None
+        assert callable(self.learner.learner)
         learned = [family.design(self.learner.rows).dense() for family in self.learner.learner(Z)]
         C = np.column_stack([self.known, *learned])
         return np.column_stack([C, 1.0 - C])

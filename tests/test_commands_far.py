@@ -123,6 +123,33 @@ MORE = {
 }
 
 
+TREES = [
+    "--label",
+    "y",
+    "--probability",
+    "p",
+    "--subpopulations",
+    "trees",
+    "--features",
+    "sex,age,city",
+    "--depth",
+    "2",
+]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_trees_that_do_not_fit_are_the_same(form: str, data: Any, here: Path, request: Any, capsys: Any) -> None:
+    path = put(data, form)
+    assert fit(path, *TREES) == 0
+    made = request.getfixturevalue("is_small")
+    assert fit(path, *TREES, out="far.json") == 0
+    assert made
+    assert model("far.json") == model()
+    assert len(model()["predictor"]["updates"]) > 0
+    assert main(["audit", path, *TREES, "--quiet"]) == 65  # which learns on one half and judges on the other
+    assert "looks at all rows at once; use groups, or a random sample" in said(capsys)
+
+
 @pytest.mark.parametrize("name", MORE)
 def test_options_mean_the_same(name: str, data: Any, here: Path, request: Any) -> None:
     path = put(data, "parquet")
@@ -239,8 +266,8 @@ def said(capsys: Any) -> str:
             "t.csv does not fit into memory, which cross-validation needs to choose; ask for one fit by",
         ),
         (
-            ["--subpopulations", "trees"],
-            "t.csv does not fit into memory, and --subpopulations trees looks at all rows at",
+            ["--subpopulations", "linear"],
+            "t.csv does not fit into memory, and --subpopulations linear looks at all rows at once; use groups or tre",
         ),
         (["--subpopulations", "linear", "--alpha", "0.01"], "--subpopulations linear looks at all rows"),
     ],

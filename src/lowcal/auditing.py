@@ -342,6 +342,11 @@ def _far_sample(
             f"The rows do not fit into memory, and {what} looks at all of them at once. Use a degree, multiaccuracy or "
             'full with method="bootstrap", "bernstein" or "hoeffding", raise memory=, or give a sample of the rows.'
         )
+    if isinstance(subpopulations, Subpopulations) and not is_listed(subpopulations):
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {subpopulations!r} is learned on one half of them and judged on the "
+            "other. Use Groups, Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
+        )
     home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
     rows, n = home.rows, home.rows.scale.n
     some = rows.sample(provenance.sketch_rows(n))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from lowcal.provenance import remember, sketch_rows
 from lowcal.rows import Memory, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.keys import Drawn, count
-from lowcal.rows.reading import Roles, in_memory, is_listed, on_disk
+from lowcal.rows.ordering import ordered
+from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
 from lowcal.simplex import IntArray
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import WeakLearner
@@ -86,10 +87,9 @@ def open_home(
     is_partial = held_share > 0.0 or not outcomes.weight.all()
     sketch = partial(remember_rows, outcomes, table) if is_partial else None
     outcomes, table = drop_weightless(outcomes, table)
-    if is_listed(chosen):
+    if needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
-        fitted, held = split_rows(rows, held_share, chance)
-        return Home(fitted, learner, outcomes.layout, held, None, sketch)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, sketch)
     return _learned(chosen, outcomes, table, held_share, chance, sketch)
 
 
@@ -135,14 +135,37 @@ def _on_disk(
     chance: tuple[int, ...],
     is_fit: bool,
 ) -> Home:
-    if not is_listed(chosen):
+    if not needs_no_matrix(chosen):
         raise InvalidInput(
             f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
-            "Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
+            "Intersections, Memberships, Thresholds or Trees, raise memory=, or give a sample of the rows."
         )
     rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar, is_fit)
+    return replace(_settled(rows, learner, layout, held_share, chance, None), is_far=True)
+
+
+def _settled(
+    rows: Rows,
+    learner: WeakLearner,
+    layout: Layout,
+    held_share: float,
+    chance: tuple[int, ...],
+    sketch: Callable[[Predictor], None] | None,
+) -> Home:
+    """Return the home of encoded rows; what is learned from outcomes is learned from the fitted ones."""
     fitted, held = split_rows(rows, held_share, chance)
-    return Home(fitted, learner, layout, held, None, None, is_far=True)
+    if learner.is_exact:
+        return Home(fitted, learner, layout, held, None, sketch)
+    refit = partial(_learned_anew, learner, fitted)
+    learner, fitted, held = ordered(learner, fitted, held)
+    return Home(fitted, learner, layout, held, refit, sketch)
+
+
+def _learned_anew(learner: WeakLearner, rows: Rows, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
+    """Return a class that is learned by passes as it is at the start, the rows outside a fold, and the fold."""
+    own, fitted, held = ordered(learner, rows.part(outside), rows.part(inside))
+    assert held is not None
+    return own, fitted, held
 
 
 def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows, Rows | None]:
@@ -167,7 +190,7 @@ def _learned(
     chance: tuple[int, ...],
     sketch: Callable[[Predictor], None] | None,
 ) -> Home:
-    """Return rows in memory with a class that is learned from them and their outcomes."""
+    """Return rows in memory with a class that is learned from a matrix of them and their outcomes."""
     is_held = Drawn(chance, len(outcomes.p), held_share, True)(0, len(outcomes.p))
     held = None
     if held_share:

@@ -25,6 +25,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.smooth import on_grid
 from lowcal.rows.base import REMEMBERED, START, Rows, State
 from lowcal.rows.passes import CellMoments, GridResiduals, Lost, MassSums, Moments, Moved, losses
+from lowcal.rows.questions import Probed, Witnessed
 from lowcal.shrinkage import (
     are_many,
     depths_of,
@@ -266,13 +267,13 @@ Search = Callable[[float], tuple[Family | None, float]]
 def _basis(problem: Problem, state: State) -> Iterator[tuple[Weight, int, Search]]:
     """Yield the weights and labels of the basis, and how to ask for a violation of each.
 
-    The moments of a class that is listed tell all of them in one pass.
+    The moments of the known members tell all of them in one pass.
     """
     found, listed = problem._measured(state, problem.alpha)
-    if listed and problem.learner.is_exact and found.moments is not None:
+    if listed and found.moments is not None:
         for s, u in enumerate(listed):
             for a in range(problem.d):
-                yield u, a, partial(_listed, problem, found.moments[:, s, a])
+                yield u, a, partial(_found, problem, state, (s, u, a))
         return
     p, y = problem.whole(state)
     for u in problem.notion.basis(p, problem.alpha):
@@ -280,9 +281,21 @@ def _basis(problem: Problem, state: State) -> Iterator[tuple[Weight, int, Search
             yield u, a, partial(_learned, problem, residual(u, a, p, y))
 
 
-def _listed(problem: Problem, v: FloatArray, beta: float) -> tuple[Family | None, float]:
-    """Return the member of the largest moment, if it exceeds beta: the search of a class that is listed."""
+def _found(problem: Problem, state: State, place: tuple[int, Weight, int], beta: float) -> tuple[Family | None, float]:
+    """Return the known member of the largest moment, if it exceeds beta; if none does, ask the learner for more."""
+    s, u, a = place
+    member, v = _known(problem, state, (s, a), beta)
+    if member is None and problem.learner.ask(problem.rows, Probed(state, ((u, a),))):
+        member, v = _known(problem, state, (s, a), beta)
+    return member, v
+
+
+def _known(problem: Problem, state: State, place: tuple[int, int], beta: float) -> tuple[Family | None, float]:
+    """Return the known member of the largest moment, if it exceeds beta."""
+    moments = problem.suprema(state).moments
+    assert moments is not None
     problem.learner.n_calls += 1
+    v = moments[:, *place]
     j = leading(np.abs(v))
     return (problem.learner.member(j) if abs(v[j]) > beta else None), float(v[j])
 
@@ -506,10 +519,9 @@ def explore(problem: Problem, state: State) -> bool:
     """Let the learner and the weight class take turns: new c for the probes, then for the worst c's witness."""
     if problem.learner.is_exact:
         return False
-    new, (p, y) = _ask_about_probes(problem, state), problem.whole(state)
+    new = _ask_about_probes(problem, state)
     found = problem.suprema(state)
-    z = (found.witness(found.worst)(p) * (y - p)).sum(axis=1)
-    return problem.learner.learn(z[:, None]) or new
+    return problem.learner.ask(problem.rows, Witnessed(state, found.witness(found.worst))) or new
 
 
 def _learn_for_step(problem: Problem, state: State) -> None:
@@ -520,9 +532,7 @@ def _learn_for_step(problem: Problem, state: State) -> None:
 
 def _ask_about_probes(problem: Problem, state: State) -> bool:
     """Ask the learner for members that correlate with the probes' residuals; say whether there are new ones."""
-    p, y = problem.whole(state)
-    Z = [residual(u, a, p, y) for u, a in probes_and_labels(problem.notion, problem.d)]
-    return problem.learner.learn(np.column_stack(Z))
+    return problem.learner.ask(problem.rows, Probed(state, tuple(probes_and_labels(problem.notion, problem.d))))
 
 
 def _single(problem: Problem, state: State, found: Suprema) -> Step | None:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.special import expit
 
 from lowcal import weights
-from lowcal.engines import clipped, compiled_codes, kernels, lanes, reference, switch, trees
+from lowcal.engines import clipped, compiled_codes, kernels, lanes, portable, reference, switch, trees
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
@@ -365,6 +366,17 @@ def test_a_change_of_what_kernels_are_made_with_reaches_their_files(module) -> N
     # numba keeps a compiled kernel while the text of its own file stays the same
     text = Path(lanes.__file__).read_bytes() + repr((FAR, FLOOR)).encode()
     assert format(zlib.crc32(text), "08x") == module.MADE_WITH
+
+
+def test_a_change_of_the_logistic_function_reaches_the_file_of_trees() -> None:
+    assert format(zlib.crc32(Path(portable.__file__).read_bytes()), "08x") == trees.PORTABLE
+
+
+def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_compiled() -> None:
+    z = np.concatenate([np.linspace(-45.0, 45.0, 5001), np.random.default_rng(0).normal(0.0, 3.0, 5000), [0.0, -0.0]])
+    found = portable.portable_sigmoid(z)
+    np.testing.assert_allclose(found, expit(z), rtol=1e-15, atol=1e-17)
+    assert found.tolist() == [trees._sigmoid(each) for each in z]
 
 
 def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:

@@ -170,7 +170,7 @@ def test_rows_of_a_single_class_can_be_audited_from_disk(tmp_path: Path) -> None
     [
         ({"method": "exact"}, 'method="exact" looks at all of them'),
         ({"notion": "smooth"}, "the notion smooth looks at all of them"),
-        ({"subpopulations": lowcal.Trees()}, "learned from all of them"),
+        ({"subpopulations": lowcal.Trees()}, "learned on one half of them"),
     ],
 )
 def test_what_looks_at_all_rows_at_once_is_refused(kind: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import lowcal
-from far_rows import DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
+from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
 from lowcal import persistence, provenance
 from lowcal.engines.exact import BLOCK
 from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.files.batches import open_batches
 from lowcal.progress import Passes
-from lowcal.rows import START, reading
+from lowcal.rows import START, questions, reading
 from lowcal.rows.base import REMEMBERED
 from lowcal.rows.disk import Disk, Scratch, Spill
 
@@ -29,6 +29,7 @@ N = len(DATA["y"])
 
 # --- the same fit -------------------------------------------------------------------------------------------------
 
+TREES, BOOSTED = lowcal.Trees(2, COLUMNS), lowcal.Trees(2, COLUMNS, n_trees=3, geometry="mirror")
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"sample_weight": "w"},
@@ -45,6 +46,13 @@ OPTIONS: list[dict[str, Any]] = [
     {"validation_fraction": 0.2, "random_state": 1},
     {"validation_fraction": 0.3, "random_state": 1, "monitor": "violation", "sample_weight": "w"},
     {"max_updates": 1, "alpha": 0.001},
+    {"subpopulations": TREES, "sample_weight": "w"},
+    {"subpopulations": TREES, "validation_fraction": 0.2, "random_state": 1},
+    {"subpopulations": TREES, "notion": "full-0.25", "alpha": 0.01, "guard": False},
+    {"subpopulations": TREES, "solver": "first", "alpha": 0.03},
+    {"subpopulations": BOOSTED, "sample_weight": "w"},
+    {"subpopulations": BOOSTED, "geometry": "euclidean", "notion": "multiaccuracy", "alpha": 0.004},
+    {"subpopulations": GROUPS + TREES, "notion": "degree-3"},
 ]
 
 
@@ -133,6 +141,48 @@ def test_blocks_change_no_bit(options: dict[str, Any], many: dict[str, np.ndarra
     near = digest(fit(many, None, **of))
     assert digest(fit(cut(many, 70_001), **of)) == near
     assert digest(fit(lambda: [arrow(many)], **of)) == near
+
+
+@pytest.mark.parametrize("of", [{}, {"validation_fraction": 0.2, "random_state": 0}], ids=str)
+@pytest.mark.parametrize("trees", [TREES, BOOSTED, GROUPS + BOOSTED], ids=["nodes", "sums", "union"])
+def test_trees_find_the_same_in_many_blocks(trees: Any, of: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds too; log odds on the way through a forest are kept between passes."""
+    near = fit(DATA, None, subpopulations=trees, sample_weight="w", **of)
+    monkeypatch.setattr("lowcal.rows.disk.BLOCK", 400)
+    assert near.predictor.updates
+    assert digest(fit(cut(arrow(), 331), subpopulations=trees, sample_weight="w", **of)) == digest(near)
+
+
+def test_trees_of_several_classes_are_those_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, p = three_classes(), ["p_a", "p_b", "p_c"]
+    for trees in (lowcal.Trees(2, "city"), lowcal.Trees(2, "city", n_trees=2)):
+        near = fit(data, None, p, subpopulations=trees, guard=False)
+        with monkeypatch.context() as patch:
+            patch.setattr("lowcal.rows.disk.BLOCK", 700)
+            far = fit(cut(data, 400), 1, p, subpopulations=trees, guard=False)
+        assert near.predictor.updates
+        assert digest(far) == digest(near)
+
+
+@pytest.mark.parametrize("solver", ["block", "worst", "first"])
+@pytest.mark.parametrize("trees", [TREES, BOOSTED], ids=["nodes", "sums"])
+def test_trees_look_at_a_block_at_a_time(trees: Any, solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So large are the residuals that they are shown, and the few rows on which residuals are compared."""
+    sizes: list[int] = []
+    for kind in (questions.Probed, questions.Witnessed):
+        monkeypatch.setattr(kind, "__call__", lambda self, some, was=kind.__call__: note(sizes, was(self, some)))
+    monkeypatch.setattr("lowcal.rows.disk.BLOCK", 400)
+    monkeypatch.setattr("lowcal.subpopulations.trees.COMPARED", 300)
+    of = {"subpopulations": trees, "notion": "full-0.25", "guard": False, "alpha": 0.005, "max_updates": 3}
+    assert fit(cut(DATA, 500), solver=solver, **of).predictor.updates
+    assert measure(cut(DATA, 500), subpopulations=trees).largest > 0.005
+    assert set(sizes) >= {400, N % 400}
+    assert max(sizes) == 400
+
+
+def note(sizes: list[int], found: Any) -> Any:
+    sizes.append(len(found))
+    return found
 
 
 def test_blocks_are_measured_together(many: dict[str, np.ndarray]) -> None:

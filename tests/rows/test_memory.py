@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcal import Groups, Intersections, Memberships, Thresholds
+from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
 from lowcal.frames import Table
 from lowcal.inputs import Layout
 from lowcal.notions import parse_notion
@@ -17,6 +17,7 @@ from lowcal.rows import START, Memory
 from lowcal.runs import Run
 from lowcal.solvers import Problem
 from lowcal.subpopulations import Subpopulations
+from people import people
 
 #: Ways to cut the rows: how many shards, and how many threads visit them.
 CUTS = ((7, 1), (64, 2))
@@ -27,28 +28,11 @@ CLASSES: dict[str, tuple[Subpopulations, str]] = {
     "bits": (Memberships(), "stu"),
     "shares": (Memberships(), "vw"),
     "thresholds": (Thresholds(), "x"),
+    "nodes": (Trees(2), "asvx"),
+    "sums": (Trees(2, n_trees=3), "asvx"),
+    "least squares": (Groups("c") + Trees(2, n_trees=3, geometry="euclidean"), "acsvx"),
 }
-
-
-def people(n: int, d: int, seed: int = 0) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """Return columns, predictions that are wrong by group, outcomes and uneven weights."""
-    rng = np.random.default_rng(seed)
-    X: dict[str, Any] = {name: np.array(list("efghij"))[rng.integers(0, 6, n)] for name in "abc"}
-    X |= {name: (rng.random(n) < 0.4).astype(float) for name in "stu"} | {name: rng.random(n) for name in "vw"}
-    X["x"] = np.round(8 * X["w"])
-    z = rng.normal(0.0, 1.2, (n, d))
-    lift = 0.6 * (X["a"] == "e") - 0.8 * X["s"] * (X["b"] == "f") + 0.9 * (X["w"] - 0.5)
-    truth = (0.7 * z + lift[:, None] * np.linspace(1.0, -1.0, max(d, 2))[:d]) if d > 1 else 0.7 * z + lift[:, None]
-    p, f = (1 / (1 + np.exp(-each)) if d == 1 else softmax(each) for each in (z, truth))
-    u = rng.random((n, 1))
-    y = (u < f).astype(float) if d == 1 else np.eye(d)[np.minimum((u > f.cumsum(axis=1)).sum(axis=1), d - 1)]
-    weight = rng.uniform(0.5, 1.5, n)
-    return X, p, y, weight / weight.sum()
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z)
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
+LEARNED = ("nodes", "sums", "least squares")
 
 
 def spelled(value: Any) -> Any:
@@ -68,9 +52,12 @@ def print_of(problem: Problem, updates: int) -> tuple[int, str]:
     return fit.n_updates, hashlib.sha256(text.encode()).hexdigest()
 
 
-def prints(kind: str, notion: str, d: int, geometry: Any, n: int, updates: int) -> list[tuple[int, str]]:
+def prints(
+    kind: str, notion: str, d: int, geometry: Any, n: int, updates: int, heavy: np.ndarray | None = None
+) -> list[tuple[int, str]]:
     """Return the fingerprints of the same fit on rows that are cut in several ways."""
     X, p, y, weight = people(n, d)
+    weight = weight if heavy is None else heavy / heavy.sum()
     chosen, names = CLASSES[kind]
     learner = chosen.prepare(Table.of({name: X[name] for name in names}), weight)
     whole = Memory.of(learner.rows, p, y, weight)
@@ -85,8 +72,9 @@ def prints(kind: str, notion: str, d: int, geometry: Any, n: int, updates: int) 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.1"])
 def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str, d: int, geometry: str) -> None:
-    """Cells of four classes are many: fewer rows and updates will do."""
-    found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else (3000, 4)))
+    """Cells of four classes are many, and trees are grown in many passes: fewer rows and updates will do."""
+    few = (1500, 2) if kind in LEARNED else (3000, 4)
+    found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else few))
     assert found[0][0] > 0
     assert set(found) == {found[0]}
 
@@ -95,6 +83,27 @@ def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str,
 def test_so_is_a_fit_of_more_rows_than_one_block(kind: str) -> None:
     """300,000 rows: sums are flushed on the way, and Gram matrices come from a sample."""
     found = prints(kind, "degree-2", 1, "mirror", 300_000, 3)
+    assert found[0][0] > 0
+    assert set(found) == {found[0]}
+
+
+@pytest.mark.parametrize("d", [1, 4])
+@pytest.mark.parametrize("kind", LEARNED)
+def test_compiled_trees_are_the_same_bits_too(kind: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled or not, in one piece or many."""
+    pytest.importorskip("numba")
+    found = prints(kind, "degree-2", d, "mirror", 1500, 2)
+    monkeypatch.setattr("lowcal.subpopulations.growing.COMPILE_FROM", 0)
+    assert found[0][0] > 0
+    assert set(prints(kind, "degree-2", d, "mirror", 1500, 2)) == {found[0]}
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_weights_with_heavy_tails_change_no_bit(kind: str) -> None:
+    """The heaviest row weighs as much as 100,000 of most."""
+    weight = np.random.default_rng(3).pareto(0.5, 1500) + 1e-3
+    assert weight.max() > 1e5 * np.median(weight)
+    found = prints(kind, "multiaccuracy", 1, "euclidean", 1500, 2, weight)
     assert found[0][0] > 0
     assert set(found) == {found[0]}
 

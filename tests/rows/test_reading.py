@@ -65,6 +65,13 @@ def test_the_size_of_row_groups_changes_no_bit(form: str, size: int, tmp_path: P
     assert digest(fit(write(tmp_path, form, size))) == digest(fit(DATA, None))
 
 
+@pytest.mark.parametrize("size", [29, 1024])
+@pytest.mark.parametrize("name", ["trees", "boosted"])
+def test_nor_does_it_change_trees(name: str, size: int, tmp_path: Path) -> None:
+    of = {"subpopulations": CLASSES[name], "guard": False}
+    assert digest(fit(write(tmp_path, "parquet", size), **of)) == digest(fit(DATA, None, **of))
+
+
 @pytest.mark.parametrize("size", [37, 1000, N])
 @pytest.mark.parametrize(
     "table", [DATA, pd.DataFrame(DATA), pl.DataFrame(DATA), arrow()], ids=lambda t: type(t).__name__
@@ -78,6 +85,8 @@ CLASSES = {
     "pairs": lowcal.Intersections(["city", "age", "flag"], n_bins=3, min_mass=60),
     "thresholds": lowcal.Thresholds("age", min_mass=1200),
     "sum": lowcal.Groups("city") + lowcal.Thresholds("age", min_mass=1300),
+    "trees": lowcal.Trees(columns=["city", "age", "flag"]),
+    "boosted": lowcal.Groups("band") + lowcal.Trees(n_trees=3),
 }
 
 
@@ -307,7 +316,7 @@ def test_memory_learns_from_the_same_sample(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("small_sample")
 @pytest.mark.parametrize("weight", [None, "w"])
-@pytest.mark.parametrize("name", ["groups", "pairs"])
+@pytest.mark.parametrize("name", ["groups", "pairs", "trees", "boosted"])
 def test_a_fit_on_more_rows_than_the_sample_is_the_same_everywhere(name: str, weight: str | None) -> None:
     of = {"subpopulations": CLASSES[name], "sample_weight": weight, "random_state": 2}
     near = digest(fit(DATA, None, **of))
@@ -585,9 +594,11 @@ def test_weights_that_are_zero_are_refused_and_huge_ones_are_not() -> None:
 # --- classes and notions past memory ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [lowcal.Trees(), lowcal.Groups() + lowcal.Linear()])
+@pytest.mark.parametrize(
+    "given", [lowcal.Linear(), lowcal.Groups() + lowcal.Linear(), lowcal.Trees() + lowcal.Linear()]
+)
 @pytest.mark.parametrize("work", [fit, measure])
-def test_learned_classes_are_refused_past_memory(work: Any, given: Any) -> None:
+def test_classes_that_need_a_matrix_are_refused_past_memory(work: Any, given: Any) -> None:
     made: list[int] = []
     with pytest.raises(
         InvalidInput, match=r"do not fit into memory, and .* is learned from all of them at once. Use Gr"

@@ -16,9 +16,10 @@ from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table
 from lowcal.subpopulations import Groups, Trees
+from lowcal.subpopulations.base import n_labels
 from lowcal.subpopulations.bins import Binned
 from lowcal.subpopulations.growing import Forest
-from lowcal.subpopulations.trees import OWN_TREES, TreeSum, is_combination, n_labels
+from lowcal.subpopulations.trees import OWN_TREES, TreeSum, combination_of
 from lowcal.testing import check_subpopulations
 from study import multicalibrate
 
@@ -305,11 +306,11 @@ def test_a_witness_of_the_same_residuals_brings_nothing_new_and_a_new_residual_d
 def test_combinations():
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(50, 3))
-    assert is_combination(seen @ np.array([[1.0], [-2.0], [0.5]]), seen)
-    assert is_combination(seen[:, [1]], np.column_stack([seen, seen[:, 0]]))  # the Gram matrix may be singular
-    assert not is_combination(seen[:, [0]] + 1e-3 * rng.normal(size=(50, 1)), seen)
-    assert not is_combination(seen[:, :2], seen)
-    assert not is_combination(seen[:, [0]], seen[:, :0])
+    np.testing.assert_allclose(combination_of(seen @ np.array([[1.0], [-2.0], [0.5]]), seen), [1.0, -2.0, 0.5])
+    assert combination_of(seen[:, [1]], np.column_stack([seen, seen[:, 0]])) is not None  # the Gram matrix is singular
+    assert combination_of(seen[:, [0]] + 1e-3 * rng.normal(size=(50, 1)), seen) is None
+    assert combination_of(seen[:, :2], seen) is None
+    assert combination_of(seen[:, [0]], seen[:, :0]) is None
 
 
 @pytest.mark.parametrize("d", [2, 3, 5])

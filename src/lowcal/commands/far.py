@@ -68,10 +68,11 @@ def _check_asked(options: argparse.Namespace, source: Source, roles: Roles) -> N
             f"{source.shown} does not fit into memory, which --against needs; audit one probability after the "
             "other, or use a random sample of the rows with --sample."
         )
-    if options.subpopulations != "groups":
+    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
+    if options.subpopulations not in known:
         raise InvalidInput(
             f"{source.shown} does not fit into memory, and --subpopulations {options.subpopulations} looks at all rows "
-            "at once; use groups, or a random sample of the rows with --sample."
+            f"at once; use {' or '.join(known)}, or a random sample of the rows with --sample."
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import frexp, ldexp
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,17 @@ class Grid:
             return _grid(bound, n)
         return cls(np.array([_grid(float(one), n).unit for one in bound]))
 
+    @classmethod
+    def whole(cls, bound: float, n: int) -> Grid:
+        """Return the finest grid on which any sums of n terms of at most `bound` are exact floats: none is flushed.
+
+        A term is off by half a unit at most: by 2^(bits - 52) of the bound for 2^bits rows, 2^-32 for a million.
+
+        >>> float(Grid.whole(1.0, 10**6).unit) == 2.0**-31, float(Grid.whole(0.9, 10**6).unit) == 2.0**-32
+        (True, True)
+        """
+        return _whole(bound, n)
+
     @cached_property
     def far(self) -> FloatArray:
         """So large a number that what is added to it is rounded to the grid."""
@@ -80,8 +91,25 @@ class Grid:
 
 @lru_cache(maxsize=256)
 def _grid(bound: float, n: int) -> Grid:
-    rows = max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS)
-    return Grid(np.array(ldexp(1.0, max(frexp(max(bound, SMALLEST))[1] + rows - 52, -1000))))
+    return _of_bits(bound, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
+
+
+@lru_cache(maxsize=256)
+def _whole(bound: float, n: int) -> Grid:
+    return _of_bits(bound, row_bits(n))
+
+
+def row_bits(n: int) -> int:
+    """Return how many bits the sum of n terms may have more than one of them.
+
+    >>> row_bits(1000)
+    10
+    """
+    return max(2, (n - 1).bit_length())
+
+
+def _of_bits(bound: float, bits: int) -> Grid:
+    return Grid(np.array(ldexp(1.0, max(frexp(max(bound, SMALLEST))[1] + bits - 52, -1000))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +141,22 @@ class Fine:
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""
         return self.first.floats(wholes[0]) + self.second.floats(wholes[1])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What bounds the sums over all rows: how many there are, and the largest weight."""
+
+    n: int
+    most: float
+
+    def grid(self, bound: float | FloatArray = 1.0) -> Grid:
+        """Return the grid of terms that are at most a weight times `bound`."""
+        return Grid.of(self.most * bound, self.n)
+
+    def fine(self, bound: float = 1.0) -> Fine:
+        """Return the grids of the same terms for sums of few numbers a row."""
+        return Fine.of(self.most * bound, self.n)
 
 
 def normalised(weight: FloatArray) -> FloatArray:
@@ -159,10 +203,10 @@ class ExactSums:
         return Tables(self.total)
 
 
-class Tables(list[Wholes]):
-    """Tables of whole numbers, added one by one."""
+class Tables(list[NDArray[Any]]):
+    """Tables of whole numbers, or of floats that add up exactly, added one by one."""
 
-    def __add__(self, other: list[Wholes]) -> Tables:  # type: ignore[override]
+    def __add__(self, other: list[NDArray[Any]]) -> Tables:  # type: ignore[override]
         return Tables(a + b for a, b in zip(self, other, strict=True))
 
 

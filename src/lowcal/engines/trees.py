@@ -6,43 +6,41 @@ an optional extra; `growing` imports this module when a problem is large enough,
 
 from __future__ import annotations
 
+from math import frexp, ldexp
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.lanes import adder
+from lowcal.engines.portable import FAR_OUT, LOG_2, LOG_2_REST, MOST_POWER, PER_LOG_2, POWERS, SHIFT, TAYLOR
 from lowcal.simplex import TIE, FloatArray, IntArray
 
 #: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
 MADE_WITH = "d5935170"
+#: Changes with portable.py.
+PORTABLE = "77cd5890"
 #: Numbers of a record are added four at a time, so that one vector instruction does it.
 LANES = 4
 
+#: The smallest normal number.
+TINY = float(np.finfo(np.float64).tiny)
+
 add_four = adder(LANES)
-
-
-def make_records(mass: FloatArray, Z: FloatArray) -> FloatArray:
-    """Return the columns to add up, side by side for each row: mass, its square, the bend, then Z, filled with zeros.
-
-    >>> make_records(np.array([2.0]), np.ones((1, 2))).tolist()
-    [[2.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0]]
-    """
-    width = 3 + Z.shape[1]
-    records = np.zeros((len(Z), width + -width % LANES))
-    records[:, 0], records[:, 1], records[:, 2], records[:, 3:width] = mass, np.square(mass), mass, Z
-    return records
 
 
 @compile_kernel
 def boost(
     codes: NDArray[np.uint8],
     offsets: NDArray[np.uint64],
-    records: FloatArray,
-    odds: FloatArray,
+    share: FloatArray,
+    state: FloatArray,
+    is_mirror: bool,
+    bound: float,
+    bits: int,
     min_mass: float,
     least: tuple[float, float, float],
     shrinkage: float,
-    subtract: bool,
     feature: IntArray,
     cut: IntArray,
     value: FloatArray,
@@ -50,13 +48,14 @@ def boost(
 ) -> None:
     """Grow tree after tree on what the ones before left of the residuals; fill feature, cut and value.
 
-    `odds` are the log odds of each row and its outcome, shape (n, 2), or empty for least squares. `least` are the
-    smallest gain of a split, mass of a node and bend of a row. `subtract` spares the larger child of each split; with
-    very unequal weights its rounding could decide whether a node is large enough. The values of every row's leaves are
-    added to `total`, as `evaluate` does.
+    `share` is the weight of each row over the largest, `state` its residuals, at most `bound`, or its log odds and its
+    outcome, which are moved between trees. There are at most 2^bits rows. `least` are the smallest gain of a split,
+    mass of a node and bend of a row. The values of every row's leaves are added to `total`, as `evaluate` does.
     """
     n_trees, n_leaves, q = value.shape
-    width, bins = records.shape[1], int(offsets[-1])
+    bins = int(offsets[-1])
+    records = np.zeros((len(codes), 3 + q + (-3 - q) % LANES))
+    width = records.shape[1]
     tables = np.zeros((2, n_leaves // 2 * bins, width))
     sums = np.zeros((2, n_leaves, width))
     node = np.zeros(len(codes), np.uint32)
@@ -66,26 +65,84 @@ def boost(
         node[:] = 0
         build[0] = True
         first, n_nodes, now = 0, 1, 0
-        if len(odds) > 0:
-            _bend(odds, records, least[2])
+        fill_records(share, state, is_mirror, bound, bits, least[2], records)
         while n_nodes < n_leaves:
             _clear(tables[now], build, n_nodes, bins)
-            _add_up(codes, offsets, records, node, build, tables[now])
+            add_up(codes, offsets, records, node, build, tables[now])
             _add_siblings(tables, now, build, n_nodes, bins)
+            if n_nodes == 1:
+                _add_totals(tables[now], int(offsets[1]), sums[now, 0])
+            here, then = sums[now, :n_nodes], sums[1 - now]
+            split_level(
+                tables[now], offsets, here, q, min_mass, least, scores, feature[t, first:], cut[t, first:], then
+            )
             for k in range(n_nodes):
-                here = tables[now, k * bins : (k + 1) * bins]
-                if build[k] or (n_nodes > 1 and build[k ^ 1]):
-                    _add_totals(here, int(offsets[1]), sums[now, k])
-                f, c = _best_split(here, offsets, sums[now, k], q, min_mass, least, scores)
-                feature[t, first + k], cut[t, first + k] = f, c
-                _share(here, offsets, f, c, sums[now, k], sums[1 - now, 2 * k], sums[1 - now, 2 * k + 1])
-                split[k] = f >= 0
+                split[k] = feature[t, first + k] >= 0
             if 2 * n_nodes < n_leaves:
-                _choose(split, sums[1 - now], n_nodes, subtract, build)
-            _descend(codes, feature[t, first:], cut[t, first:], node)
+                _choose(split, then, n_nodes, build)
+            descend(codes, feature[t, first:], cut[t, first:], node)
             first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
         _set_values(sums[now], shrinkage, value[t])
-        _take_off(records, odds, node, value[t], total)
+        bound += _largest(value[t])
+        _take_off(state, is_mirror, node, value[t], total, t + 1 < n_trees)
+
+
+@compile_kernel
+def fill_records(
+    share: FloatArray, state: FloatArray, is_mirror: bool, bound: float, bits: int, least: float, records: FloatArray
+) -> None:
+    """Set what is added up for every row: mass, its square, the bend and the residuals, rounded as in `growing`."""
+    one, own = ldexp(1.5, 1 + bits), ldexp(1.5, max(frexp(max(bound, TINY))[1] + bits, -948))
+    unit = ldexp(1.0, bits - 51)
+    for i in range(len(share)):
+        w = share[i]
+        square = (w * w + one) - one
+        records[i, 0], records[i, 1] = (w + one) - one, square + unit if square < w * w else square
+    if is_mirror:
+        for i in range(len(share)):
+            f = _sigmoid(state[i, 0])
+            records[i, 2] = (share[i] * max(f * (1.0 - f), least) + one) - one
+            records[i, 3] = (share[i] * (state[i, 1] - f) + one) - one
+    else:
+        for i in range(len(share)):
+            records[i, 2] = records[i, 0]
+            for a in range(state.shape[1]):
+                records[i, 3 + a] = (share[i] * state[i, a] + own) - own
+
+
+@compile_kernel
+def _sigmoid(z: float) -> float:
+    """Return 1 / (1 + exp(-z)) by the steps of `portable_sigmoid`: no library's exp is the same everywhere."""
+    x = min(max(-z, -FAR_OUT), FAR_OUT)
+    k = (x * PER_LOG_2 + SHIFT) - SHIFT
+    x = (x - k * LOG_2) - k * LOG_2_REST
+    e = TAYLOR[0]
+    for c in TAYLOR[1:]:
+        e = e * x + c
+    f: float = 1.0 / (1.0 + e * POWERS[int(k) + MOST_POWER])
+    return f
+
+
+@compile_kernel
+def split_level(
+    table: FloatArray,
+    offsets: NDArray[np.uint64],
+    sums: FloatArray,
+    q: int,
+    min_mass: float,
+    least: tuple[float, float, float],
+    scores: FloatArray,
+    feature: IntArray,
+    cut: IntArray,
+    then: FloatArray,
+) -> None:
+    """Find the best split of every node of a level from its table, and share its sums among its children."""
+    bins = int(offsets[-1])
+    for k in range(len(sums)):
+        here = table[k * bins : (k + 1) * bins]
+        f, c = _best_split(here, offsets, sums[k], q, min_mass, least, scores)
+        feature[k], cut[k] = f, c
+        _share(here, offsets, f, c, sums[k], then[2 * k], then[2 * k + 1])
 
 
 def evaluate(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, value: FloatArray, total: FloatArray) -> None:
@@ -145,7 +202,7 @@ def _clear(table: FloatArray, build: NDArray[np.bool_], n_nodes: int, bins: int)
 
 
 @compile_kernel
-def _add_up(
+def add_up(
     codes: NDArray[np.uint8],
     offsets: NDArray[np.uint64],
     records: FloatArray,
@@ -168,12 +225,11 @@ def _add_up(
 
 
 @compile_kernel
-def _choose(split: NDArray[np.bool_], sums: FloatArray, n_nodes: int, subtract: bool, build: NDArray[np.bool_]) -> None:
-    """Say which children to add up: the smaller one of each split node, or both."""
+def _choose(split: NDArray[np.bool_], sums: FloatArray, n_nodes: int, build: NDArray[np.bool_]) -> None:
+    """Say which children to add up: the smaller one of each split node."""
     for k in range(n_nodes):
         is_left = sums[2 * k, 0] <= sums[2 * k + 1, 0]
-        build[2 * k] = split[k] and (is_left or not subtract)
-        build[2 * k + 1] = split[k] and (not is_left or not subtract)
+        build[2 * k], build[2 * k + 1] = split[k] and is_left, split[k] and not is_left
 
 
 @compile_kernel
@@ -216,7 +272,8 @@ def _best_split(
     if total[0] <= least[1]:
         return feature, cut
     for a in range(3, 3 + q):
-        whole += total[a] * total[a] / total[2]
+        whole += total[a] * total[a]
+    whole /= max(total[2], TINY)
     below, flat = np.zeros(len(total)), table.reshape(-1)
     for j in range(len(offsets) - 1):
         start, count = int(offsets[j]), int(offsets[j + 1] - offsets[j])
@@ -239,15 +296,15 @@ def _gain(below: FloatArray, total: FloatArray, q: int, min_mass: float, least: 
     """Return the squared sums over the bends of both sides, or -inf where one is too small."""
     mass, square = below[0], below[1]
     rest, rest_square = total[0] - mass, total[1] - square
-    tiny = np.finfo(np.float64).tiny
-    if mass <= least or rest <= least or below[2] <= 0.0 or total[2] <= below[2]:  # of many rows, rounding leaves mass
+    if mass <= least or rest <= least or below[2] <= 0.0 or total[2] <= below[2]:
         return -np.inf
-    if mass * mass < min_mass * max(square, tiny) or rest * rest < min_mass * max(rest_square, tiny):
+    if mass * mass < min_mass * max(square, TINY) or rest * rest < min_mass * max(rest_square, TINY):
         return -np.inf
-    gain = 0.0
+    squares, others = 0.0, 0.0
     for a in range(3, 3 + q):
         other = total[a] - below[a]
-        gain += below[a] * below[a] / below[2] + other * other / (total[2] - below[2])
+        squares, others = squares + below[a] * below[a], others + other * other
+    gain: float = squares / below[2] + others / (total[2] - below[2])
     return gain
 
 
@@ -276,21 +333,12 @@ def _share(
 
 
 @compile_kernel
-def _descend(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, node: NDArray[np.uint32]) -> None:
+def descend(codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, node: NDArray[np.uint32]) -> None:
     """Send every row to its child."""
     for i in range(len(codes)):
         k = node[i]
         f = feature[k]
         node[i] = 2 * k + (f >= 0 and codes[i, f] > cut[k])
-
-
-@compile_kernel
-def _bend(odds: FloatArray, records: FloatArray, least: float) -> None:
-    """Set the residual and the curvature f (1 - f) of the log loss at the log odds of every row."""
-    for i in range(len(odds)):
-        f = 1.0 / (1.0 + np.exp(-odds[i, 0]))
-        records[i, 2] = records[i, 0] * max(f * (1.0 - f), least)
-        records[i, 3] = records[i, 0] * (odds[i, 1] - f)
 
 
 @compile_kernel
@@ -302,16 +350,34 @@ def _set_values(sums: FloatArray, shrinkage: float, value: FloatArray) -> None:
 
 
 @compile_kernel
+def _largest(value: FloatArray) -> float:
+    """Return the largest absolute value of a leaf."""
+    most = 0.0
+    for k in range(len(value)):
+        for a in range(value.shape[1]):
+            most = max(most, abs(value[k, a]))
+    return most
+
+
+@compile_kernel
 def _take_off(
-    records: FloatArray, odds: FloatArray, node: NDArray[np.uint32], value: FloatArray, total: FloatArray
+    state: FloatArray,
+    is_mirror: bool,
+    node: NDArray[np.uint32],
+    value: FloatArray,
+    total: FloatArray,
+    goes_on: bool,
 ) -> None:
-    """Add the values to the total and to the log odds, or take them off the residuals."""
-    for i in range(len(node)):
+    """Add the values to the total and, if trees follow, to the log odds, or take them off the residuals."""
+    for i in range(len(total)):
         for a in range(value.shape[1]):
             total[i, a] += value[node[i], a]
-    for i in range(len(odds)):
-        odds[i, 0] += value[node[i], 0]
-    if len(odds) == 0:
-        for i in range(len(node)):
+    if not goes_on:
+        return
+    if is_mirror:
+        for i in range(len(state)):
+            state[i, 0] += value[node[i], 0]
+    else:
+        for i in range(len(state)):
             for a in range(value.shape[1]):
-                records[i, 3 + a] -= records[i, 0] * value[node[i], a]
+                state[i, a] -= value[node[i], a]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from lowcal.engines.products import product
+from lowcal.engines.products import by_row
 from lowcal.engines.reference import Design
 from lowcal.simplex import FloatArray, leading
 from lowcal.weights import Evaluated, Weight, evaluate
@@ -137,7 +137,7 @@ def limits_around(value: FloatArray, upper: FloatArray, deviation: FloatArray) -
 
 
 def combination(U: Evaluated, theta: FloatArray) -> FloatArray:
-    """Return sum_s theta_sa u_s(f_i), shape (n, d)."""
+    """Return sum_s theta_sa u_s(f_i), shape (n, d): every row on its own, whatever rows come with it."""
     if isinstance(U, np.ndarray):
-        return product(U, theta)
+        return by_row(U, theta)
     return np.vstack([theta, np.zeros((1, theta.shape[1]))])[U.ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.exact import Fine, Grid
+from lowcal.engines.exact import Scale as Scale
 from lowcal.engines.kernels import part_of
 from lowcal.engines.reference import Design, Stacked, stack
 from lowcal.simplex import FloatArray, IntArray, scores
+from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
 from lowcal.updates import Update
 
@@ -34,6 +35,13 @@ class State:
     before: State | None = None
     update: Update | None = None
     n_updates: int = 0
+    remembered: int = REMEMBERED
+
+    def advance(self, before: FloatArray | None, shard: Shard) -> FloatArray:
+        """Return the predictions of a shard after the update."""
+        assert before is not None
+        assert self.update is not None
+        return self.update(before, shard.rows)
 
     def then(self, update: Update) -> State:
         """Return the state after one more update."""
@@ -58,20 +66,10 @@ class State:
 START = State()
 
 
-@dataclass(frozen=True)
-class Scale:
-    """What bounds the sums over all rows: how many there are, and the largest weight."""
-
-    n: int
-    most: float
-
-    def grid(self, bound: float | FloatArray = 1.0) -> Grid:
-        """Return the grid of terms that are at most a weight times `bound`."""
-        return Grid.of(self.most * bound, self.n)
-
-    def fine(self, bound: float = 1.0) -> Fine:
-        """Return the grids of the same terms for sums of few numbers a row."""
-        return Fine.of(self.most * bound, self.n)
+def outdated(kept: Iterable[Trail], kind: type) -> list[Trail]:
+    """Return the oldest steps of a kind, all but as many as are worth keeping; the start always is."""
+    own = [state for state in kept if type(state) is kind and state is not START]
+    return own[: max(0, len(own) - own[0].remembered)] if own else []
 
 
 class Shard:
@@ -84,33 +82,33 @@ class Shard:
         self, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, scale: Scale, first: int = 0
     ) -> None:
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
-        self._p: dict[State, FloatArray] = {START: p}
+        self._p: dict[Trail, FloatArray] = {START: p}
         self._made: dict[Hashable, tuple[Any, Any]] = {}
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def at(self, state: State) -> FloatArray:
+    def at(self, state: Trail) -> FloatArray:
         """Return the predictions after the updates of a state, from the nearest one that is remembered."""
-        ahead = []
-        while state not in self._p:
-            ahead.append(state)
-            assert state.before is not None
-            state = state.before
-        p = self._p[state]
+        ahead: list[Trail] = []
+        nearest: Trail | None = state
+        while nearest is not None and nearest not in self._p:
+            ahead.append(nearest)
+            nearest = nearest.before
+        p = None if nearest is None else self._p[nearest]
         with part_of(len(self), self.scale.n):
             for after in reversed(ahead):
-                assert after.update is not None
-                p = after.update(p, self.rows)
+                p = after.advance(p, self)
+        assert p is not None
         if ahead:
-            self.remember(ahead[0], p)
+            self.remember(state, p)
         return p
 
-    def remember(self, state: State, p: FloatArray) -> None:
-        """Keep the predictions of a state; the oldest but the start are forgotten."""
+    def remember(self, state: Trail, p: FloatArray) -> None:
+        """Keep the predictions of a state; the oldest of its kind but the start are forgotten."""
         self._p[state] = p
-        if len(self._p) > 1 + REMEMBERED:
-            del self._p[next(s for s in self._p if s is not START)]
+        for old in outdated(self._p, type(state)):
+            del self._p[old]
 
     def scores(self, state: State) -> FloatArray:
         """Return the log odds of the predictions, or their logarithms."""
@@ -199,6 +197,8 @@ class Rows(ABC):
     is_even: bool
     #: Whether all rows are in memory.
     is_near: bool = True
+    #: All rows, if they are in memory in one piece.
+    single: Shard | None = None
 
     @cached_property
     def lost(self) -> dict[State, Any]:
@@ -216,6 +216,10 @@ class Rows(ABC):
     @abstractmethod
     def part(self, mask: Mask) -> Rows:
         """Return some of the rows, numbered anew, with weights that sum to one."""
+
+    @abstractmethod
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Rows:
+        """Return the same rows, encoded otherwise."""
 
     @abstractmethod
     def redrawn(self, state: State, seed: Sequence[int]) -> Rows:

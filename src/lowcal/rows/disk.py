@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 from weakref import finalize
@@ -17,14 +18,15 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.exact import BLOCK, Fine
+from lowcal.engines.exact import BLOCK, Fine, Scale
 from lowcal.engines.kernels import part_of
 from lowcal.errors import CannotWrite, InvalidInput
 from lowcal.progress import Passes
-from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
+from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
 from lowcal.simplex import FloatArray, IntArray
+from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 
 #: Up to this many rows may be asked for all at once.
@@ -105,6 +107,18 @@ def writing(folder: str | None) -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """Puts rows together again, encoded otherwise."""
+
+    change: Callable[[Encoded], Encoded]
+    rebuild: Rebuild
+
+    def __call__(self, arrays: Iterator[NDArray[Any]]) -> Encoded:
+        """Return the rows."""
+        return self.change(self.rebuild(arrays))
+
+
 class Spill:
     """A temporary file of blocks: rows come in chunks of any size and are read in blocks of `BLOCK` rows."""
 
@@ -151,6 +165,12 @@ class Spill:
         weight = next(arrays) if self.has_weight else None
         return first, Chunk(rebuild(arrays), p, y, weight)
 
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Spill:
+        """Return the same file, read as rows that are encoded otherwise."""
+        other = copy(self)
+        other.index = [(first, places, Changed(change, rebuild)) for first, places, rebuild in self.index]
+        return other
+
     def chunks(self) -> Iterator[tuple[int, Chunk]]:
         """Yield all blocks with the numbers of their first rows."""
         return (self.read(k) for k in range(len(self.index)))
@@ -165,7 +185,7 @@ class Spill:
 
 
 class Kept:
-    """Predictions after a state, in a file of their own."""
+    """Predictions after a state, or other numbers of every row, in a file of their own."""
 
     def __init__(self, folder: str | None, d: int) -> None:
         self.file, self.d = Scratch(folder), d
@@ -183,11 +203,11 @@ class Kept:
 class SpilledShard(Shard):
     """A block of rows, which finds predictions of earlier passes on disk."""
 
-    kept: dict[State, Kept]
+    kept: dict[Trail, Kept]
 
-    def at(self, state: State) -> FloatArray:
+    def at(self, state: Trail) -> FloatArray:
         """Return the predictions after the updates of a state."""
-        nearest: State | None = state
+        nearest: Trail | None = state
         while nearest is not None and nearest not in self._p:
             if nearest in self.kept:
                 self._p[nearest] = self.kept[nearest].read(self.first, len(self))
@@ -196,7 +216,7 @@ class SpilledShard(Shard):
         return super().at(state)
 
     @property
-    def fresh(self) -> dict[State, FloatArray]:
+    def fresh(self) -> dict[Trail, FloatArray]:
         """Predictions that no file holds yet."""
         return {s: p for s, p in self._p.items() if s is not START and s not in self.kept}
 
@@ -212,7 +232,7 @@ class Disk(Rows):
         self.scale = Scale(spill.n, 1.0 / self.total)
         self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
         self.worth = self._worth()
-        self.kept: dict[State, Kept] = {}
+        self.kept: dict[Trail, Kept] = {}
         self._redraw: tuple[State, tuple[int, ...]] | None = None
         self._samples: dict[bytes, Shard] = {}
 
@@ -229,20 +249,23 @@ class Disk(Rows):
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows; predictions of a new state are kept for the next."""
         total: Any = None
-        fresh: dict[State, Kept] = {}
+        fresh: dict[Trail, Kept] = {}
         self.bar.start(type(one).__name__.lower(), self.scale.n)
         for k in range(len(self.spill.index)):
             shard = self._shard(k)
             with part_of(len(shard), self.scale.n):
                 found = one(shard)
             for state, p in shard.fresh.items():
-                fresh.setdefault(state, Kept(self.spill.folder, self.d)).write(shard.first, p)
+                if state not in fresh:
+                    fresh[state] = Kept(self.spill.folder, p.shape[1])
+                fresh[state].write(shard.first, p)
             total = found if total is None else total + found
             self.bar.add(len(shard))
         self.bar.close()
         self.kept.update(fresh)
-        while len(self.kept) > REMEMBERED:
-            del self.kept[next(iter(self.kept))]
+        for kind in {type(state) for state in fresh}:
+            for old in outdated(self.kept, kind):
+                del self.kept[old]
         return one.read(total, self.sample(np.arange(1)), self.scale)
 
     def _shard(self, k: int) -> SpilledShard:
@@ -259,11 +282,22 @@ class Disk(Rows):
             return np.asarray(np.eye(self.d)[y])
         return np.asarray(y, dtype=np.float64)[:, None]
 
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
+        """Return the same rows, encoded otherwise whenever they are read."""
+        other = self._copy()
+        other.spill, other.kept = self.spill.recoded(change), {}
+        return other
+
     def redrawn(self, state: State, seed: Sequence[int]) -> Disk:
         """Return the same rows with outcomes drawn from the predictions of a state."""
+        other = self._copy()
+        other._redraw = state, tuple(seed)
+        return other
+
+    def _copy(self) -> Disk:
         other: Disk = object.__new__(Disk)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "lost"})
-        other._redraw, other._samples = (state, tuple(seed)), {}
+        other._samples = {}
         return other
 
     def sample(self, rows: IntArray | None) -> Local:
@@ -272,8 +306,8 @@ class Disk(Rows):
             if self.scale.n > MOST_LOCAL:
                 raise InvalidInput(
                     f"This notion or class looks at all {self.scale.n:,} rows at once, and they do not fit into memory "
-                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships or "
-                    "Thresholds, or give a sample of the rows."
+                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships, "
+                    "Thresholds or Trees, or give a sample of the rows."
                 )
             rows = np.arange(self.scale.n)
         key = rows.tobytes()

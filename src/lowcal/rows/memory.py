@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -26,6 +26,7 @@ class Memory(Rows):
     def __init__(self, shards: Sequence[Shard], threads: int = 1) -> None:
         self.shards, self.threads = shards, threads
         self.scale, self.d = shards[0].scale, int(shards[0].y.shape[1])
+        self.single = shards[0] if len(shards) == 1 else None
 
     @classmethod
     def of(cls, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray) -> Memory:
@@ -90,6 +91,11 @@ class Memory(Rows):
         whole = self.whole
         weight = normalised(whole.weight[some])
         return Memory.of(take_rows(whole.rows, some), whole.at(START)[some], whole.y[some], weight)
+
+    def recoded(self, change: Callable[[Encoded], Encoded]) -> Memory:
+        """Return the same rows, encoded otherwise."""
+        each = [Shard(change(s.rows), s.at(START), s.y, s.weight, s.scale, s.first) for s in self.shards]
+        return Memory(each, self.threads)
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
         """Return the same rows with outcomes drawn from the predictions of a state."""

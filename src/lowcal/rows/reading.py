@@ -43,6 +43,7 @@ from lowcal.subpopulations import (
     Memberships,
     Subpopulations,
     Thresholds,
+    Trees,
     Union,
     WeakLearner,
 )
@@ -324,6 +325,12 @@ def is_listed(subpopulations: object) -> bool:
     return all(isinstance(part, _LISTED) for part in parts)
 
 
+def needs_no_matrix(subpopulations: object) -> bool:
+    """Whether a class is listed or learned by passes over encoded rows, so that these may be anywhere."""
+    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+    return all(isinstance(part, _LISTED | Trees) for part in parts)
+
+
 def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
     """Return the columns that a class names; None: all columns of the rows may be wanted.
 
@@ -333,7 +340,8 @@ def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
     if isinstance(subpopulations, Union):
         each = [wanted_columns(part) for part in subpopulations.parts]
         return None if None in each else tuple(dict.fromkeys(name for part in each for name in part or ()))
-    columns = subpopulations.columns if isinstance(subpopulations, Groups | Intersections | Thresholds) else None
+    named = Groups | Intersections | Thresholds | Trees
+    columns = subpopulations.columns if isinstance(subpopulations, named) else None
     listed = [columns] if isinstance(columns, str) else columns
     if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
         return None
@@ -341,7 +349,7 @@ def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
 
 
 def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray, n: int) -> WeakLearner:
-    """Learn a listed class from a sample of n rows; groups that may be worth min_mass of them all are listed."""
+    """Learn values and cut points from a sample of n rows; groups that may be worth min_mass of them all are listed."""
     return _eased(subpopulations, len(weight) / n).prepare(table, weight)
 
 
@@ -378,7 +386,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
     encoded = rows.whole.rows if isinstance(rows, Memory) else None
     weight = rows.whole.weight if isinstance(rows, Memory) else np.ones(1)
     left_out = LeftOut(tuple(rare), learner.left_out.columns)
-    return WeakLearner(learner.encoder, encoded, weight, families, left_out=left_out)
+    return WeakLearner(learner.encoder, encoded, weight, families, learner.learner, left_out)
 
 
 # --- rows in memory and on disk -------------------------------------------------------------------------------
@@ -387,7 +395,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
 def in_memory(
     subpopulations: Subpopulations, outcomes: Outcomes, table: Frame, seed: int
 ) -> tuple[Memory, WeakLearner]:
-    """Return rows in memory and a listed class on them, learned as it would be from disk."""
+    """Return rows in memory and a class on them that needs no matrix, learned as it would be from disk."""
     wanted = wanted_columns(subpopulations)
     n, size = len(outcomes.p), sample_size(len(table.names if wanted is None else wanted))
     if n <= size:
@@ -409,7 +417,7 @@ def on_disk(
     is_fit: bool = True,
     folder: str | None = None,
 ) -> tuple[Disk, WeakLearner, Layout]:
-    """Survey the rows of a source, learn a listed class, and encode all rows into a temporary file."""
+    """Survey the rows of a source, learn a class that needs no matrix, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
     if is_fit and found.layout.classes is not None:
         check_two_classes(found.codes, found.layout.classes)

@@ -28,6 +28,7 @@ from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import read_weight
 from lowcal.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -160,6 +161,23 @@ class Offer:
 Learn = Callable[[FloatArray], Sequence[Family]]
 
 
+class Asks(Protocol):
+    """Makes new members from residuals of rows that may be anywhere: it finds them by passes."""
+
+    def ask(self, asked: Asked) -> Sequence[Family]:
+        """Return the new families."""
+        ...
+
+    def on(self, encoder: Any) -> Asks:
+        """Return the same learner for rows of another encoder; it has not learned anything."""
+        ...
+
+
+def answer(learner: Learn | Asks, asked: Asked, weight: FloatArray) -> Sequence[Family]:
+    """Ask a learner; one that needs all residuals at once gets them weighted."""
+    return learner(weight[:, None] * asked.all()) if callable(learner) else learner.ask(asked)
+
+
 class LeftOut(NamedTuple):
     """Groups that hold too few rows to be examined, in words, and the columns of which no group is examined at all."""
 
@@ -175,7 +193,8 @@ class WeakLearner:
     encoder, rows : how X became rows, and the rows.
     weight : the sample weights, which sum to one; E is the mean under them.
     known : the whole class if it can be listed, otherwise what the learner starts with.
-    learn : makes new members from the weighted residuals p_i Z_i of shape (n, q); None if `known` is the whole class.
+    learn : makes new members from the weighted residuals p_i Z_i of shape (n, q), or is asked by passes over the rows
+        (`Asks`); None if `known` is the whole class.
     left_out : which groups of the class hold too few of these rows to be examined.
     """
 
@@ -185,7 +204,7 @@ class WeakLearner:
         rows: Encoded,
         weight: FloatArray,
         known: Sequence[Family],
-        learn: Learn | None = None,
+        learn: Learn | Asks | None = None,
         left_out: LeftOut | None = None,
     ) -> None:
         self.left_out = left_out or LeftOut()
@@ -240,10 +259,26 @@ class WeakLearner:
 
     def learn(self, Z: FloatArray) -> bool:
         """Ask the learner for members that correlate with the columns of Z; say whether there are new ones."""
+        return self._keep(self.found(Z))
+
+    def found(self, Z: FloatArray) -> Sequence[Family]:
+        """Return the members that the learner finds for the columns of Z, be they known or not."""
+        return self._found(Asked(self._here, Given(Z, n_labels(self.weight[:, None] * Z))))
+
+    def ask(self, rows: Source, residuals: Residuals) -> bool:
+        """Ask for members that correlate with residuals of rows, wherever these are; say whether there are new ones."""
+        return self._keep(self._found(Asked(rows, residuals)))
+
+    def _found(self, asked: Asked) -> Sequence[Family]:
         if self.learner is None:
-            return False
+            return ()
         self.n_calls += 1
-        return self._keep(self.learner(self.weight[:, None] * Z))
+        return answer(self.learner, asked, self.weight)
+
+    @cached_property
+    def _here(self) -> Here:
+        """The fitted rows as a source."""
+        return Here(self.rows, self.weight)
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
         """Return a signed member with s E[c z] > alpha for residuals z in [-1, 1], or None: the paper's bottom."""
@@ -264,7 +299,12 @@ class WeakLearner:
 
     def fresh(self) -> WeakLearner:
         """Return the same class on the same rows, without the members found since."""
-        return WeakLearner(self.encoder, self.rows, self.weight, self._start, self.learner)
+        return self.on(self.encoder, self.rows, self.weight)
+
+    def on(self, encoder: Encoder, rows: Encoded, weight: FloatArray) -> WeakLearner:
+        """Return the class as it was at the start, on other rows."""
+        learn = self.learner if self.learner is None or callable(self.learner) else self.learner.on(encoder)
+        return WeakLearner(encoder, rows, weight, self._start, learn, self.left_out)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -56,6 +56,10 @@ class Binned:
         """Return the rows of all parts, one after the other."""
         return Binned(np.concatenate([part.codes for part in parts]))
 
+    def flat(self) -> tuple[list[NDArray[Any]], Callable[[Iterator[NDArray[Any]]], Binned]]:
+        """Return the array that holds the bins, and how it becomes rows again."""
+        return [self.codes], _binned
+
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` makes for this key, made at the first call.
 
@@ -68,6 +72,10 @@ class Binned:
             self._known[id(key)] = (key, make())
         made: T = self._known[id(key)][1]
         return made
+
+
+def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
+    return Binned(next(arrays))
 
 
 @dataclass(frozen=True)
@@ -107,19 +115,31 @@ def order_by_residual(levels: Levels, codes: NDArray[Any], sample_weight: FloatA
     of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
-    if levels.categories is None or len(levels.categories) <= 2:
-        return levels
     weighted = sample_weight[:, None] * residual
     sums = histogram(codes, np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
+    return order_by_sums(levels, sums)
+
+
+def order_by_sums(levels: Levels, sums: FloatArray) -> Levels:
+    """Return the same from the sums of w, w^2 and w (y - f) of every level, shape (levels, 2 + d)."""
+    if not can_be_ordered(levels):
+        return levels
+    assert levels.categories is not None
     mass, square, moments = sums[FIRST:, 0], sums[FIRST:, 1], sums[FIRST:, 2:]
     known = is_enough(effective_rows(mass, square), LEAST_ORDERED)
     if not known.any():
         return levels
-    mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0), 0.0)
+    overall = sums[:, 2:].sum(axis=0) / sums[:, 0].sum()
+    mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - overall, 0.0)
     direction = np.linalg.svd(mean, full_matrices=False)[2][0]
     key = product(mean, direction * np.sign(direction[leading(np.abs(direction))]))
     order = np.argsort(key, kind="stable")
     return replace(levels, categories=tuple(levels.categories[k] for k in order))
+
+
+def can_be_ordered(levels: Levels) -> bool:
+    """Whether the order of a column's categories matters: not that of two, nor that of numbers."""
+    return levels.categories is not None and len(levels.categories) > 2
 
 
 def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:

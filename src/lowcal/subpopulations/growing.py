@@ -1,26 +1,38 @@
-"""Growing trees on binned rows: level by level on histograms of the residuals, for all residuals at once.
+"""Growing trees on binned rows: level by level on histograms of the residuals, one pass over the rows for each.
 
 A forest is boosted: each tree is grown on what the ones before, shrunk, left of the residuals. In the Euclidean
 geometry that is least squares. In the mirror geometry the trees are Newton steps of the log loss in log odds: the
-residual z = y - f of a 0/1 outcome tells both, y = [z > 0] and f = y - z. This file is the definition; the same steps
-are compiled in `engines.trees` for large problems where numba is installed.
+residual z = y - f of a 0/1 outcome tells both, y = [z > 0] and f = y - z.
+
+Every term that is added up (the share w of the largest weight, w^2, w times the bend, w z) is first rounded to a
+multiple of a power of two, so coarse that the sums of all rows are exact. So histograms do not depend on the order of
+the rows, those of pieces add up to those of the whole, and a node is its parent minus its sibling, to the last bit. For
+n <= 2^b rows a term is off by at most 2^(b - 52) of the largest one, squares are rounded up: rows lighter than about
+2^(b/2 - 26) of the heaviest count for fewer effective rows than they are worth.
+
+This file is the definition; the same steps, with the same bits, are compiled in `engines.trees` for large problems
+where numba is installed.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import logit
 
+from lowcal.engines.exact import Grid, Scale, Tables, row_bits
+from lowcal.engines.portable import portable_sigmoid
 from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.engines.switch import compiled
 from lowcal.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import effective_rows, is_enough
+from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
 from lowcal.subpopulations.bins import Binned
 
 #: A split must gain, and a node must weigh, at least this much; the weights of all rows sum to one.
@@ -32,7 +44,7 @@ LEAST_BEND = 0.01
 COMPILE_FROM = 500_000
 #: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
 AT_ONCE = 1 << 18
-#: The compiled kernels hold the histograms of a whole level: at most this many numbers.
+#: The histograms of a level, of as many trees as are grown together, hold at most this many numbers.
 MOST_CELLS = 1 << 24
 
 
@@ -94,6 +106,125 @@ class Forest:
         return {"depth": self.depth, **arrays}
 
 
+# --- what is grown ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Forests to grow side by side, all in the same way.
+
+    `start` returns of rows at hand what the forests start from, the columns `targets` of each: residuals of at most
+    `bound`, or for the mirror geometry log odds and outcomes. `counts` are the levels of each feature, `part` says
+    which part of the encoded rows has them. Compiled kernels are loaded if they pay for `more` calls like this one.
+    """
+
+    start: Callable[[Any], FloatArray]
+    targets: tuple[tuple[int, ...], ...]
+    bound: float
+    counts: IntArray
+    growth: Growth
+    part: tuple[int, ...] = ()
+    more: int = 1
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether trees are Newton steps in log odds."""
+        return self.growth.geometry == "mirror"
+
+    @property
+    def q(self) -> int:
+        """The number of residuals that a tree splits for."""
+        return 1 if self.is_mirror else len(self.targets[0])
+
+    @cached_property
+    def offsets(self) -> NDArray[np.uint64]:
+        """Where the bins of each feature begin, and how many there are."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.uint64)
+
+    @property
+    def cells(self) -> int:
+        """The numbers in the histograms of the last level of a tree."""
+        return int(self.counts.sum()) * (self.q + 3) << (self.growth.depth - 1)
+
+    def rows(self, shard: Visited) -> Binned:
+        """Return the bins of rows at hand."""
+        binned: Binned = part_of_rows(shard.rows, self.part)
+        return binned
+
+    def kernels(self, n: int) -> ModuleType | None:
+        """Return the compiled kernels, if they pay for n rows: all of them, of which some may be at hand."""
+        growth = self.growth
+        additions = n * len(self.counts) * growth.depth * growth.n_trees * self.more
+        return kernels_for(additions) if 2 * self.cells <= MOST_CELLS else None
+
+    def blank(self, n_trees: int) -> Forest:
+        """Return trees without a split."""
+        n_inner = 2**self.growth.depth - 1
+        unsplit, cut = np.full((n_trees, n_inner), -1, dtype=np.intp), np.zeros((n_trees, n_inner), dtype=np.intp)
+        return Forest(unsplit, cut, np.zeros((n_trees, n_inner + 1, self.q)))
+
+    def limits(self, scale: Scale) -> tuple[float, tuple[float, float, float]]:
+        """Return the effective rows of a node, and the least gain, mass of a node and bend of a row.
+
+        Sums are of shares of the largest weight; rounding does not count against 30 rows of equal weight.
+        """
+        least = LEAST / max(scale.most, SMALLEST)
+        return max(self.growth.min_mass * (1.0 - 1e-9), SMALLEST), (least, least, LEAST_BEND)
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """Rows on the way through the trees: what the forests start from, or that after one more tree of each.
+
+    `bounds` are those of the residuals of each forest.
+    """
+
+    request: Request
+    bounds: tuple[float, ...]
+    before: Grown | None = None
+    trees: tuple[Forest, ...] = ()
+    remembered: int = 1
+
+    def then(self, trees: tuple[Forest, ...]) -> Grown:
+        """Return the rows after one more tree of each forest."""
+        bounds = [bound + float(np.abs(tree.value).max()) for bound, tree in zip(self.bounds, trees, strict=True)]
+        return Grown(self.request, tuple(bounds), self, trees)
+
+    def advance(self, before: FloatArray | None, shard: Visited) -> FloatArray:
+        """Return the numbers of a shard: those before, moved by the values of the last trees."""
+        request = self.request
+        if before is None:
+            return request.start(shard)
+        state, rows = before.copy(), request.rows(shard)
+        for columns, tree in zip(request.targets, self.trees, strict=True):
+            value = tree.value[0][tree.leaf(rows)]
+            if request.is_mirror:
+                state[:, columns[0]] += value[:, 0]
+            else:
+                state[:, columns] -= value
+        return state
+
+    def of(self, shard: Visited) -> FloatArray:
+        """Return the numbers of a shard; what a single tree starts from is not worth keeping."""
+        return self.request.start(shard) if self.request.growth.n_trees == 1 else shard.at(self)
+
+
+def grow_forests(source: Source, request: Request) -> list[Forest]:
+    """Return a forest for each target, wherever the rows are: the same bits for any number of pieces.
+
+    Cost: depth passes over the rows for each tree; over half of the rows, from the second level on, where compiled.
+    """
+    single = source.single
+    kernels = request.kernels(source.scale.n)
+    if single is not None and kernels is not None:
+        return _grow_here(kernels, single, request)
+    together = max(1, MOST_CELLS // request.cells)
+    forests: list[Forest] = []
+    for k in range(0, len(request.targets), together):
+        forests += _grow_in_passes(source, request, request.targets[k : k + together])
+    return forests
+
+
 def grow(
     rows: Binned,
     counts: IntArray,
@@ -107,46 +238,30 @@ def grow(
     """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
 
     `counts` are the levels of each feature, Z the weighted residuals p_i z_i of shape (n, q), q = 1 for the mirror
-    geometry, whose log odds and outcomes may be given as `odds`, shape (n, 2), which are moved. A leaf's value is the
-    share `shrinkage` of S / B: of its mean residual, or of its Newton step.
+    geometry, whose log odds and outcomes may be given as `odds`, shape (n, 2), which may be moved. A leaf's value is
+    the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     The forest's values on these rows, the same bits as evaluating it gives, are added to `total` where it is given.
     Compiled kernels are loaded if they pay for `more` calls like this one.
-    Cost: about half of depth + 1 passes over rows x features for each tree.
     """
-    n_inner = 2**growth.depth - 1
-    shape = (growth.n_trees, n_inner)
-    forest = Forest(
-        np.full(shape, -1, dtype=np.intp),
-        np.zeros(shape, dtype=np.intp),
-        np.zeros((growth.n_trees, n_inner + 1, Z.shape[1])),
-    )
-    total = np.zeros(Z.shape) if total is None else total
-    if odds is None:
-        odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
-    kernels = kernels_for(rows.codes.size * growth.depth * growth.n_trees * more)
-    if kernels is None or (n_inner + 1) * int(counts.sum()) * (Z.shape[1] + 3) > MOST_CELLS:
-        _boost(rows.codes, counts, sample_weight, Z, odds, growth, forest, total)
-        return forest
-    kernels.boost(
-        rows.codes,
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64),
-        kernels.make_records(sample_weight, Z),
-        odds,
-        max(growth.min_mass * (1.0 - 1e-9), SMALLEST),
-        (LEAST, LEAST, LEAST_BEND),
-        growth.shrinkage,
-        bool(np.ptp(sample_weight) == 0.0),
-        forest.feature,
-        forest.cut,
-        forest.value,
-        total,
-    )
+    here = Here(rows, sample_weight)
+    if odds is not None:
+        state = odds
+    else:
+        residual = np.divide(Z, sample_weight[:, None], out=np.zeros_like(Z), where=sample_weight[:, None] > 0)
+        state = residual if growth.geometry == "euclidean" else odds_of(residual[:, 0])
+    bound = float(np.abs(state).max(initial=0.0)) if growth.geometry == "euclidean" else 1.0
+    request = Request(lambda _: state, (tuple(range(state.shape[1])),), bound, counts, growth, (), more)
+    kernels = request.kernels(len(sample_weight))
+    if kernels is not None:
+        return _boost(kernels, here, request, state, total)
+    forest = grow_forests(here, request)[0]
+    if total is not None:
+        total += forest(rows)
     return forest
 
 
-def _odds(sample_weight: FloatArray, z: FloatArray) -> FloatArray:
-    """Return the log odds of f and the outcome y that residuals p_i (y_i - f_i) of 0/1 outcomes tell, shape (n, 2)."""
-    residual = np.divide(z, sample_weight, out=np.zeros_like(z), where=sample_weight > 0)
+def odds_of(residual: FloatArray) -> FloatArray:
+    """Return the log odds of f and the outcome y that residuals y - f of 0/1 outcomes tell, shape (n, 2)."""
     y = (residual > 0).astype(np.float64)
     return np.column_stack([logit(np.clip(y - residual, FLOOR, 1.0 - FLOOR)), y])
 
@@ -165,82 +280,342 @@ def _evaluators(steps: int) -> ModuleType | None:
     return kernels_for(COMPILE_FROM if "lowcal.engines.trees" in sys.modules else steps)
 
 
+# --- rows in one piece, compiled -------------------------------------------------------------------------------
+
+
+def _grow_here(kernels: ModuleType, shard: Visited, request: Request) -> list[Forest]:
+    """Return the forests on rows in one piece, which then know the values of what was boosted."""
+    state, rows = request.start(shard), request.rows(shard)
+    forests = []
+    for columns in request.targets:
+        if request.growth.n_trees == 1:
+            forests.append(_boost(kernels, shard, request, np.ascontiguousarray(state[:, columns]), None))
+            continue
+        total = np.zeros((len(state), request.q))
+        forests.append(_boost(kernels, shard, request, np.array(state[:, columns], order="C"), total))
+        rows.once(forests[-1], partial(np.asarray, total))
+    return forests
+
+
 def _boost(
-    codes: NDArray[Any],
-    counts: IntArray,
-    sample_weight: FloatArray,
-    Z: FloatArray,
-    odds: FloatArray,
-    growth: Growth,
-    forest: Forest,
-    total: FloatArray,
-) -> None:
-    """Fill the trees one after the other."""
-    columns = np.column_stack([sample_weight, np.square(sample_weight), sample_weight, Z])
-    for feature, cut, value in zip(forest.feature, forest.cut, forest.value, strict=True):
-        if len(odds):
-            f = expit(odds[:, 0])
-            columns[:, 2] = sample_weight * np.maximum(f * (1.0 - f), LEAST_BEND)
-            columns[:, 3] = sample_weight * (odds[:, 1] - f)
-        node = np.zeros(len(codes), dtype=np.intp)
-        for d in range(growth.depth):
-            level = slice(2**d - 1, 2 ** (d + 1) - 1)
-            feature[level], cut[level] = _best_splits(codes, counts, node, columns, 2**d, growth.min_mass)
-            node = 2 * node + _goes_right(codes, feature[level][node], cut[level][node])
-        sums = histogram(node, columns, 2**growth.depth)
-        value[:] = growth.shrinkage * sums[:, 3:] / np.where(sums[:, 2] > 0, sums[:, 2], np.inf)[:, None]
-        total += value[node]
-        if len(odds):
-            odds[:, 0] += value[node, 0]
-        else:
-            columns[:, 3:] -= sample_weight[:, None] * value[node]
+    kernels: ModuleType, shard: Visited, request: Request, state: FloatArray, total: FloatArray | None
+) -> Forest:
+    growth, forest, scale = request.growth, request.blank(request.growth.n_trees), shard.scale
+    min_mass, least = request.limits(scale)
+    kernels.boost(
+        request.rows(shard).codes,
+        request.offsets,
+        shares(shard),
+        state,
+        request.is_mirror,
+        request.bound,
+        row_bits(scale.n),
+        min_mass,
+        least,
+        growth.shrinkage,
+        forest.feature,
+        forest.cut,
+        forest.value,
+        np.zeros((0, request.q)) if total is None else total,
+    )
+    return forest
+
+
+# --- rows in pieces: the definition ----------------------------------------------------------------------------
+
+
+def shares(shard: Visited) -> FloatArray:
+    """Return weights over the largest: equal ones are 1, and their sums and squares counts."""
+    return np.asarray(shard.weight / max(shard.scale.most, SMALLEST))
+
+
+def _grow_in_passes(source: Source, request: Request, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
+    """Return the forests of some targets, the trees of all of them level by level."""
+    own = replace(request, targets=targets)
+    grown = Grown(own, (request.bound,) * len(targets))
+    for _ in range(request.growth.n_trees):
+        trees = tuple(_grow_trees(source, grown))
+        grown = grown.then(trees)
+    each = [step.trees for step in _path(grown) if step.trees]
+    return [_joined([trees[k] for trees in each]) for k in range(len(targets))]
+
+
+def _path(grown: Grown | None) -> list[Grown]:
+    path = []
+    while grown is not None:
+        path.append(grown)
+        grown = grown.before
+    return path[::-1]
+
+
+def _joined(trees: Sequence[Forest]) -> Forest:
+    """Return trees as one forest."""
+    return Forest(*(np.concatenate([getattr(tree, part) for tree in trees]) for part in ("feature", "cut", "value")))
+
+
+def _grow_trees(source: Source, grown: Grown) -> list[Forest]:
+    """Return a tree for every target, grown level by level."""
+    request = grown.request
+    growing = [Growing(request, source.scale) for _ in request.targets]
+    trees = tuple(one.tree for one in growing)
+    for depth in range(request.growth.depth):
+        builds = tuple(one.build for one in growing)
+        for part in _feature_parts(request):
+            tables = source.run(LevelSums(grown, trees, builds, depth, part))
+            for one, table in zip(growing, tables, strict=True):
+                one.see(table, part)
+        for one in growing:
+            one.descend()
+    for one in growing:
+        one.set_values()
+    return list(trees)
+
+
+def _feature_parts(request: Request) -> Iterator[slice]:
+    """Yield runs of features whose histograms are held together: all, unless those of one tree are too large."""
+    features = len(request.counts)
+    most = features if request.cells <= MOST_CELLS else max(1, MOST_CELLS * features // request.cells)
+    return (slice(start, min(start + most, features)) for start in range(0, features, most))
+
+
+@dataclass(frozen=True, eq=False)
+class LevelSums:
+    """The sums of a level of every tree, shape (nodes x bins, 3 + q): mass, its square, the bend, the residuals.
+
+    `builds` says of which nodes. `part` are the features whose bins are added up.
+    """
+
+    grown: Grown
+    trees: tuple[Forest, ...]
+    builds: tuple[NDArray[np.bool_], ...]
+    depth: int
+    part: slice
+
+    def __call__(self, shard: Visited) -> Tables:
+        """Return the tables of a shard, one for every tree."""
+        request, n = self.grown.request, shard.scale.n
+        kernels, codes = request.kernels(n), request.rows(shard).codes
+        state, share = self.grown.of(shard), shares(shard)
+        tables = Tables()
+        for k, columns in enumerate(request.targets):
+            tree = self.trees[k]
+            own, bound = np.ascontiguousarray(state[:, columns]), self.grown.bounds[k]
+            if kernels is None:
+                records = make_records(share, own, request.is_mirror, bound, n)
+                tables.append(self._add_up(codes, tree, records, self.builds[k]))
+            else:
+                tables.append(self._add_up_compiled(kernels, codes, tree, (share, own, bound), n, self.builds[k]))
+        return tables
+
+    def _add_up(self, codes: NDArray[Any], tree: Forest, records: FloatArray, build: NDArray[np.bool_]) -> FloatArray:
+        """Return the sums of the nodes to build, features together while their rows stay in cache."""
+        node = _node(codes, tree, self.depth)
+        if not build.all():
+            inside = np.flatnonzero(build[node])
+            codes, node, records = codes[inside], node[inside], records[inside]
+        counts = self.grown.request.counts[self.part]
+        own, ends = codes[:, self.part], np.concatenate([[0], np.cumsum(counts)])
+        table = np.zeros((2**self.depth, ends[-1], records.shape[1]))
+        most = max(len(codes), 2**self.depth * int(counts.max(initial=1))) * records.shape[1]
+        for some in pieces(len(counts), most * (CHUNK // AT_ONCE)):
+            starts, last = ends[:-1][some], ends[min(some.stop, len(counts))]
+            bins = slice(starts[0], last)
+            table[:, bins] = _histograms(
+                own[:, some], starts - starts[0], node, records, 2**self.depth, last - starts[0]
+            )
+        return table.reshape(-1, records.shape[1])
+
+    def _add_up_compiled(
+        self,
+        kernels: ModuleType,
+        codes: NDArray[Any],
+        tree: Forest,
+        given: tuple[FloatArray, FloatArray, float],
+        n: int,
+        build: NDArray[np.bool_],
+    ) -> FloatArray:
+        """Return the same by the compiled kernels."""
+        request, (share, own, bound) = self.grown.request, given
+        width = 3 + request.q + (-3 - request.q) % kernels.LANES
+        records, node = np.zeros((len(codes), width)), np.zeros(len(codes), dtype=np.uint32)
+        kernels.fill_records(share, own, request.is_mirror, bound, row_bits(n), LEAST_BEND, records)
+        for d in range(self.depth):
+            first = 2**d - 1
+            kernels.descend(codes, tree.feature[0, first:], tree.cut[0, first:], node)
+        table = np.zeros((2**self.depth * int(request.counts.sum()), width))
+        kernels.add_up(codes, request.offsets, records, node, build, table)
+        return table
+
+    def read(self, total: Tables, some: Any, scale: Scale) -> Tables:
+        """Return the tables of all rows."""
+        return total
+
+
+def make_records(share: FloatArray, state: FloatArray, is_mirror: bool, bound: float, n: int) -> FloatArray:
+    """Return what is added up, a column each: mass, its square, the bend, the residuals; rounded for sums of n rows.
+
+    >>> make_records(np.array([0.5]), np.array([[0.25, -1.0]]), False, 1.0, 4).tolist()
+    [[0.5, 0.25, 0.5, 0.125, -0.5]]
+    """
+    one, f = Grid.whole(1.0, n), portable_sigmoid(state[:, 0]) if is_mirror else None
+    records = np.empty((len(share), 4 if is_mirror else 3 + state.shape[1]))
+    square = np.square(share)
+    records[:, 0], records[:, 1] = one.round(share.copy()), one.round(square.copy())
+    records[:, 1] += one.unit * (records[:, 1] < square)
+    if f is None:
+        records[:, 2] = records[:, 0]
+        records[:, 3:] = Grid.whole(bound, n).round(share[:, None] * state)
+    else:
+        records[:, 2] = one.round(share * np.maximum(f * (1.0 - f), LEAST_BEND))
+        records[:, 3] = one.round(share * (state[:, 1] - f))
+    return records
+
+
+def _node(codes: NDArray[Any], tree: Forest, depth: int) -> IntArray:
+    """Return the node of every row at a level, numbered from 0."""
+    node = np.zeros(len(codes), dtype=np.intp)
+    for d in range(depth):
+        level = slice(2**d - 1, 2 ** (d + 1) - 1)
+        node = 2 * node + _goes_right(codes, tree.feature[0, level][node], tree.cut[0, level][node])
+    return node
 
 
 def _goes_right(codes: NDArray[Any], feature: IntArray, cut: IntArray) -> NDArray[np.bool_]:
     return np.asarray((feature >= 0) & (codes[np.arange(len(codes)), feature] > cut))
 
 
-def _best_splits(
-    codes: NDArray[Any], counts: IntArray, node: IntArray, columns: FloatArray, n_nodes: int, min_mass: float
-) -> tuple[IntArray, IntArray]:
-    """Return for every node the feature and cut of the largest gain, the first among equals; -1 is no split."""
-    feature, cut = np.full(n_nodes, -1, dtype=np.intp), np.zeros(n_nodes, dtype=np.intp)
-    best = np.full(n_nodes, LEAST)
-    most = max(len(codes), n_nodes * int(counts.max(initial=1))) * columns.shape[1]
-    for part in pieces(len(counts), most * (CHUNK // AT_ONCE)):
-        gains, cuts = _best_cuts(_histograms(codes[:, part], int(counts[part].max()), node, columns, n_nodes), min_mass)
-        for k, (gain, where) in enumerate(zip(gains.T, cuts.T, strict=True), part.start):
-            better = gain > best * (1 + TIE)
-            if better.any():
-                feature[better], cut[better], best[better] = k, where[better], gain[better]
-    return feature, cut
+def _histograms(
+    codes: NDArray[Any], start: IntArray, node: IntArray, records: FloatArray, n_nodes: int, bins: int
+) -> FloatArray:
+    """Return the sums of the records for every node and bin, shape (nodes, bins, columns)."""
+    cell = (node * bins)[:, None] + start + codes
+    sums = histogram(cell.ravel(), np.repeat(records, codes.shape[1], axis=0), n_nodes * bins)
+    return sums.reshape(n_nodes, bins, -1)
 
 
-def _histograms(codes: NDArray[Any], n_levels: int, node: IntArray, columns: FloatArray, n_nodes: int) -> FloatArray:
-    """Return the sums of the columns for every node, feature and level; levels that a feature lacks hold nothing."""
-    n_features = codes.shape[1]
-    cell = (node[:, None] * n_features + np.arange(n_features)) * n_levels + codes
-    sums = histogram(cell.ravel(), np.repeat(columns, n_features, axis=0), n_nodes * n_features * n_levels)
-    return sums.reshape(n_nodes, n_features, n_levels, -1)
+class Growing:
+    """A tree under construction, from the sums of one level after the other.
+
+    `build` says which nodes are added up: the smaller child of each node that was split, where the whole level is seen
+    at once; the other is its parent minus it.
+    """
+
+    def __init__(self, request: Request, scale: Scale) -> None:
+        self.request, self.kernels = request, request.kernels(scale.n)
+        self.min_mass, self.least = request.limits(scale)
+        self.tree, self.depth, self.build = request.blank(1), 0, np.ones(1, dtype=bool)
+        self.sums: FloatArray | None = None
+        self.parents: FloatArray | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.best, self.left = np.full(2**self.depth, self.least[0]), self.sums
+        self.seen: FloatArray | None = None
+
+    @property
+    def level(self) -> slice:
+        """The nodes of the level."""
+        return slice(2**self.depth - 1, 2 ** (self.depth + 1) - 1)
+
+    def see(self, table: FloatArray, part: slice) -> None:
+        """Take the best split of each node among some features."""
+        sums = table.reshape(2**self.depth, -1, table.shape[-1])
+        if part.stop - part.start == len(self.request.counts):
+            sums = self.seen = self._with_siblings(sums)
+        if self.sums is None:
+            self.sums = self.left = sums[:, : self.request.counts[part.start]].sum(axis=1)
+        if self.kernels is not None:
+            self._see_compiled(sums)
+            return
+        assert self.left is not None
+        for k, first, gain, where in _best_of_features(sums, self.request.counts[part], self.min_mass, self.least[1]):
+            better = np.flatnonzero(gain > self.best * (1 + TIE))
+            if len(better):
+                self.tree.feature[0, self.level][better], self.best[better] = part.start + k, gain[better]
+                self.tree.cut[0, self.level][better] = where[better]
+                self.left = self.left.copy()
+                for j in better:
+                    self.left[j] = sums[j, first : first + where[j] + 1].sum(axis=0)
+
+    def _with_siblings(self, sums: FloatArray) -> FloatArray:
+        """Return the sums of all nodes: those that were not built are the parent minus the sibling."""
+        for k in np.flatnonzero(~self.build):
+            if self.build[k ^ 1]:
+                assert self.parents is not None
+                sums[k] = self.parents[k >> 1] - sums[k ^ 1]
+        return sums
+
+    def _see_compiled(self, sums: FloatArray) -> None:
+        """Take the best splits by the compiled kernels."""
+        assert self.kernels is not None
+        assert self.sums is not None
+        request, (n_nodes, bins, width) = self.request, sums.shape
+        then = np.zeros((2 * n_nodes, width))
+        self.kernels.split_level(
+            sums.reshape(-1, width),
+            request.offsets,
+            np.ascontiguousarray(self.sums),
+            request.q,
+            self.min_mass,
+            self.least,
+            np.zeros(bins),
+            self.tree.feature[0, self.level],
+            self.tree.cut[0, self.level],
+            then,
+        )
+        self.left = then[::2]
+
+    def descend(self) -> None:
+        """Go down a level: a node that was not split leaves all to its left child."""
+        assert self.sums is not None
+        assert self.left is not None
+        split = self.tree.feature[0, self.level] >= 0
+        children = np.stack([self.left, self.sums - self.left], axis=1)
+        is_left = children[:, 0, 0] <= children[:, 1, 0]
+        smaller = np.column_stack([split & is_left, split & ~is_left])
+        # without the sums of the whole level no node can be had from the others
+        self.build = (smaller if self.seen is not None else np.column_stack([split, split])).reshape(-1)
+        self.parents, self.sums = self.seen, children.reshape(len(split) * 2, -1)
+        self.depth += 1
+        self._begin()
+
+    def set_values(self) -> None:
+        """Set the values of the leaves, a share of the Newton step."""
+        assert self.sums is not None
+        bend, S = self.sums[:, 2], self.sums[:, 3 : 3 + self.request.q]
+        self.tree.value[0] = self.request.growth.shrinkage * S / np.where(bend > 0, bend, np.inf)[:, None]
 
 
-def _best_cuts(sums: FloatArray, min_mass: float) -> tuple[FloatArray, IntArray]:
+def _best_of_features(
+    sums: FloatArray, counts: IntArray, min_mass: float, least: float
+) -> Iterator[tuple[int, int, FloatArray, IntArray]]:
+    """Yield of every feature its number, its first bin, and of every node the best gain and its cut."""
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    numbers = sums.shape[0] * int(counts.max(initial=1)) * sums.shape[2]
+    for some in pieces(len(counts), numbers * (CHUNK // AT_ONCE)):
+        own, most = counts[some], int(counts[some].max())
+        # features of fewer levels are filled up with empty bins
+        place = np.minimum(ends[some.start : some.start + len(own), None] + np.arange(most), sums.shape[1] - 1)
+        padded = np.where((np.arange(most) < own[:, None])[:, :, None], sums[:, place], 0.0)
+        gains, cuts = _best_cuts(padded, min_mass, least)
+        for k in range(len(own)):
+            yield some.start + k, int(ends[some.start + k]), gains[:, k], cuts[:, k]
+
+
+def _best_cuts(sums: FloatArray, min_mass: float, least: float) -> tuple[FloatArray, IntArray]:
     """Return the best gain of a split, relative to no split, and its cut, for sums of shape (..., levels, columns)."""
     below = np.cumsum(np.ascontiguousarray(np.moveaxis(sums, -1, 0)), axis=-1)
     total = below[..., -1:]
     whole = np.square(total[3:]).sum(axis=0) / np.maximum(total[2], SMALLEST)
-    score = (_score(below, min_mass) + _score(total - below, min_mass) - whole)[..., :-1]
+    score = (_score(below, min_mass, least) + _score(total - below, min_mass, least) - whole)[..., :-1]
     best = score.max(axis=-1)
     cut = (score >= (best - TIE * np.abs(best))[..., None]).argmax(axis=-1)
     return best, cut
 
 
-def _score(sums: FloatArray, min_mass: float) -> FloatArray:
-    """Return sum_a S_a^2 / B for columns of sums, or -inf where fewer than min_mass effective rows lie.
-
-    What is left of many rows where none are left is rounding: it may have mass, and then no bend.
-    """
+def _score(sums: FloatArray, min_mass: float, least: float) -> FloatArray:
+    """Return sum_a S_a^2 / B for columns of sums, or -inf where fewer than min_mass effective rows lie."""
     mass, square, bend = sums[:3]
-    enough = is_enough(effective_rows(mass, square), min_mass) & (mass > LEAST) & (bend > 0)
+    enough = (np.square(mass) >= min_mass * np.maximum(square, SMALLEST)) & (mass > least) & (bend > 0)
     squares = np.square(sums[3:]).sum(axis=0)
     return np.asarray(np.divide(squares, bend, out=np.full(bend.shape, -np.inf), where=enough))

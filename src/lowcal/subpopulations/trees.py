@@ -12,17 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.products import gram, product
+from lowcal.engines.exact import Scale
+from lowcal.engines.products import by_row, gram, product
 from lowcal.engines.reference import Codes, Design, Matrix, Table
 from lowcal.errors import InvalidInput
 from lowcal.frames import Table as Frame
 from lowcal.inputs import check_positive, check_whole
 from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     Everyone,
     Family,
@@ -31,14 +34,17 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
     check_min_mass,
-    n_labels,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
-from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
+#: Whether a residual is a combination of others is first looked at on this many rows ...
+COMPARED = 1 << 12
+#: ... and it is one if no more than this share of it is left.
+UNEXPLAINED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,7 @@ class Trees(Subpopulations):
             )
         encoder = BinEncoder(levels)
         rows = encoder(X)
-        learn = Learn(rows, levels, sample_weight, self)
-        return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn if levels else None)
+        return WeakLearner(encoder, rows, sample_weight, [Everyone()], Learn(levels, self) if levels else None)
 
     def _check(self) -> None:
         check_min_mass(self.min_mass)
@@ -105,14 +110,18 @@ class Trees(Subpopulations):
 
 
 class Learn:
-    """Makes new members from weighted residuals: nodes of a tree for each, or the sum of a forest for each label."""
+    """Makes new members from residuals: nodes of a tree for each, or the sum of a forest for each label."""
 
-    def __init__(self, rows: Binned, levels: Sequence[Levels], sample_weight: FloatArray, trees: Trees) -> None:
-        self.rows, self.levels, self.weight, self.trees = rows, levels, sample_weight, trees
+    def __init__(self, levels: Sequence[Levels], trees: Trees) -> None:
+        self.levels, self.trees = levels, trees
         self.counts = np.array([level.count for level in levels])
         self.number = count(1)
-        self.seen = np.zeros((len(sample_weight), 0))
+        self.seen: Asked | None = None
         self.offers: tuple[Offer, ...] = ()
+
+    def on(self, encoder: BinEncoder) -> Learn:
+        """Return the same learner for bins in another order; it has not learned anything."""
+        return Learn(encoder.levels, self.trees)
 
     @property
     def boosts(self) -> bool:
@@ -124,42 +133,100 @@ class Learn:
         """How the trees are boosted: what is offered is for updates of this geometry."""
         return self.trees.geometry
 
-    def __call__(self, Z: FloatArray) -> Sequence[Family]:
+    def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families."""
-        return self._sums(Z) if self.boosts else self._nodes(Z)
+        return self._sums(asked) if self.boosts else self._nodes(asked)
 
-    def _nodes(self, Z: FloatArray) -> list[Family]:
+    def _nodes(self, asked: Asked) -> list[Family]:
         """Return the nodes of a tree for each residual."""
-        targets = [Z[:, [a]] for a in range(Z.shape[1])] if Z.shape[1] <= OWN_TREES else [Z]
-        growth = Growth(self.trees.max_depth, self.trees.min_mass)
-        grown = [grow(self.rows, self.counts, self.weight, t, growth) for t in targets]
+        q, growth = asked.residuals.q, Growth(self.trees.max_depth, self.trees.min_mass)
+        targets = tuple((a,) for a in range(q)) if q <= OWN_TREES else (tuple(range(q)),)
+        start, bound = Start(asked.residuals, growth.geometry, q), asked.residuals.bound
+        grown = grow_forests(asked.rows, Request(start, targets, bound, self.counts, growth, asked.part))
         return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
 
-    def _sums(self, Z: FloatArray) -> list[Family]:
+    def _sums(self, asked: Asked) -> list[Family]:
         """Return the sum of a boosted forest for each label, brought into [-1, 1].
 
-        The first columns of Z are the plain residuals of the labels, and a round combines what is found with all its
-        weights. So a residual that combines the columns seen last, such as a witness, gets the same sums again.
+        The first residuals are the plain ones of the labels, and a round combines what is found with all its weights.
+        So a residual that combines those seen last, such as a witness, gets the same sums again.
         """
-        if not is_combination(Z, self.seen):
-            self.seen = Z
-            d = n_labels(Z)
-            # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-            share = (d - 1) / d if d > 1 and self.trees.geometry == "mirror" else 1.0
-            self.offers = tuple(o for a in range(d) if (o := self._offer(Z[:, [a]], a, share)).size > 0)
+        if self.seen is None or not is_seen(asked, self.seen):
+            self.seen = asked
+            self.offers = self._offers(asked)
         return [offer.family for offer in self.offers]
 
-    def _offer(self, z: FloatArray, label: int, share: float) -> Offer:
-        t = self.trees
+    def _offers(self, asked: Asked) -> tuple[Offer, ...]:
+        t, d = self.trees, asked.residuals.n_labels
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
-        h = np.zeros(z.shape)
-        forest = grow(self.rows, self.counts, self.weight, z, growth, h)
-        self.rows.once(forest, lambda: h)  # what the forest is on these rows need not be computed again
-        scale = float(np.abs(h[self.weight > 0]).max(initial=0.0)) if (forest.feature >= 0).any() else 0.0
-        name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
-        return Offer(
-            TreeSum(name + ", ".join(_leading(forest, self.levels)), forest, scale), label, share * scale, t.geometry
+        width = 2 if t.geometry == "mirror" else 1
+        targets = tuple(tuple(range(width * a, width * (a + 1))) for a in range(d))
+        start = Start(asked.residuals, t.geometry, d)
+        forests = grow_forests(
+            asked.rows, Request(start, targets, asked.residuals.bound, self.counts, growth, asked.part)
         )
+        scales = asked.rows.run(LargestValues(tuple(forests), asked.part))
+        # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
+        share = (d - 1) / d if d > 1 and t.geometry == "mirror" else 1.0
+        return tuple(
+            Offer(TreeSum(self._name(forest), forest, scale), label, share * scale, t.geometry)
+            for label, (forest, scale) in enumerate(zip(forests, scales.tolist(), strict=True))
+            if share * scale > 0.0
+        )
+
+    def _name(self, forest: Forest) -> str:
+        t = self.trees
+        name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
+        return name + ", ".join(_leading(forest, self.levels))
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What forests start from: the first residuals as they are, or the log odds and outcomes that they tell."""
+
+    residuals: Residuals
+    geometry: Geometry
+    size: int
+
+    def __call__(self, shard: Any) -> FloatArray:
+        """Return the columns of rows at hand."""
+        Z = self.residuals(shard)
+        if self.geometry == "euclidean":
+            return Z[:, : self.size]
+        return np.column_stack([odds_of(Z[:, a]) for a in range(self.size)])
+
+
+class Largest(NamedTuple):
+    """The largest of some numbers, of all rows."""
+
+    most: FloatArray
+
+    def __add__(self, other: Largest) -> Largest:  # type: ignore[override]
+        return Largest(np.maximum(self.most, other.most))
+
+
+@dataclass(frozen=True, eq=False)
+class LargestValues:
+    """The largest absolute value of every forest on rows that have weight; 0 without a split."""
+
+    forests: tuple[Forest, ...]
+    part: tuple[int, ...]
+
+    def __call__(self, shard: Visited) -> Largest:
+        """Return those of a shard."""
+        rows, seen = part_of_rows(shard.rows, self.part), shard.weight > 0
+        return Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
+
+    @staticmethod
+    def _largest(forest: Forest, rows: Binned, seen: NDArray[np.bool_]) -> float:
+        if not (forest.feature >= 0).any():
+            return 0.0
+        h = rows.once(forest, lambda: forest(rows))
+        return float(np.abs(h[seen]).max(initial=0.0))
+
+    def read(self, total: Largest, some: Any, scale: Scale) -> FloatArray:
+        """Return those of all rows."""
+        return total.most
 
 
 def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
@@ -171,17 +238,50 @@ def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
     return [levels[k].column for k in order if importance[k] > 0]
 
 
-def is_combination(Z: FloatArray, seen: FloatArray) -> bool:
-    """Say whether a single residual is a linear combination of the columns seen.
+def is_seen(asked: Asked, seen: Asked) -> bool:
+    """Say whether a single residual is a linear combination of those seen last on the same rows."""
+    if asked.rows is not seen.rows or asked.residuals.q > 1:
+        return False
+    if asked.residuals.follows(seen.residuals):
+        return True
+    n = asked.rows.scale.n
+    some = asked.rows.sample(np.linspace(0, n - 1, COMPARED).astype(np.intp) if n > COMPARED else None)
+    theta = combination_of(asked.residuals(some), seen.residuals(some))
+    if theta is None or n <= COMPARED:
+        return theta is not None
+    return bool(asked.rows.run(Unexplained(asked.residuals, seen.residuals, theta)))
 
-    >>> is_combination(np.array([[1.0], [3.0]]), np.eye(2)), is_combination(np.eye(2), np.eye(2))
-    (True, False)
+
+def combination_of(Z: FloatArray, seen: FloatArray) -> FloatArray | None:
+    """Return the coefficients with which the columns seen make a single residual; None if they do not.
+
+    >>> combination_of(np.array([[1.0], [3.0]]), np.eye(2)).round(9), combination_of(np.eye(2), np.eye(2)) is None
+    (array([1., 3.]), True)
     """
     if Z.shape[1] > 1 or seen.shape[1] == 0:
-        return False
-    fitted = np.linalg.lstsq(gram(seen), product(seen.T, Z[:, 0]))[0]
-    rest = Z[:, 0] - product(seen, fitted)
-    return bool(np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z))
+        return None
+    theta = np.asarray(np.linalg.lstsq(gram(seen), product(seen.T, Z[:, 0]))[0], dtype=np.float64)
+    rest = Z[:, 0] - product(seen, theta)
+    return theta if np.linalg.norm(rest) <= UNEXPLAINED * np.linalg.norm(Z) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Unexplained:
+    """Whether nothing is left of a residual when a combination of others is taken off, on all rows."""
+
+    residuals: Residuals
+    seen: Residuals
+    theta: FloatArray
+
+    def __call__(self, shard: Any) -> Largest:
+        """Return the largest residual of a shard, and the largest of what is left."""
+        z = self.residuals(shard)[:, 0]
+        rest = z - by_row(self.seen(shard), self.theta[:, None])[:, 0]
+        return Largest(np.array([np.abs(z).max(initial=0.0), np.abs(rest).max(initial=0.0)]))
+
+    def read(self, total: Largest, some: Any, scale: Scale) -> bool:
+        """Say it of all rows."""
+        return bool(total.most[1] <= UNEXPLAINED * total.most[0])
 
 
 @dataclass(frozen=True, eq=False)

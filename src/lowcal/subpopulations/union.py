@@ -9,7 +9,18 @@ from typing import Any
 from lowcal.engines.reference import Design
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, Geometry, IntArray
-from lowcal.subpopulations.base import Encoded, Encoder, Family, LeftOut, Offer, Residual, Subpopulations, WeakLearner
+from lowcal.subpopulations.asking import Asked
+from lowcal.subpopulations.base import (
+    Encoded,
+    Encoder,
+    Family,
+    LeftOut,
+    Offer,
+    Residual,
+    Subpopulations,
+    WeakLearner,
+    answer,
+)
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,18 @@ class LearnEach:
     def __init__(self, learners: Sequence[WeakLearner]) -> None:
         self.learners = learners
 
-    def __call__(self, Z: FloatArray) -> Sequence[Family]:
+    def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families of all parts."""
-        return [Part(i, f) for i, one in enumerate(self.learners) if one.learner for f in one.learner(Z)]
+        found: list[Family] = []
+        for i, one in enumerate(self.learners):
+            if one.learner is not None:
+                found += [Part(i, family) for family in answer(one.learner, asked.of_part(i), one.weight)]
+        return found
+
+    def on(self, encoder: UnionEncoder) -> LearnEach:
+        """Return the same parts for rows of another encoder."""
+        parts = zip(self.learners, encoder.parts, strict=True)
+        return LearnEach([one.on(own, None, one.weight) for one, own in parts])
 
     @property
     def boosts(self) -> bool:

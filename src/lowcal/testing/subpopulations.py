@@ -242,9 +242,8 @@ def names_are_unique(setting: Setting) -> None:
 
 def _require_one_meaning(learner: WeakLearner, z: FloatArray) -> None:
     """Require that a member that is dropped because its name is known is the known one."""
-    families: list[Family] = list(learner._start)  # what was listed, before members of the same name were dropped
-    if learner.learner is not None:
-        families += learner.learner(learner.weight[:, None] * z[:, None])
+    # what was listed, before members of the same name were dropped
+    families: list[Family] = [*learner._start, *learner.found(z[:, None])]
     for family in families:
         C = family.design(learner.rows).dense()
         for k, name in enumerate(family.names):
