@@ -6,6 +6,7 @@ an optional extra; `growing` imports this module when a problem is large enough,
 
 from __future__ import annotations
 
+from functools import partial
 from math import frexp, ldexp
 
 import numpy as np
@@ -13,18 +14,21 @@ from numpy.typing import NDArray
 
 from lowcal.engines.compiled import compile_kernel
 from lowcal.engines.lanes import adder
-from lowcal.engines.portable import FAR_OUT, LOG_2, LOG_2_REST, MOST_POWER, PER_LOG_2, POWERS, SHIFT, TAYLOR
+from lowcal.engines.portable import FAR_OUT, SQUARES, TAYLOR
 from lowcal.simplex import TIE, FloatArray, IntArray
 
 #: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
 MADE_WITH = "d5935170"
 #: Changes with portable.py.
-PORTABLE = "77cd5890"
+PORTABLE = "469750ee"
 #: Numbers of a record are added four at a time, so that one vector instruction does it.
 LANES = 4
 
 #: The smallest normal number.
 TINY = float(np.finfo(np.float64).tiny)
+
+#: Named one by one, so that the loop has no loop inside and takes several rows at a time.
+T12, T11, T10, T9, T8, T7, T6, T5, T4, T3, T2, T1, T0 = TAYLOR
 
 add_four = adder(LANES)
 
@@ -60,12 +64,13 @@ def boost(
     sums = np.zeros((2, n_leaves, width))
     node = np.zeros(len(codes), np.uint32)
     build, split = np.zeros(n_leaves, np.bool_), np.zeros(n_leaves, np.bool_)
-    scores = np.zeros(bins)
+    scores, f = np.zeros(bins), np.empty(len(share) if is_mirror else 0)
+    _weigh(share, bits, records)
     for t in range(n_trees):
         node[:] = 0
         build[0] = True
         first, n_nodes, now = 0, 1, 0
-        fill_records(share, state, is_mirror, bound, bits, least[2], records)
+        _refresh(share, state, is_mirror, bound, bits, least[2], f, records)
         while n_nodes < n_leaves:
             _clear(tables[now], build, n_nodes, bins)
             add_up(codes, offsets, records, node, build, tables[now])
@@ -92,35 +97,73 @@ def fill_records(
     share: FloatArray, state: FloatArray, is_mirror: bool, bound: float, bits: int, least: float, records: FloatArray
 ) -> None:
     """Set what is added up for every row: mass, its square, the bend and the residuals, rounded as in `growing`."""
-    one, own = ldexp(1.5, 1 + bits), ldexp(1.5, max(frexp(max(bound, TINY))[1] + bits, -948))
-    unit = ldexp(1.0, bits - 51)
+    _weigh(share, bits, records)
+    _refresh(share, state, is_mirror, bound, bits, least, np.empty(len(share) if is_mirror else 0), records)
+
+
+@compile_kernel
+def _weigh(share: FloatArray, bits: int, records: FloatArray) -> None:
+    """Set the mass of every row, its square, rounded up, and the bend of least squares."""
+    one, unit = ldexp(1.5, 1 + bits), ldexp(1.0, bits - 51)
     for i in range(len(share)):
         w = share[i]
-        square = (w * w + one) - one
-        records[i, 0], records[i, 1] = (w + one) - one, square + unit if square < w * w else square
+        mass, square = (w + one) - one, (w * w + one) - one
+        records[i, 0], records[i, 2] = mass, mass
+        records[i, 1] = square + unit if square < w * w else square
+
+
+@compile_kernel
+def _refresh(
+    share: FloatArray,
+    state: FloatArray,
+    is_mirror: bool,
+    bound: float,
+    bits: int,
+    least: float,
+    f: FloatArray,
+    records: FloatArray,
+) -> None:
+    """Set the residuals of every row and, in the mirror geometry, the bends, at the predictions f, which are set."""
+    one, own = ldexp(1.5, 1 + bits), ldexp(1.5, max(frexp(max(bound, TINY))[1] + bits, -948))
     if is_mirror:
+        for i in range(len(f)):
+            f[i] = state[i, 0]
+        set_sigmoids(f)
         for i in range(len(share)):
-            f = _sigmoid(state[i, 0])
-            records[i, 2] = (share[i] * max(f * (1.0 - f), least) + one) - one
-            records[i, 3] = (share[i] * (state[i, 1] - f) + one) - one
+            records[i, 2] = (share[i] * max(f[i] * (1.0 - f[i]), least) + one) - one
+            records[i, 3] = (share[i] * (state[i, 1] - f[i]) + one) - one
     else:
         for i in range(len(share)):
-            records[i, 2] = records[i, 0]
             for a in range(state.shape[1]):
                 records[i, 3 + a] = (share[i] * state[i, a] + own) - own
 
 
-@compile_kernel
-def _sigmoid(z: float) -> float:
-    """Return 1 / (1 + exp(-z)) by the steps of `portable_sigmoid`: no library's exp is the same everywhere."""
-    x = min(max(-z, -FAR_OUT), FAR_OUT)
-    k = (x * PER_LOG_2 + SHIFT) - SHIFT
-    x = (x - k * LOG_2) - k * LOG_2_REST
-    e = TAYLOR[0]
-    for c in TAYLOR[1:]:
-        e = e * x + c
-    f: float = 1.0 / (1.0 + e * POWERS[int(k) + MOST_POWER])
-    return f
+@partial(compile_kernel, error_model="numpy")  # the divisor is not looked at, so that several rows go at a time
+def set_sigmoids(z: FloatArray) -> None:
+    """Put 1 / (1 + exp(-z)) in the place of z, by the steps of `portable_sigmoid`."""
+    for i in range(len(z)):
+        x = min(max(z[i], -FAR_OUT), FAR_OUT) * -(2.0**-SQUARES)
+        e = x * T12
+        e = (e + T11) * x
+        e = (e + T10) * x
+        e = (e + T9) * x
+        e = (e + T8) * x
+        e = (e + T7) * x
+        e = (e + T6) * x
+        e = (e + T5) * x
+        e = (e + T4) * x
+        e = (e + T3) * x
+        e = (e + T2) * x
+        e = (e + T1) * x
+        e = e + T0
+        e = e * e
+        e = e * e
+        e = e * e
+        e = e * e
+        e = e * e
+        e = e * e
+        e = e * e
+        z[i] = 1.0 / (e + 1.0)
 
 
 @compile_kernel

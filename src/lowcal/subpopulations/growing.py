@@ -7,8 +7,9 @@ residual z = y - f of a 0/1 outcome tells both, y = [z > 0] and f = y - z.
 Every term that is added up (the share w of the largest weight, w^2, w times the bend, w z) is first rounded to a
 multiple of a power of two, so coarse that the sums of all rows are exact. So histograms do not depend on the order of
 the rows, those of pieces add up to those of the whole, and a node is its parent minus its sibling, to the last bit. For
-n <= 2^b rows a term is off by at most 2^(b - 52) of the largest one, squares are rounded up: rows lighter than about
-2^(b/2 - 26) of the heaviest count for fewer effective rows than they are worth.
+n <= 2^b rows a term is off by at most 2^(b - 52) of the largest one (in the mirror geometry by 2^-46 more, as the
+logistic function is our own). Squares are rounded up, by twice that: rows lighter than about 2^(b/2 - 26) of the
+heaviest count for fewer effective rows than they are worth.
 
 This file is the definition; the same steps, with the same bits, are compiled in `engines.trees` for large problems
 where numba is installed.
@@ -509,7 +510,8 @@ class Growing:
         self._begin()
 
     def _begin(self) -> None:
-        self.best, self.left = np.full(2**self.depth, self.least[0]), self.sums
+        self.best = np.full(2**self.depth, self.least[0])
+        self.left = np.zeros((0, 0)) if self.sums is None else self.sums.copy()
         self.seen: FloatArray | None = None
 
     @property
@@ -523,19 +525,20 @@ class Growing:
         if part.stop - part.start == len(self.request.counts):
             sums = self.seen = self._with_siblings(sums)
         if self.sums is None:
-            self.sums = self.left = sums[:, : self.request.counts[part.start]].sum(axis=1)
+            self.sums = sums[:, : self.request.counts[part.start]].sum(axis=1)
+            self.left = self.sums.copy()
         if self.kernels is not None:
             self._see_compiled(sums)
             return
-        assert self.left is not None
-        for k, first, gain, where in _best_of_features(sums, self.request.counts[part], self.min_mass, self.least[1]):
-            better = np.flatnonzero(gain > self.best * (1 + TIE))
-            if len(better):
-                self.tree.feature[0, self.level][better], self.best[better] = part.start + k, gain[better]
-                self.tree.cut[0, self.level][better] = where[better]
-                self.left = self.left.copy()
-                for j in better:
-                    self.left[j] = sums[j, first : first + where[j] + 1].sum(axis=0)
+        counts = self.request.counts[part]
+        gains, cuts = _best_of_features(sums, counts, self.min_mass, self.least[1])
+        starts = np.cumsum(counts) - counts
+        for node in np.flatnonzero((gains > self.best[:, None]).any(axis=1)):
+            k, self.best[node] = _first_of_best(gains[node].tolist(), float(self.best[node]))
+            if k >= 0:
+                cut, place = int(cuts[node, k]), self.level.start + node
+                self.tree.feature[0, place], self.tree.cut[0, place] = part.start + k, cut
+                self.left[node] = sums[node, starts[k] : starts[k] + cut + 1].sum(axis=0)
 
     def _with_siblings(self, sums: FloatArray) -> FloatArray:
         """Return the sums of all nodes: those that were not built are the parent minus the sibling."""
@@ -568,7 +571,6 @@ class Growing:
     def descend(self) -> None:
         """Go down a level: a node that was not split leaves all to its left child."""
         assert self.sums is not None
-        assert self.left is not None
         split = self.tree.feature[0, self.level] >= 0
         children = np.stack([self.left, self.sums - self.left], axis=1)
         is_left = children[:, 0, 0] <= children[:, 1, 0]
@@ -586,20 +588,34 @@ class Growing:
         self.tree.value[0] = self.request.growth.shrinkage * S / np.where(bend > 0, bend, np.inf)[:, None]
 
 
-def _best_of_features(
-    sums: FloatArray, counts: IntArray, min_mass: float, least: float
-) -> Iterator[tuple[int, int, FloatArray, IntArray]]:
-    """Yield of every feature its number, its first bin, and of every node the best gain and its cut."""
-    ends = np.concatenate([[0], np.cumsum(counts)])
+def _first_of_best(gains: Sequence[float], best: float) -> tuple[int, float]:
+    """Return the place of the largest gain above `best`, the first among equals, and the gain; -1 if there is none.
+
+    >>> _first_of_best([1.0, 2.0, 2.0, 0.5], 1.5), _first_of_best([1.0], 1.5)
+    ((1, 2.0), (-1, 1.5))
+    """
+    place = -1
+    for k, gain in enumerate(gains):
+        if gain > best * (1 + TIE):
+            place, best = k, gain
+    return place, best
+
+
+def _best_of_features(sums: FloatArray, counts: IntArray, min_mass: float, least: float) -> tuple[FloatArray, IntArray]:
+    """Return the best gain of every node and feature, and its cut, for sums of shape (nodes, bins, columns)."""
+    ends = np.cumsum(counts)
     numbers = sums.shape[0] * int(counts.max(initial=1)) * sums.shape[2]
+    found = []
     for some in pieces(len(counts), numbers * (CHUNK // AT_ONCE)):
         own, most = counts[some], int(counts[some].max())
-        # features of fewer levels are filled up with empty bins
-        place = np.minimum(ends[some.start : some.start + len(own), None] + np.arange(most), sums.shape[1] - 1)
-        padded = np.where((np.arange(most) < own[:, None])[:, :, None], sums[:, place], 0.0)
-        gains, cuts = _best_cuts(padded, min_mass, least)
-        for k in range(len(own)):
-            yield some.start + k, int(ends[some.start + k]), gains[:, k], cuts[:, k]
+        first, last = ends[some][0] - own[0], ends[some][-1]
+        if (own == most).all():
+            padded = sums[:, first:last].reshape(len(sums), len(own), most, -1)
+        else:  # features of fewer levels are filled up with empty bins
+            place = np.minimum((ends[some] - own)[:, None] + np.arange(most), last - 1)
+            padded = np.where((np.arange(most) < own[:, None])[:, :, None], sums[:, place], 0.0)
+        found.append(_best_cuts(padded, min_mass, least))
+    return np.concatenate([gain for gain, _ in found], axis=1), np.concatenate([cut for _, cut in found], axis=1)
 
 
 def _best_cuts(sums: FloatArray, min_mass: float, least: float) -> tuple[FloatArray, IntArray]:
