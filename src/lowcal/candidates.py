@@ -20,11 +20,11 @@ from lowcal.homes import subset
 from lowcal.inputs import Outcomes
 from lowcal.rows import START, Memory
 from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_step, logit_hessian, logit_step
-from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
+from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
-from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.growing import Forest, Growth, OddsBooster
 from lowcal.subpopulations.levels import Levels
 from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
@@ -272,29 +272,36 @@ class Boosting:
     """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
 
     def __init__(self, side: Side, learner: WeakLearner, start: FloatArray) -> None:
-        self.outcomes, self.rows, self.start = side.outcomes, learner.rows, start
-        self.counts = np.array([level.count for level in learner.encoder.levels])  # type: ignore[attr-defined]
-        self.moved = np.zeros(start.shape)
+        o, self.rows, self.start, self.moved = side.outcomes, learner.rows, start, np.zeros(start.shape)
+        counts = np.array([level.count for level in learner.encoder.levels])  # type: ignore[attr-defined]
+        odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
+        self.boosters = [
+            OddsBooster(learner.rows, counts, o.weight, z, np.ascontiguousarray(y))
+            for z, y in zip(odds.T, o.y.T, strict=True)
+        ]
         self.forests: list[list[Forest]] = []
         self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
 
     def grow(self, n: int) -> Sequence[list[Forest]]:
         """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
-        fresh = [self._round(n)] if self.start.shape[1] == 1 else [self._round(1) for _ in range(n)]
+        if len(self.boosters) == 1:
+            growth = Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror")
+            fresh = [[self.boosters[0].grow(growth, MOST_TREES)]]
+        else:
+            fresh = [self._round() for _ in range(n)]
         self.forests += fresh
         return fresh
 
-    def _round(self, n: int) -> list[Forest]:
-        o, d = self.outcomes, self.start.shape[1]
+    def _round(self) -> list[Forest]:
+        """Grow a tree for each label against the rest, all from the same predictions."""
+        d = len(self.boosters)
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-        growth = Growth(DEPTH, self.leaf, n, SHRINKAGE * (1.0 if d == 1 else (d - 1) / d), "mirror")
-        f, forests, moved = mirror(self.start, self.moved), [], self.moved.copy()
-        for a in range(d):
-            odds = np.column_stack([scores(f[:, [a]])[:, 0], o.y[:, a]])
-            rho, total = o.weight[:, None] * (o.y[:, [a]] - f[:, [a]]), np.zeros((len(f), 1))
-            forests.append(grow(self.rows, self.counts, o.weight, rho, growth, total, odds, MOST_TREES))
-            moved[:, [a]] += total
-        self.moved = moved
+        growth = Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror")
+        before, forests = log_odds(mirror(self.start, self.moved)), []
+        for a, booster in enumerate(self.boosters):
+            booster.z[:] = before[:, a]
+            forests.append(booster.grow(growth, MOST_TREES))
+            self.moved[:, a] += booster.z - before[:, a]
         return forests
 
     def update(self) -> Update:

@@ -41,7 +41,6 @@ from lowcal.runs import Candidate, Candidates, Fit, Record
 from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
-from lowcal.subpopulations.growing import Forest
 from lowcal.updates import Predictor
 
 if TYPE_CHECKING:
@@ -190,14 +189,13 @@ class Fold:
         while True:
             with self._timed(name):
                 rounds = boosting.grow(AT_A_TIME)
-            path = at + np.cumsum(np.concatenate([self._moves(forests) for forests in rounds]), axis=0)
-            at = path[-1]
+            paths = []
+            for forests in rounds:
+                moved = [forest.path(self.rows, at[:, a].copy()) for a, forest in enumerate(forests)]
+                paths.append(np.stack(moved, axis=-1))
+                at = paths[-1][-1]
+            path = np.concatenate(paths)
             yield from_scores(path.reshape(-1, path.shape[-1])).reshape(path.shape)
-
-    def _moves(self, forests: Sequence[Forest]) -> FloatArray:
-        """Return what every tree of a forest for each label adds to the scores on the fold, (trees, rows, d)."""
-        trees = range(len(forests[0].feature))
-        return np.stack([[f.value[t][f.leaf(self.rows, t), 0] for t in trees] for f in forests], axis=-1)
 
 
 def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tuple[FloatArray, Iterator[Judged]]:

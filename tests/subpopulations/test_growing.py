@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from lowcal.subpopulations import growing
 from lowcal.subpopulations.bins import Binned
-from lowcal.subpopulations.growing import Forest, Growth, grow
+from lowcal.subpopulations.growing import Forest, Growth, OddsBooster, grow
 
 
 def world(seed, n, n_features, q, kind=np.uint8, uniform=False):
@@ -66,6 +67,59 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
     np.testing.assert_allclose(pure[0].value, fast[0].value, atol=1e-10)
     np.testing.assert_allclose(pure[1], fast[1], atol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 300),
+    st.integers(1, 4),
+    st.sampled_from([0, 5]),
+    st.sampled_from([np.uint8, np.uint16]),
+    st.booleans(),
+)
+def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform):
+    """Trees of two calls, the log odds after them, and those of every tree on other rows."""
+    pytest.importorskip("numba")
+    rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
+    z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
+    found = []
+    for limit in (np.inf, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(growing, "COMPILE_FROM", limit)
+            patch.setattr(growing, "_evaluators", growing.kernels_for)
+            booster = OddsBooster(rows, counts, w, z, y)
+            forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
+            found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))
+    for pure, fast in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_array_equal(pure.feature, fast.feature)
+        np.testing.assert_array_equal(pure.cut, fast.cut)
+        np.testing.assert_allclose(pure.value, fast.value, atol=1e-10)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
+    np.testing.assert_allclose(found[0][2], found[1][2], atol=1e-10)
+    np.testing.assert_array_equal(found[1][2][-1], found[1][1])
+
+
+def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkeypatch):
+    trees = pytest.importorskip("lowcal.engines.trees")
+    monkeypatch.setattr(growing, "COMPILE_FROM", 0)
+    rows, counts, w, Z = world(1, 300, 3, 1)
+    found = []
+    for lay_cells in (trees.lay_cells, lambda *_: None):
+        monkeypatch.setattr(trees, "lay_cells", lay_cells)
+        booster = OddsBooster(Binned(rows.codes), counts, w, np.zeros(300), (Z[:, 0] > 0).astype(float))
+        found.append((booster.grow(Growth(3, 5, 4, 0.2, "mirror"), 1), booster.z))
+    np.testing.assert_array_equal(found[0][0].feature, found[1][0].feature)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
+    assert trees.lay_cells(rows.codes, np.array([1 << 14, 1 << 15, 1 << 14])) is None
+
+
+def test_the_vectorised_sigmoid_is_that_of_scipy():
+    trees = pytest.importorskip("lowcal.engines.trees")
+    z = np.concatenate([np.linspace(-800.0, 800.0, 4001), [0.0, -0.0, 1e300, -1e300]])
+    found = np.empty(len(z))
+    trees._fill_sigmoid(z, found)
+    np.testing.assert_allclose(found, expit(z), rtol=1e-15, atol=1e-300)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -219,3 +273,6 @@ def test_what_rounding_leaves_of_many_rows_is_no_node(where):
     assert gain == -np.inf
     trees = pytest.importorskip("lowcal.engines.trees")
     assert trees._gain(first[0], (first + second)[0], 1, 30.0, growing.LEAST) == -np.inf
+    below = np.vstack([first.T, [[np.nan]]])
+    trees._lay_gains(below, 0, 1, (first + second)[0], 30.0, growing.LEAST)
+    assert below[4, 0] == -np.inf

@@ -6,6 +6,8 @@ an optional extra; `growing` imports this module when a problem is large enough,
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -315,3 +317,317 @@ def _take_off(
         for i in range(len(node)):
             for a in range(value.shape[1]):
                 records[i, 3 + a] -= records[i, 0] * value[node[i], a]
+
+
+# --- trees in log odds, on rows that are kept in order of their nodes ------------------------------------------------
+
+#: Divisions by zero give infinities, as in NumPy: a check of each one would keep loops from being vectorised.
+_compile = partial(compile_kernel, error_model="numpy")
+#: e^x = 2^k e^r: log2 e; a number whose sum with k has k in its lowest bits; log 2 in two parts; the largest x.
+LOG2_E, ROUNDER, LOG_2, LOG_2_REST = (
+    1.4426950408889634,
+    6755399441055744.0,
+    0.693147180369123816,
+    1.9082149292705877e-10,
+)
+FAR = 700.0
+#: A cache line holds this many floats.
+LINE = 8
+
+
+def lay_cells(codes: NDArray[np.unsignedinteger], counts: IntArray) -> NDArray[np.uint16] | None:
+    """Return the place of every code in a histogram of all features, one after the other; None if these are too many.
+
+    >>> lay_cells(np.array([[1, 0], [0, 2]], dtype=np.uint8), np.array([2, 3]))
+    array([[1, 2],
+           [0, 4]], dtype=uint16)
+    """
+    if counts.sum() >= 1 << 16:
+        return None
+    starts = np.cumsum(counts) - counts
+    return np.asarray(np.add(codes, starts.astype(np.uint16), dtype=np.uint16))
+
+
+def lay_records(mass: FloatArray) -> FloatArray:
+    """Return records of one residual, two on a cache line; bends and residuals are laid for each tree."""
+    records: FloatArray = _on_lines(LANES * len(mass)).reshape(-1, LANES)
+    records[:, 0], records[:, 1] = mass, np.square(mass)
+    return records
+
+
+@_compile
+def boost_odds(
+    cells: NDArray[np.uint16],
+    offsets: IntArray,
+    records: FloatArray,
+    z: FloatArray,
+    y: FloatArray,
+    min_mass: float,
+    least: tuple[float, float, float],
+    shrinkage: float,
+    subtract: bool,
+    feature: IntArray,
+    cut: IntArray,
+    value: FloatArray,
+) -> None:
+    """Take the steps of `boost` for log odds z and outcomes y, the same sums in the same order; z is moved.
+
+    Rows are kept in order of their nodes, so that only the rows of a child are touched to add it up, and histograms
+    begin with a cache line, so that no bin lies on two.
+    """
+    n_trees, n_leaves, _ = value.shape
+    n, bins = len(cells), offsets[-1]
+    tables = _on_lines(n_leaves * bins * LANES).reshape(2, n_leaves // 2 * bins, LANES)
+    sums, below, f = np.zeros((2, n_leaves, LANES)), np.zeros((LANES + 1, bins)), np.zeros(n)
+    order, starts = np.zeros((3, n + 1), np.uint32), np.zeros((2, n_leaves + 1), np.intp)
+    for t in range(n_trees):
+        _lay_bends(z, y, f, records, least[2])
+        _add_everyone(cells, offsets, records, tables[0], sums[0, 0])
+        for i in range(n):
+            order[0, i] = i
+        starts[0, 0], starts[0, 1] = 0, n
+        first, n_nodes, now = 0, 1, 0
+        while True:
+            inner = slice(first, first + n_nodes)
+            _split_nodes(tables[now], offsets, sums, now, min_mass, least, below, feature[t, inner], cut[t, inner])
+            if 2 * n_nodes == n_leaves:
+                break
+            for k in range(n_nodes):
+                _deal_rows(cells, offsets, feature[t, first + k], cut[t, first + k], order, starts, now, k)
+                _add_children(
+                    cells, offsets, records, order, starts, tables, sums, feature[t, first + k], now, k, subtract
+                )
+            starts[1 - now, 2 * n_nodes] = n
+            first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
+        _set_values(sums[1 - now], shrinkage, value[t])
+        for k in range(n_nodes):
+            rows = order[now, starts[now, k] : starts[now, k + 1]]
+            _move(cells, offsets, feature[t, first + k], cut[t, first + k], rows, value[t, 2 * k : 2 * k + 2], z)
+
+
+@_compile
+def follow(
+    codes: NDArray[np.uint8], feature: IntArray, cut: IntArray, value: FloatArray, z: FloatArray, path: FloatArray
+) -> None:
+    """Write the log odds z of every row after each tree, shape (trees, rows)."""
+    n_inner = feature.shape[1]
+    for t in range(len(feature)):
+        for i in range(len(codes)):
+            k = 0
+            while k < n_inner:
+                f = feature[t, k]
+                k = 2 * k + 1 + (f >= 0 and codes[i, f] > cut[t, k])
+            path[t, i] = (z[i] if t == 0 else path[t - 1, i]) + value[t, k - n_inner, 0]
+
+
+@_compile
+def _on_lines(size: int) -> FloatArray:
+    """Return zeros that begin with a cache line."""
+    wide = np.zeros(size + LINE)
+    start = -(wide.ctypes.data // wide.itemsize) % LINE
+    return wide[start : start + size]
+
+
+@_compile
+def _lay_bends(z: FloatArray, y: FloatArray, f: FloatArray, records: FloatArray, least: float) -> None:
+    """Set the residual and the curvature f (1 - f) of every row."""
+    _fill_sigmoid(z, f)
+    for i in range(len(f)):
+        curvature = f[i] * (1.0 - f[i])
+        records[i, 2] = records[i, 0] * (curvature if curvature > least else least)
+        records[i, 3] = records[i, 0] * (y[i] - f[i])
+
+
+@_compile
+def _fill_sigmoid(z: FloatArray, f: FloatArray) -> None:
+    """Fill f with 1 / (1 + e^-z), by Taylor's series around the nearest power of two: this loop is vectorised."""
+    for i in range(len(z)):
+        x = -z[i]
+        x = x if x < FAR else FAR
+        x = x if x > -FAR else -FAR
+        shifted = x * LOG2_E + ROUNDER
+        k = shifted - ROUNDER
+        r = (x - k * LOG_2) - k * LOG_2_REST
+        series = 1 / 3628800 + r * (1 / 39916800 + r * (1 / 479001600 + r / 6227020800))
+        series = 1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * series))
+        series = 1 / 24 + r * (1 / 120 + r * (1 / 720 + r * series))
+        series = 1.0 + r * (1.0 + r * (1 / 2 + r * (1 / 6 + r * series)))
+        power = np.int64((np.float64(shifted).view(np.int64) << np.int64(52)) + np.int64(1023 << 52))
+        f[i] = 1.0 / (1.0 + series * power.view(np.float64))
+
+
+@_compile
+def _add_everyone(
+    cells: NDArray[np.uint16], offsets: IntArray, records: FloatArray, table: FloatArray, total: FloatArray
+) -> None:
+    """Add all rows up at the root."""
+    table[: offsets[-1]] = 0.0
+    n, n_features = cells.shape
+    lanes, flat = records.reshape(-1), table.reshape(-1)
+    for i in range(n):
+        for j in range(n_features):
+            add_four(flat, np.intp(cells[i, j]) * LANES, lanes, i * LANES)
+    _add_totals(table, offsets[1], total)
+
+
+@_compile
+def _add_rows(cells: NDArray[np.uint16], records: FloatArray, rows: NDArray[np.uint32], table: FloatArray) -> None:
+    """Add the records of some rows to the bins of all features."""
+    table[:] = 0.0
+    n_features = cells.shape[1]
+    lanes, flat = records.reshape(-1), table.reshape(-1)
+    for i in rows:
+        for j in range(n_features):
+            add_four(flat, np.intp(cells[i, j]) * LANES, lanes, np.intp(i) * LANES)
+
+
+@_compile
+def _split_nodes(
+    table: FloatArray,
+    offsets: IntArray,
+    sums: FloatArray,
+    now: int,
+    min_mass: float,
+    least: tuple[float, float, float],
+    below: FloatArray,
+    feature: IntArray,
+    cut: IntArray,
+) -> None:
+    """Find the best cut of every node of a level, and share its sums among its children."""
+    bins = offsets[-1]
+    for k in range(len(feature)):
+        here, total = table[k * bins : (k + 1) * bins], sums[now, k]
+        feature[k], cut[k] = _best_cut(here, offsets, total, min_mass, least, below)
+        _share(here, offsets, feature[k], cut[k], total, sums[1 - now, 2 * k], sums[1 - now, 2 * k + 1])  # type: ignore[arg-type]
+
+
+@_compile
+def _best_cut(
+    table: FloatArray,
+    offsets: IntArray,
+    total: FloatArray,
+    min_mass: float,
+    least: tuple[float, float, float],
+    below: FloatArray,
+) -> tuple[int, int]:
+    """Return what `_best_split` does, for one residual."""
+    best, feature, cut = least[0], -1, 0
+    if total[0] <= least[1]:
+        return feature, cut
+    score = below[LANES]
+    for j in range(len(offsets) - 1):
+        start, last = offsets[j], offsets[j + 1] - 1
+        _sum_below(table, start, last, below)
+        _lay_gains(below, start, last, total, min_mass, least[1])
+        top = -np.inf
+        for b in range(start, last):
+            top = score[b] if score[b] > top else top
+        if top > best * (1.0 + TIE):
+            best, feature, cut = top, j, 0
+            while score[start + cut] < top - TIE * abs(top):
+                cut += 1
+    return feature, cut
+
+
+@_compile
+def _sum_below(table: FloatArray, start: int, last: int, below: FloatArray) -> None:
+    """Fill in the sums up to every bin of a feature."""
+    mass, square, bend, residual = 0.0, 0.0, 0.0, 0.0
+    for b in range(start, last):
+        mass += table[b, 0]
+        square += table[b, 1]
+        bend += table[b, 2]
+        residual += table[b, 3]
+        below[0, b], below[1, b], below[2, b], below[3, b] = mass, square, bend, residual
+
+
+@_compile
+def _lay_gains(below: FloatArray, start: int, last: int, total: FloatArray, min_mass: float, least: float) -> None:
+    """Fill in what a cut after every bin gains, as `_gain` does: this loop is vectorised."""
+    tiny = np.finfo(np.float64).tiny
+    whole = total[3] * total[3] / total[2]
+    mass, square, bend, residual, score = below[0], below[1], below[2], below[3], below[4]
+    for b in range(start, last):
+        m, s, h, g = mass[b], square[b], bend[b], residual[b]
+        rest, rest_square, rest_bend, other = total[0] - m, total[1] - s, total[2] - h, total[3] - g
+        s, rest_square = s if s > tiny else tiny, rest_square if rest_square > tiny else tiny
+        is_large = (m > least) & (rest > least) & (m * m >= min_mass * s) & (rest * rest >= min_mass * rest_square)
+        gain = g * g / h + other * other / rest_bend - whole
+        score[b] = gain if is_large & (h > 0.0) & (rest_bend > 0.0) else -np.inf
+
+
+@_compile
+def _deal_rows(
+    cells: NDArray[np.uint16],
+    offsets: IntArray,
+    feature: int,
+    cut: int,
+    order: NDArray[np.uint32],
+    starts: IntArray,
+    now: int,
+    k: int,
+) -> None:
+    """Put the rows of a node into its children, in the order of the rows; without a split, all go left."""
+    start, stop = starts[now, k], starts[now, k + 1]
+    edge, j = (offsets[feature] + cut, feature) if feature >= 0 else (offsets[-1], 0)
+    n_left, n_right = int(start), 0
+    for i in order[now, start:stop]:
+        goes_right = int(cells[i, j] > edge)
+        order[1 - now, n_left] = order[2, n_right] = i  # both: a branch would be guessed wrong too often
+        n_left += 1 - goes_right
+        n_right += goes_right
+    for i in range(n_right):
+        order[1 - now, n_left + i] = order[2, i]
+    starts[1 - now, 2 * k], starts[1 - now, 2 * k + 1], starts[1 - now, 2 * k + 2] = start, n_left, stop
+
+
+@_compile
+def _add_children(
+    cells: NDArray[np.uint16],
+    offsets: IntArray,
+    records: FloatArray,
+    order: NDArray[np.uint32],
+    starts: IntArray,
+    tables: FloatArray,
+    sums: FloatArray,
+    feature: int,
+    now: int,
+    k: int,
+    subtract: bool,
+) -> None:
+    """Add up both children of a node, or the smaller one and take it off its parent; none where nothing was split."""
+    bins, later, left, right = offsets[-1], 1 - now, 2 * k, 2 * k + 1
+    one, other = tables[later, left * bins : right * bins], tables[later, right * bins : (right + 1) * bins]
+    if feature < 0:
+        one[:] = 0.0
+        other[:] = 0.0
+        return
+    few, many = (one, other), (left, right)
+    if sums[later, left, 0] > sums[later, right, 0]:
+        few, many = (other, one), (right, left)
+    _add_rows(cells, records, order[later, starts[later, many[0]] : starts[later, many[0] + 1]], few[0])
+    if subtract:
+        parent = tables[now, k * bins : (k + 1) * bins]
+        for b in range(bins):
+            for c in range(LANES):
+                few[1][b, c] = parent[b, c] - few[0][b, c]
+    else:
+        _add_rows(cells, records, order[later, starts[later, many[1]] : starts[later, many[1] + 1]], few[1])
+    _add_totals(one, offsets[1], sums[later, left])
+    _add_totals(other, offsets[1], sums[later, right])
+
+
+@_compile
+def _move(
+    cells: NDArray[np.uint16],
+    offsets: IntArray,
+    feature: int,
+    cut: int,
+    rows: NDArray[np.uint32],
+    value: FloatArray,
+    z: FloatArray,
+) -> None:
+    """Add the values of two leaves to the log odds of their rows."""
+    edge, j = (offsets[feature] + cut, feature) if feature >= 0 else (offsets[-1], 0)
+    for i in rows:
+        z[i] += value[np.intp(cells[i, j] > edge), 0]

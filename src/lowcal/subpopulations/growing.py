@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +59,13 @@ class Forest:
     cut: IntArray
     value: FloatArray
 
+    @classmethod
+    def empty(cls, growth: Growth, q: int) -> Forest:
+        """Return trees of q values without splits, to be filled."""
+        shape = growth.n_trees, 2**growth.depth - 1
+        feature, cut = np.full(shape, -1, dtype=np.intp), np.zeros(shape, dtype=np.intp)
+        return cls(feature, cut, np.zeros((shape[0], shape[1] + 1, q)))
+
     @property
     def depth(self) -> int:
         """The number of conditions on the way to a leaf."""
@@ -88,6 +96,17 @@ class Forest:
             total += value[self.leaf(rows, tree)]
         return total
 
+    def path(self, rows: Binned, start: FloatArray) -> FloatArray:
+        """Return numbers of every row after each tree has added its first value to them, shape (T, n)."""
+        path = np.empty((len(self.feature), len(start)))
+        kernels = _evaluators(path.size * self.depth)
+        if kernels is not None:
+            kernels.follow(rows.codes, self.feature, self.cut, self.value, start, path)
+            return path
+        for tree, value in enumerate(self.value):
+            path[tree] = (path[tree - 1] if tree else start) + value[self.leaf(rows, tree), 0]
+        return path
+
     def to_dict(self) -> dict[str, Any]:
         """Return the trees as plain data."""
         arrays = {"feature": self.feature.tolist(), "cut": self.cut.tolist(), "value": self.value.tolist()}
@@ -113,13 +132,7 @@ def grow(
     Compiled kernels are loaded if they pay for `more` calls like this one.
     Cost: about half of depth + 1 passes over rows x features for each tree.
     """
-    n_inner = 2**growth.depth - 1
-    shape = (growth.n_trees, n_inner)
-    forest = Forest(
-        np.full(shape, -1, dtype=np.intp),
-        np.zeros(shape, dtype=np.intp),
-        np.zeros((growth.n_trees, n_inner + 1, Z.shape[1])),
-    )
+    n_inner, forest = 2**growth.depth - 1, Forest.empty(growth, Z.shape[1])
     total = np.zeros(Z.shape) if total is None else total
     if odds is None:
         odds = np.zeros((0, 2)) if growth.geometry == "euclidean" else _odds(sample_weight, Z[:, 0])
@@ -142,6 +155,41 @@ def grow(
         total,
     )
     return forest
+
+
+class OddsBooster:
+    """Trees in log odds, some at a time, of the same rows: what a call of `grow` needs is laid out once.
+
+    `z` are the log odds, which trees move; they may be set between calls.
+    """
+
+    def __init__(self, rows: Binned, counts: IntArray, weight: FloatArray, z: FloatArray, y: FloatArray) -> None:
+        self.rows, self.counts, self.weight, self.z, self.y = rows, counts, weight, z.copy(), y
+
+    def grow(self, growth: Growth, more: int) -> Forest:
+        """Grow trees as `grow` does in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
+        kernels = kernels_for(self.rows.codes.size * growth.depth * growth.n_trees * more)
+        laid = None if kernels is None else self._laid(kernels)
+        if kernels is None or laid is None or 2**growth.depth * int(self.counts.sum()) * 4 > MOST_CELLS:
+            odds, residual = np.column_stack([self.z, self.y]), np.zeros((len(self.z), 1))
+            forest = grow(self.rows, self.counts, self.weight, residual, growth, odds=odds, more=more)
+            self.z[:] = odds[:, 0]
+            return forest
+        forest = Forest.empty(growth, 1)
+        limits = max(growth.min_mass * (1.0 - 1e-9), SMALLEST), (LEAST, LEAST, LEAST_BEND), growth.shrinkage
+        kernels.boost_odds(*laid, self.z, self.y, *limits, self.is_even, forest.feature, forest.cut, forest.value)
+        return forest
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all weights are equal."""
+        return bool(np.ptp(self.weight) == 0.0)
+
+    def _laid(self, kernels: ModuleType) -> tuple[Any, ...] | None:
+        """Return the rows as the kernel reads them; None if they have too many bins."""
+        cells = self.rows.once(self.counts, lambda: kernels.lay_cells(self.rows.codes, self.counts))
+        records = self.rows.once(self.weight, lambda: kernels.lay_records(self.weight))
+        return None if cells is None else (cells, np.concatenate([[0], np.cumsum(self.counts)]), records)
 
 
 def _odds(sample_weight: FloatArray, z: FloatArray) -> FloatArray:
