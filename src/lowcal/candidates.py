@@ -210,11 +210,14 @@ def beta(side: Side, learner: WeakLearner) -> Corrected:
     Where the curve falls anywhere, the line stands in: at scores that few rows have, such a curve goes far astray.
     """
     curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.worth)
-    if curve is not None:
-        _, slope, bend = curve.theta[:, 0]  # the log odds are (1 + slope) log p - (1 + slope - bend) log(1 - p) + shift
-        if min(1.0 + slope, 1.0 + slope - bend) < 0.0:
-            curve = side.line
+    if curve is not None and not is_rising(*curve.theta[1:, 0]):
+        curve = side.line
     return side.corrected(learner, curve)
+
+
+def is_rising(slope: float, bend: float) -> bool:
+    """Whether (1 + slope) log p - (1 + slope - bend) log(1 - p), the log odds of beta calibration, falls nowhere."""
+    return min(1.0 + slope, 1.0 + slope - bend) >= 0.0
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:

@@ -14,21 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowcal.candidates import (
-    BOTH,
-    GLOBAL,
-    GROUPS,
-    LINE,
-    MOST_TREES,
-    TREES,
-    UNCHANGED,
-    Boosting,
-    Shared,
-    Side,
-    fit,
-    groups,
-    simple_names,
-)
+from lowcal.candidates import BOTH, GROUPS, LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
+from lowcal.crossfits import Predicted, fit_simple
 from lowcal.engines.products import dot
 from lowcal.errors import FitInterrupted, InvalidInput
 from lowcal.fitting import read_random_state
@@ -162,14 +149,10 @@ class Judged:
 class Fold:
     """All candidates on the rows outside a fold, and what they predict on the fold."""
 
-    def __init__(self, fitted: Side, held: Side) -> None:
-        self.fitted, self.held = fitted, held
-        self.p, self.before, self.seconds = {UNCHANGED: held.outcomes.p}, {}, {UNCHANGED: 0.0}
-        learner, rows = fitted.groups(), held.group_rows(fitted.shared.groups)
-        for name in simple_names(held.outcomes.p.shape[1]):
-            with self._timed(name):
-                corrected = (groups if name == GROUPS else GLOBAL[name])(fitted, learner)
-            self.before[name], self.p[name] = corrected, corrected.on(held.outcomes.p, rows)
+    def __init__(self, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
+        self.fitted, self.held, self.simple = fitted, held, simple
+        self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
+        self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
         self.bins = fitted.bins()
         self.rows = held.bins(self.bins.encoder.levels).rows  # type: ignore[attr-defined]
 
@@ -184,7 +167,7 @@ class Fold:
 
         Of shape (rounds, rows, d).
         """
-        boosting, at = Boosting(self.fitted, self.bins, self.before[start].p), scores(self.p[start])
+        boosting, at = Boosting(self.fitted, self.bins, self.simple[start].fitted), scores(self.p[start])
         self.seconds[name] = self.seconds[start]
         while True:
             with self._timed(name):
@@ -214,8 +197,9 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
     """Yield all candidates on all folds; trees on top of groups only where groups are better than trees."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
-    for rows in dealt:
-        folds.append(Fold(*(Side.of(whole.shared, whole.outcomes, some) for some in rows)))
+    for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
+        outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
+        folds.append(Fold(outside, inside, predicted))
         passes.add(1)
     simple = {
         name: judge(name, np.concatenate([fold.p[name] for fold in folds]), _seconds(folds, name))

@@ -1,0 +1,163 @@
+"""The simple candidates, fitted to the rows outside every fold: what they predict on these rows and on the fold.
+
+For two classes and few rows all folds are fitted at once, which takes a fraction of the time: there NumPy's calls are
+most of it. Several classes, many groups and many rows are fitted fold by fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from lowcal.candidates import BETA, GLOBAL, GROUPS, ISOTONIC, LINE, Side, groups, is_rising, simple_names
+from lowcal.engines.logistic import LEAST_CURVATURE
+from lowcal.engines.products import product
+from lowcal.engines.reference import Codes, Design, Table
+from lowcal.engines.together import Memberships, Weighted, fit_each, regress_each
+from lowcal.shrinkage import FREE, LINE_ROWS, LOOSENED, MOST_DENSE, pools_of, precisions
+from lowcal.simplex import FloatArray, IntArray, sigmoid
+from lowcal.subpopulations.base import EVERYONE
+from lowcal.weights import LogOdds, LogRest, Monomial, evaluate
+
+#: The rows outside a fold, and those of the fold.
+Dealt = Sequence[tuple[IntArray, IntArray]]
+
+
+class Predicted(NamedTuple):
+    """What a candidate predicts on the rows that it was fitted to and on the fold, and how long its fit took."""
+
+    fitted: FloatArray
+    held: FloatArray
+    seconds: float
+
+
+def fit_simple(whole: Side, dealt: Dealt) -> Iterator[dict[str, Predicted]]:
+    """Yield what each simple candidate predicts, for fold after fold."""
+    names = whole.shared.groups.names
+    if (
+        whole.outcomes.p.shape[1] == 1
+        and len(whole.index) <= LINE_ROWS
+        and EVERYONE in names
+        and len(names) <= MOST_DENSE
+    ):
+        yield from Together(whole, dealt).predicted()
+        return
+    for fitted, held in dealt:
+        yield _fit_fold(Side.of(whole.shared, whole.outcomes, fitted), Side.of(whole.shared, whole.outcomes, held))
+
+
+def _fit_fold(fitted: Side, held: Side) -> dict[str, Predicted]:
+    learner, rows, found = fitted.groups(), held.group_rows(fitted.shared.groups), {}
+    for name in simple_names(held.outcomes.p.shape[1]):
+        began = perf_counter()
+        corrected = (groups if name == GROUPS else GLOBAL[name])(fitted, learner)
+        seconds = perf_counter() - began
+        found[name] = Predicted(corrected.p, corrected.on(held.outcomes.p, rows), seconds)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """The simple candidates for two classes on all folds at once: a fold is a column of weights."""
+
+    whole: Side
+    dealt: Dealt
+
+    def predicted(self) -> Iterator[dict[str, Predicted]]:
+        """Yield what each candidate predicts, for fold after fold."""
+        found = {}
+        for name, fit in ((LINE, self._line), (BETA, self._beta), (GROUPS, self._groups)):
+            began = perf_counter()
+            found[name] = fit(), (perf_counter() - began) / len(self.dealt)
+        for k, (fitted, held) in enumerate(self.dealt):
+            here = {name: Predicted(p[fitted, k, None], p[held, k, None], s) for name, (p, s) in found.items()}
+            sides = (Side.of(self.whole.shared, self.whole.outcomes, rows) for rows in (fitted, held))
+            yield {name: here[name] if name in here else _fit_isotonic(*sides) for name in simple_names(1)}
+
+    @cached_property
+    def rows(self) -> Weighted:
+        """The rows, with the weights of every fold's fit."""
+        o = self.whole.outcomes
+        weight = np.zeros((len(o.p), len(self.dealt)))
+        for k, (fitted, _) in enumerate(self.dealt):
+            weight[fitted, k] = o.weight[fitted] / o.weight[fitted].sum()
+        return Weighted(self.whole.shared.scores[:, 0], o.y[:, 0], weight)
+
+    @cached_property
+    def line(self) -> FloatArray:
+        """Shift and slope of the line of everyone, (2, F); zeros where they are noise."""
+        return self._curve(np.column_stack([np.ones(len(self.rows.z)), self.rows.z]))
+
+    def _line(self) -> FloatArray:
+        return sigmoid(self.rows.z[:, None] * (1.0 + self.line[1]) + self.line[0])
+
+    def _beta(self) -> FloatArray:
+        U = np.asarray(evaluate((Monomial(), LogOdds(), LogRest()), self.whole.outcomes.p))
+        theta, line = self._curve(U), np.vstack([self.line, np.zeros(len(self.dealt))])
+        falls = [not is_rising(*each) for each in theta[1:].T]
+        return sigmoid(self.rows.z[:, None] + product(U, np.where(falls, line, theta)))
+
+    def _curve(self, U: FloatArray) -> FloatArray:
+        """Return coefficients times James and Stein's factor 1 - k / Q, Q being twice the gain in likelihood."""
+        rows, free = self.rows, float(U.shape[1])
+        theta = fit_each(rows, U)
+        before, after = (rows.losses(rows.z[:, None] + product(U, at)) for at in (0.0 * theta, theta))
+        fall = 2.0 * rows.worth * (before - after)
+        return np.asarray(np.where(fall > free, 1.0 - free / np.maximum(fall, free), 0.0) * theta)
+
+    def _groups(self) -> FloatArray:
+        """Fit the shrunk shifts and slopes of all groups, as `shrinkage.logit_step` does."""
+        learner, F = self.whole.shared.groups, len(self.dealt)
+        design, everyone = learner.design(learner.rows), learner.names.index(EVERYONE)
+        members = lay_memberships(self.rows, design)
+        theta, variance = np.zeros((2, design.shape[1], 2, F))
+        theta[everyone], variance[everyone] = self.line, FREE
+        f, pools = members.predict(theta), pools_of(design)
+        g = members.moments(self.rows.residuals(f))
+        curvature = members.moments(self.rows.weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE), 2)
+        going = np.arange(F)  # the folds whose rows say more than the prior allows for
+        for _ in range(LOOSENED):
+            found = _variances(g[..., going], curvature[..., going], self.rows.worth[going], pools)
+            some = found.any(axis=(0, 1))
+            going, found = going[some], found[..., some]
+            if not len(going):
+                break
+            variance[..., going] += found
+            theta[..., going], g[..., going] = self._regress(
+                members.take(going), variance[..., going], theta[..., going]
+            )
+        return members.predict(theta)
+
+    def _regress(self, members: Memberships, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients and what the rows still say, for prior variances; those of none stay at 0."""
+        is_open = variance > 0.0
+        penalty = np.divide(1.0 / members.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
+        theta, left = regress_each(members, self.whole.shared.hessian, penalty, is_open, theta)
+        # at a minimum the rows pull an open coefficient as hard as its prior does
+        return theta, np.where(is_open, penalty * theta, left)
+
+
+def _fit_isotonic(fitted: Side, held: Side) -> Predicted:
+    began = perf_counter()
+    corrected = GLOBAL[ISOTONIC](fitted, fitted.groups())
+    return Predicted(fitted.outcomes.p, corrected.on(held.outcomes.p, ()), perf_counter() - began)
+
+
+def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray) -> FloatArray:
+    """Return the prior variances that moments and curvatures (m, 2, F) tell, each fold's own."""
+    flat = (len(g), -1, 1)
+    return 1.0 / precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0).reshape(g.shape)
+
+
+def lay_memberships(rows: Weighted, design: Design) -> Memberships:
+    """Return the memberships of groups as sparse matrices."""
+    assert isinstance(design, Codes)
+    tables = [t.matrix[c] for c, t in zip(design.codes, design.decode, strict=True) if isinstance(t, Table)]
+    C = sparse.csr_array(sparse.hstack(tables, format="csr"))
+    return Memberships(rows, C, C.T.tocsr())

@@ -1,0 +1,187 @@
+"""Logistic regressions of the same rows under several weights at once: the fits outside each fold.
+
+Every set of weights is a column, and what NumPy does for one column it does for all of them in one call. Rows that are
+outside a fit have no weight there, and their predictions come for free. Newton's method as in `logistic`, for two
+classes: each column takes its own steps and stops when they gain little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lowcal.engines.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, Path
+from lowcal.engines.products import product
+from lowcal.simplex import FloatArray, IntArray, sigmoid
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Log odds z and outcomes y of rows, shape (n,), and weights of shape (n, F) whose columns sum to one."""
+
+    z: FloatArray
+    y: FloatArray
+    weight: FloatArray
+
+    @cached_property
+    def worth(self) -> FloatArray:
+        """The effective number of rows under every column of weights."""
+        return np.asarray(1.0 / np.einsum("if,if->f", self.weight, self.weight))
+
+    @cached_property
+    def n(self) -> FloatArray:
+        """The number of rows that have weight."""
+        return np.asarray(np.count_nonzero(self.weight, axis=0), dtype=np.float64)
+
+    def take(self, columns: IntArray) -> Weighted:
+        """Return the rows under some of the columns of weights."""
+        return self if len(columns) == self.weight.shape[1] else replace(self, weight=self.weight[:, columns])
+
+    def losses(self, score: FloatArray) -> FloatArray:
+        """Return the mean log losses of log odds of shape (n, F)."""
+        far = np.log(1.0 + np.exp(-np.abs(score)))
+        far += np.maximum(score, 0.0)
+        far -= self.y[:, None] * score
+        return np.asarray(np.einsum("if,if->f", self.weight, far))
+
+    def residuals(self, f: FloatArray) -> FloatArray:
+        """Return the weighted residuals of predictions."""
+        return self.weight * (self.y[:, None] - f)
+
+
+def fit_each(rows: Weighted, U: FloatArray) -> FloatArray:
+    """Return the coefficients, shape (S, F), of log odds z + U theta of least log loss under each column of weights.
+
+    >>> U = np.repeat(np.eye(2), 4, axis=0)  # two groups, with 1 and 3 positives of 4
+    >>> y = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
+    >>> fit_each(Weighted(np.zeros(8), y, np.full((8, 1), 1 / 8)), U).ravel().round(3)
+    array([-1.099,  1.099])
+    """
+    S = U.shape[1]
+    theta, is_moving = np.zeros((S, rows.weight.shape[1])), np.ones(rows.weight.shape[1], dtype=bool)
+    score = np.repeat(rows.z[:, None], len(is_moving), axis=1)
+    least = rows.losses(score)
+    for _ in range(MOST_STEPS):
+        step = np.where(is_moving, _newton_steps(rows, U, score), 0.0)
+        ahead, found = _shortened(rows, U, score, step, least)
+        gain = np.where(is_moving, least - found, 0.0)
+        better = gain > 0.0
+        theta, least = theta + np.where(better, ahead, 0.0), np.where(better, found, least)
+        is_moving &= gain >= LITTLE / rows.n
+        if not is_moving.any():
+            break
+        score = rows.z[:, None] + product(U, theta)
+    return theta
+
+
+def _newton_steps(rows: Weighted, U: FloatArray, score: FloatArray) -> FloatArray:
+    """Return a Newton step for every column, shape (S, F)."""
+    S, f = U.shape[1], sigmoid(score)
+    g = product(U.T, rows.residuals(f))
+    h = rows.weight * (f * (1.0 - f))
+    a, b = np.triu_indices(S)
+    H = np.empty((h.shape[1], S, S))
+    H[:, a, b] = H[:, b, a] = product((U[:, a] * U[:, b]).T, h).T
+    step = np.linalg.solve(H + LEAST_BEND * np.eye(S), g.T[:, :, None])
+    return np.asarray(step[:, :, 0].T, dtype=np.float64)
+
+
+def _shortened(
+    rows: Weighted, U: FloatArray, score: FloatArray, step: FloatArray, least: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return steps, halved where the loss does not fall, and the losses after them."""
+    found = rows.losses(score + product(U, step))
+    while (worse := (found > least) & (np.abs(step).max(axis=0) > LEAST_BEND)).any():
+        step = np.where(worse, step / 2.0, step)
+        found = rows.losses(score + product(U, step))
+    return step, found
+
+
+@dataclass(frozen=True, eq=False)
+class Memberships:
+    """A shift and a slope for every group of the rows: memberships as a sparse matrix (n, m), and its transpose."""
+
+    rows: Weighted
+    C: sparse.csr_array
+    transposed: sparse.csr_array
+
+    def take(self, columns: IntArray) -> Memberships:
+        """Return the groups under some of the columns of weights."""
+        return replace(self, rows=self.rows.take(columns))
+
+    def predict(self, theta: FloatArray) -> FloatArray:
+        """Return the predictions (n, F) for coefficients (m, 2, F)."""
+        m, _, F = theta.shape
+        moved = product(self.C, theta.reshape(m, 2 * F))
+        score = moved[:, F:] * self.rows.z[:, None]
+        score += moved[:, :F]
+        score += self.rows.z[:, None]
+        return sigmoid(score)
+
+    def moments(self, values: FloatArray, power: int = 1) -> FloatArray:
+        """Return the sums of values (n, F) of all members, and of values times z^power, shape (m, 2, F)."""
+        both = np.concatenate([values, values * (self.rows.z**power)[:, None]], axis=1)
+        return product(self.transposed, both).reshape(-1, 2, values.shape[1])
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return minus the gradients of the losses, shape (m, 2, F)."""
+        return self.moments(self.rows.residuals(self.predict(theta)))
+
+
+def regress_each(
+    groups: Memberships, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_], theta: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients (m, 2, F) near the minimum under each column of weights, from a start, and gradients there.
+
+    `penalty` are the precisions of all coefficients; those that are not open stay where they are.
+    """
+    F = theta.shape[2]
+    paths = [Path(hessian + np.diag(penalty[..., k].ravel()), is_open[..., k].ravel()) for k in range(F)]
+    enough = ENOUGH * theta[..., 0].size / groups.rows.worth
+    theta, left = theta.copy(), groups.gradient(theta) - penalty * theta
+    moving = list(range(F))
+    for _ in range(MOST_STEPS):
+        step, ahead = np.zeros(theta.shape), np.zeros(F)
+        for k in moving:
+            step[..., k] = paths[k].direction(left[..., k])
+            ahead[k] = float((left[..., k] * step[..., k]).sum())
+        moving = [k for k in moving if ahead[k] > 2.0 * enough[k]]
+        theta += np.where(ahead > 2.0 * enough, 0.0, step)  # the last step of a column: no gradient follows
+        if not moving:
+            break
+        still = np.where(ahead > 2.0 * enough, step, 0.0)
+        still, there = _cut_short(groups, penalty, theta, still, np.where(ahead > 2.0 * enough, ahead, 0.0), moving)
+        for k in moving:
+            paths[k].see(still[..., k], left[..., k] - there[..., k])
+            left[..., k] = there[..., k]
+        theta += still
+    return theta, left
+
+
+def _cut_short(
+    groups: Memberships,
+    penalty: FloatArray,
+    theta: FloatArray,
+    step: FloatArray,
+    ahead: FloatArray,
+    moving: Sequence[int],
+) -> tuple[FloatArray, FloatArray]:
+    """Return steps, those that go too far cut short, and the gradients after them."""
+
+    def look(step: FloatArray) -> tuple[FloatArray, FloatArray]:
+        there = groups.gradient(theta + step) - penalty * (theta + step)
+        return there, np.asarray((there * step).sum(axis=(0, 1)))
+
+    there, behind = look(step)
+    while far := [k for k in moving if behind[k] < -0.5 * ahead[k]]:  # the slope along a step has one root
+        for k in far:
+            share = max(0.1, float(ahead[k] / (ahead[k] - behind[k])))
+            step[..., k] *= share
+            ahead[k] *= share
+        there, behind = look(step)
+    return step, there
