@@ -23,16 +23,15 @@ from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, gr
 from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
-from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
 from lowcal.subpopulations.growing import Forest, Growth, OddsBooster
-from lowcal.subpopulations.levels import Levels
 from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 from lowcal.updates import Term, Update
 from lowcal.weights import Knots, LogOdds, LogRest, Monomial, Weight
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
@@ -84,14 +83,15 @@ class Shared:
         return Groups(list(names)).prepare(self.table, self.weight)
 
     @cached_property
-    def levels(self) -> tuple[Levels, ...]:
-        """The bins of all columns and scores."""
-        return tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+    def bins(self) -> Orderly:
+        """The bins of all rows in all columns and scores."""
+        levels = tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+        return Orderly(levels, BinEncoder(levels)(self._scored).codes)
 
     @cached_property
-    def codes(self) -> NDArray[Any]:
-        """The bin of every row in every column."""
-        return BinEncoder(self.levels)(self._scored).codes
+    def counts(self) -> IntArray:
+        """How many levels every column of bins has."""
+        return np.array([level.count for level in self.bins.levels])
 
     @cached_property
     def _scored(self) -> Frame:
@@ -154,18 +154,15 @@ class Side:
         """Return these rows as listed groups read them."""
         return tuple(codes[self.index] for codes in known.rows)
 
-    def bins(self, order: Sequence[Levels] | None = None) -> WeakLearner:
-        """Return the bins of these rows; categories are in the order of these rows' residuals, or in a given one."""
-        o, levels, codes = self.outcomes, self.shared.levels, self.shared.codes[self.index]
-        if order is None:
-            order = [
-                level if level.categories is None else order_by_residual(level, codes[:, k], o.weight, o.residual())
-                for k, level in enumerate(levels)
-            ]
-        for k, (before, after) in enumerate(zip(levels, order, strict=True)):
-            if after is not before:
-                codes[:, k] = recoded(before, after, codes[:, k])
-        return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
+    def order(self) -> IntArray:
+        """Return the places of all categories, in the order of these rows' residuals."""
+        return self.shared.bins.order(self.index, self.outcomes.weight, self.outcomes.residual())
+
+    def bins(self) -> WeakLearner:
+        """Return the bins of these rows, with categories in the order of their residuals."""
+        place, bins = self.order(), self.shared.bins
+        rows = Binned(bins.codes_after(place)[self.index])
+        return WeakLearner(BinEncoder(bins.levels_after(place)), rows, self.outcomes.weight, [Everyone()])
 
 
 #: A correction of everyone, or an update of groups: takes predictions and rows.
@@ -274,12 +271,11 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
 class Boosting:
     """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
 
-    def __init__(self, side: Side, learner: WeakLearner, start: FloatArray) -> None:
-        o, self.rows, self.start, self.moved = side.outcomes, learner.rows, start, np.zeros(start.shape)
-        counts = np.array([level.count for level in learner.encoder.levels])  # type: ignore[attr-defined]
+    def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
+        o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
         odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
         self.boosters = [
-            OddsBooster(learner.rows, counts, o.weight, z, np.ascontiguousarray(y))
+            OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
             for z, y in zip(odds.T, o.y.T, strict=True)
         ]
         self.forests: list[list[Forest]] = []
@@ -357,7 +353,7 @@ def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
 
 
 def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:
-    boosting = Boosting(whole, bins, start)
+    boosting = Boosting(whole, bins.rows, start)
     boosting.grow(n_trees)
     return boosting.update()
 

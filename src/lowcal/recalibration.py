@@ -28,6 +28,7 @@ from lowcal.runs import Candidate, Candidates, Fit, Record
 from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
 from lowcal.subpopulations.base import WeakLearner
+from lowcal.subpopulations.bins import Binned
 from lowcal.updates import Predictor
 
 if TYPE_CHECKING:
@@ -153,8 +154,8 @@ class Fold:
         self.fitted, self.held, self.simple = fitted, held, simple
         self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
-        self.bins = fitted.bins()
-        self.rows = held.bins(self.bins.encoder.levels).rows  # type: ignore[attr-defined]
+        codes = fitted.shared.bins.codes_after(fitted.order())
+        self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -167,14 +168,14 @@ class Fold:
 
         Of shape (rounds, rows, d).
         """
-        boosting, at = Boosting(self.fitted, self.bins, self.simple[start].fitted), scores(self.p[start])
+        boosting, at = Boosting(self.fitted, self.rows, self.simple[start].fitted), scores(self.p[start])
         self.seconds[name] = self.seconds[start]
         while True:
             with self._timed(name):
                 rounds = boosting.grow(AT_A_TIME)
             paths = []
             for forests in rounds:
-                moved = [forest.path(self.rows, at[:, a].copy()) for a, forest in enumerate(forests)]
+                moved = [forest.path(self.held_rows, at[:, a].copy()) for a, forest in enumerate(forests)]
                 paths.append(np.stack(moved, axis=-1))
                 at = paths[-1][-1]
             path = np.concatenate(paths)

@@ -6,17 +6,18 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.products import product
-from lowcal.engines.reference import histogram
+from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, leading
+from lowcal.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import effective_rows, is_enough
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, weighted_values
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 #: Bins of numbers are cut where so many of the rows say: their shares of the bins are noise below any tree's.
 BIN_ROWS = 200_000
+#: Columns are put in order together while their rows hold at most this many numbers.
+AT_ONCE = 1 << 18
 #: Categories worth so many rows have mean residuals that can order them.
 LEAST_ORDERED = 100
 
@@ -107,31 +110,84 @@ def order_by_residual(levels: Levels, codes: NDArray[Any], sample_weight: FloatA
     of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
-    if levels.categories is None or len(levels.categories) <= 2:
-        return levels
-    weighted = sample_weight[:, None] * residual
-    sums = histogram(codes, np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
-    mass, square, moments = sums[FIRST:, 0], sums[FIRST:, 1], sums[FIRST:, 2:]
-    known = is_enough(effective_rows(mass, square), LEAST_ORDERED)
-    if not known.any():
-        return levels
-    mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0), 0.0)
-    direction = np.linalg.svd(mean, full_matrices=False)[2][0]
-    key = product(mean, direction * np.sign(direction[leading(np.abs(direction))]))
-    order = np.argsort(key, kind="stable")
-    return replace(levels, categories=tuple(levels.categories[k] for k in order))
+    column = Orderly((levels,), codes[:, None])
+    return column.levels_after(column.order(slice(None), sample_weight, residual))[0]
 
 
-def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
-    """Return the codes of a column after its categories have changed places.
+@dataclass(frozen=True, eq=False)
+class Orderly:
+    """The bins of rows in all columns, whose categories some of the rows put in order (`order_by_residual`)."""
 
-    >>> before, after = (Levels("a", categories, ()) for categories in (("x", "y"), ("y", "x")))
-    >>> recoded(before, after, np.array([1, 2, 3], dtype=np.uint8))
-    array([1, 3, 2], dtype=uint8)
-    """
-    place = {category: FIRST + k for k, category in enumerate(after.categories or ())}
-    new = [UNSEEN, MISSING, *(place[category] for category in before.categories or ())]
-    return np.asarray(np.array(new, dtype=codes.dtype)[codes])
+    levels: tuple[Levels, ...]
+    codes: NDArray[Any]
+
+    @cached_property
+    def columns(self) -> IntArray:
+        """The columns of more than two categories: others have but one order."""
+        return np.flatnonzero([len(level.categories or ()) > 2 for level in self.levels])
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """How many levels these columns have."""
+        return np.array([self.levels[k].count for k in self.columns], dtype=np.intp)
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The first level of each of these columns, numbered through all of them."""
+        return np.asarray(np.cumsum(self.counts) - self.counts)
+
+    @cached_property
+    def places(self) -> IntArray:
+        """The number of every such level in its column."""
+        return np.arange(self.counts.sum()) - np.repeat(self.starts, self.counts)
+
+    def order(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> IntArray:
+        """Return the new place of every level, by the weighted residuals of some rows."""
+        weighted = weight[:, None] * residual
+        numbers = np.column_stack([weight, np.square(weight), weighted])
+        sums = np.zeros((len(self.places), numbers.shape[1]))
+        for part, cells in self._cells(rows):
+            sums += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(sums))
+        mass, is_category = sums[:, 0], self.places >= FIRST
+        known = is_category & is_enough(effective_rows(mass, sums[:, 1]), LEAST_ORDERED)
+        mean = sums[:, 2:] / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0)
+        key = np.where(is_category, self._along(np.where(known[:, None], mean, 0.0)), -np.inf)
+        place = np.empty(len(key), dtype=np.intp)
+        place[np.lexsort((key, np.repeat(self.columns, self.counts)))] = self.places
+        return place
+
+    def _along(self, mean: FloatArray) -> FloatArray:
+        """Return mean residuals of a single label, or those of several along each column's main direction."""
+        if mean.shape[1] == 1:
+            return mean[:, 0]
+        each = []
+        for start, count in zip(self.starts, self.counts, strict=True):
+            means = mean[start : start + count]
+            direction = np.linalg.svd(means, full_matrices=False)[2][0]
+            each.append(product(means, direction * np.sign(direction[leading(np.abs(direction))])))
+        return np.concatenate([np.zeros(0), *each])
+
+    def codes_after(self, place: IntArray) -> NDArray[Any]:
+        """Return the bins of all rows after categories have changed places."""
+        codes = self.codes.copy()
+        for part, cells in self._cells(slice(None)):
+            codes[:, part] = place[cells]
+        return codes
+
+    def _cells(self, rows: IntArray | slice) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield some of the columns and the levels of rows there, numbered through all columns."""
+        codes = self.codes[rows]
+        for part in pieces(len(self.columns), len(codes) * (CHUNK // AT_ONCE)):
+            yield self.columns[part], codes[:, self.columns[part]] + self.starts[part]
+
+    def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
+        """Return the levels of all columns after categories have changed places."""
+        levels = list(self.levels)
+        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
+            new, categories = place[start + FIRST : start + count] - FIRST, levels[k].categories or ()
+            if (np.diff(new) < 0).any():
+                levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new)))
+        return tuple(levels)
 
 
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
