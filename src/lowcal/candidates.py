@@ -15,11 +15,24 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from lowcal.engines.products import dot
+from lowcal.engines.reference import Codes
+from lowcal.engines.together import Members
 from lowcal.frames import Table as Frame
 from lowcal.homes import subset
 from lowcal.inputs import Outcomes
 from lowcal.rows import START, Memory
-from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_step, logit_hessian, logit_step
+from lowcal.shrinkage import (
+    LINE_ROWS,
+    MOST_DENSE,
+    Curve,
+    Fitted,
+    are_many,
+    fit_curve,
+    fit_line_of,
+    group_step,
+    logit_hessian,
+    logit_step,
+)
 from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
@@ -75,8 +88,22 @@ class Shared:
     @cached_property
     def hessian(self) -> FloatArray:
         """The Hessian of the groups' regression on all rows, for two classes."""
+        if self.is_small:
+            return self.members.hessian(self.scores[:, 0], self.weight)
         rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether rows and groups are few enough to look at all of them at once."""
+        return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
+
+    @cached_property
+    def members(self) -> Members:
+        """Which groups every row is in."""
+        design = self.groups.design()
+        assert isinstance(design, Codes)
+        return Members(design)
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""

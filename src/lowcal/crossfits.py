@@ -13,13 +13,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from lowcal.candidates import BETA, GLOBAL, GROUPS, ISOTONIC, LINE, Side, groups, is_rising, simple_names
 from lowcal.engines.logistic import LEAST_CURVATURE
 from lowcal.engines.products import product
-from lowcal.engines.reference import Codes, Design, Table
-from lowcal.engines.together import Memberships, Weighted, fit_each, regress_each
+from lowcal.engines.together import Regressions, Weighted, fit_each, regress_each
 from lowcal.shrinkage import FREE, LINE_ROWS, LOOSENED, MOST_DENSE, pools_of, precisions
 from lowcal.simplex import FloatArray, IntArray, sigmoid
 from lowcal.subpopulations.base import EVERYONE
@@ -114,8 +112,8 @@ class Together:
     def _groups(self) -> FloatArray:
         """Fit the shrunk shifts and slopes of all groups, as `shrinkage.logit_step` does."""
         learner, F = self.whole.shared.groups, len(self.dealt)
-        design, everyone = learner.design(learner.rows), learner.names.index(EVERYONE)
-        members = lay_memberships(self.rows, design)
+        everyone, design = learner.names.index(EVERYONE), self.whole.shared.members.design
+        members = Regressions(self.rows, self.whole.shared.members)
         theta, variance = np.zeros((2, design.shape[1], 2, F))
         theta[everyone], variance[everyone] = self.line, FREE
         f, pools = members.predict(theta), pools_of(design)
@@ -134,7 +132,7 @@ class Together:
             )
         return members.predict(theta)
 
-    def _regress(self, members: Memberships, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _regress(self, members: Regressions, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients and what the rows still say, for prior variances; those of none stay at 0."""
         is_open = variance > 0.0
         penalty = np.divide(1.0 / members.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
@@ -153,11 +151,3 @@ def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray)
     """Return the prior variances that moments and curvatures (m, 2, F) tell, each fold's own."""
     flat = (len(g), -1, 1)
     return 1.0 / precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0).reshape(g.shape)
-
-
-def lay_memberships(rows: Weighted, design: Design) -> Memberships:
-    """Return the memberships of groups as sparse matrices."""
-    assert isinstance(design, Codes)
-    tables = [t.matrix[c] for c, t in zip(design.codes, design.decode, strict=True) if isinstance(t, Table)]
-    C = sparse.csr_array(sparse.hstack(tables, format="csr"))
-    return Memberships(rows, C, C.T.tocsr())

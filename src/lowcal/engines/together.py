@@ -15,9 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, Path
+from lowcal.engines.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, Path, join_hessian
 from lowcal.engines.products import product
+from lowcal.engines.reference import Codes
+from lowcal.engines.switch import compiled
 from lowcal.simplex import FloatArray, IntArray, sigmoid
+
+#: From this many memberships on compiled sums over pairs of groups are worth loading, as trees are grown next.
+COMPILE_FROM = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +108,57 @@ def _shortened(
 
 
 @dataclass(frozen=True, eq=False)
-class Memberships:
-    """A shift and a slope for every group of the rows: memberships as a sparse matrix (n, m), and its transpose."""
+class Members:
+    """Which groups every row is in, as code columns and as a sparse matrix (n, m)."""
+
+    design: Codes
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """The memberships, 0 or 1."""
+        tables = [t.matrix[c] for c, t in zip(self.design.codes, self.design.decode, strict=True)]  # type: ignore[attr-defined]
+        return sparse.csr_array(sparse.hstack(tables, format="csr"))
+
+    @cached_property
+    def transposed(self) -> sparse.csr_array:
+        """The transpose of the same."""
+        return self.matrix.T.tocsr()
+
+    def gram(self, H: FloatArray) -> FloatArray:
+        """Return C' diag(H_k) C for up to four columns of H, as the design does; compiled where numba is installed."""
+        C = self.matrix
+        kernels = compiled("compiled_together") if C.nnz >= COMPILE_FROM else None
+        if kernels is None:
+            return self.design.gram(H)
+        wide, m = np.zeros((len(H), kernels.LANES)), C.shape[1]
+        wide[:, : H.shape[1]] = H
+        lower = np.zeros((m, m, kernels.LANES))
+        kernels.add_pairs(C.indptr, C.indices, wide, lower)
+        each = np.ascontiguousarray(np.moveaxis(lower, 2, 0)[: H.shape[1]])
+        return np.asarray(each + np.tril(each, -1).transpose(0, 2, 1))
+
+    def hessian(self, z: FloatArray, weight: FloatArray) -> FloatArray:
+        """Return the Hessian of the log loss in shifts and slopes where nothing is corrected yet."""
+        f = sigmoid(z)
+        h = weight * f * (1.0 - f)
+        return join_hessian(*self.gram(np.column_stack([h, h * z, h * z**2])))
+
+
+@dataclass(frozen=True, eq=False)
+class Regressions:
+    """A shift and a slope of the log odds for every group, under each column of weights."""
 
     rows: Weighted
-    C: sparse.csr_array
-    transposed: sparse.csr_array
+    members: Members
 
-    def take(self, columns: IntArray) -> Memberships:
-        """Return the groups under some of the columns of weights."""
+    def take(self, columns: IntArray) -> Regressions:
+        """Return the same under some of the columns of weights."""
         return replace(self, rows=self.rows.take(columns))
 
     def predict(self, theta: FloatArray) -> FloatArray:
         """Return the predictions (n, F) for coefficients (m, 2, F)."""
         m, _, F = theta.shape
-        moved = product(self.C, theta.reshape(m, 2 * F))
+        moved = product(self.members.matrix, theta.reshape(m, 2 * F))
         score = moved[:, F:] * self.rows.z[:, None]
         score += moved[:, :F]
         score += self.rows.z[:, None]
@@ -126,7 +167,7 @@ class Memberships:
     def moments(self, values: FloatArray, power: int = 1) -> FloatArray:
         """Return the sums of values (n, F) of all members, and of values times z^power, shape (m, 2, F)."""
         both = np.concatenate([values, values * (self.rows.z**power)[:, None]], axis=1)
-        return product(self.transposed, both).reshape(-1, 2, values.shape[1])
+        return product(self.members.transposed, both).reshape(-1, 2, values.shape[1])
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradients of the losses, shape (m, 2, F)."""
@@ -134,7 +175,7 @@ class Memberships:
 
 
 def regress_each(
-    groups: Memberships, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_], theta: FloatArray
+    groups: Regressions, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_], theta: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return coefficients (m, 2, F) near the minimum under each column of weights, from a start, and gradients there.
 
@@ -164,7 +205,7 @@ def regress_each(
 
 
 def _cut_short(
-    groups: Memberships,
+    groups: Regressions,
     penalty: FloatArray,
     theta: FloatArray,
     step: FloatArray,
