@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from lowcal.blocks import split_terms
 from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes
-from lowcal.engines.together import Members
+from lowcal.engines.together import Members, Regressions, Weighted
 from lowcal.frames import Table as Frame
 from lowcal.homes import subset
 from lowcal.inputs import Outcomes
@@ -32,6 +33,7 @@ from lowcal.shrinkage import (
     group_step,
     logit_hessian,
     logit_step,
+    logit_steps,
 )
 from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.subpopulations import Groups
@@ -92,6 +94,11 @@ class Shared:
             return self.members.hessian(self.scores[:, 0], self.weight)
         rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
+
+    @property
+    def everyone(self) -> int:
+        """The place of everyone among the groups."""
+        return self.groups.names.index(EVERYONE)
 
     @property
     def is_small(self) -> bool:
@@ -286,6 +293,8 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
+        if side.shared.is_small and len(side.index) == len(side.shared.p):
+            return side.corrected(learner, _fit_all_rows(side, start))
         rows = side.rows_after(None, learner.rows)
         moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if moved is None else moved.update)
@@ -293,6 +302,15 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     rows = side.rows_after(before, learner.rows)
     moved = group_step(learner.families, (Monomial(),), rows, START, side.seed)
     return side.corrected(learner, None if moved is None else moved.update, before)
+
+
+def _fit_all_rows(side: Side, line: FloatArray) -> Update | None:
+    """Fit shifts and slopes of all groups to all of few rows."""
+    o, shared = side.outcomes, side.shared
+    rows = Weighted(shared.scores[:, 0], o.y[:, 0], o.weight[:, None])
+    theta = logit_steps(Regressions(rows, shared.members), lambda: shared.hessian, line[:, None], shared.everyone)
+    terms = split_terms(shared.groups.families, (Monomial(), LogOdds()), theta)
+    return Update(terms, "mirror") if theta.any() else None
 
 
 class Boosting:
@@ -336,7 +354,7 @@ class Boosting:
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
             forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
-            h = forest(self.rows)
+            h = self.rows.once(forest, lambda forest=forest: forest(self.rows))  # type: ignore[misc]
             scale = float(np.abs(h).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
@@ -360,23 +378,32 @@ def simple_names(d: int) -> tuple[str, ...]:
     return LINE, *few, ISOTONIC, GROUPS
 
 
-def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
-    """Fit a candidate to rows; return its updates and the encoder that they need."""
+class Final(NamedTuple):
+    """A candidate fitted to all rows: its updates, the encoder that they need, and these rows as it encodes them."""
+
+    updates: tuple[Update, ...]
+    encoder: Any
+    rows: Encoded
+
+
+def fit(whole: Side, name: str, n_trees: int) -> Final:
+    """Fit a candidate to all rows."""
     if name == UNCHANGED or name in GLOBAL:
         nobody = whole.shared.groups_of([])
-        return GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else (), nobody.encoder
+        updates = GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else ()
+        return Final(updates, nobody.encoder, nobody.rows)
     if name == GROUPS:
         learner = whole.groups()
-        return groups(whole, learner).updates(learner), learner.encoder
+        return Final(groups(whole, learner).updates(learner), learner.encoder, learner.rows)
     bins = whole.bins()
     if name == TREES:
         before = line(whole, bins)
-        return (*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder
+        return Final((*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder, bins.rows)
     learner = whole.groups()
     before = groups(whole, learner)
-    updates = [_in_part(0, update) for update in before.updates(learner)]
-    updates.append(_in_part(1, _boosted(whole, bins, before.p, n_trees)))
-    return tuple(updates), UnionEncoder((learner.encoder, bins.encoder))
+    first = [_in_part(0, update) for update in before.updates(learner)]
+    second = _in_part(1, _boosted(whole, bins, before.p, n_trees))
+    return Final((*first, second), UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows))
 
 
 def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:

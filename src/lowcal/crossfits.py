@@ -15,12 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lowcal.candidates import BETA, GLOBAL, GROUPS, ISOTONIC, LINE, Side, groups, is_rising, simple_names
-from lowcal.engines.logistic import LEAST_CURVATURE
 from lowcal.engines.products import product
-from lowcal.engines.together import Regressions, Weighted, fit_each, regress_each
-from lowcal.shrinkage import FREE, LINE_ROWS, LOOSENED, MOST_DENSE, pools_of, precisions
+from lowcal.engines.together import Regressions, Weighted, fit_each
+from lowcal.shrinkage import logit_steps
 from lowcal.simplex import FloatArray, IntArray, sigmoid
-from lowcal.subpopulations.base import EVERYONE
 from lowcal.weights import LogOdds, LogRest, Monomial, evaluate
 
 #: The rows outside a fold, and those of the fold.
@@ -37,13 +35,7 @@ class Predicted(NamedTuple):
 
 def fit_simple(whole: Side, dealt: Dealt) -> Iterator[dict[str, Predicted]]:
     """Yield what each simple candidate predicts, for fold after fold."""
-    names = whole.shared.groups.names
-    if (
-        whole.outcomes.p.shape[1] == 1
-        and len(whole.index) <= LINE_ROWS
-        and EVERYONE in names
-        and len(names) <= MOST_DENSE
-    ):
+    if whole.outcomes.p.shape[1] == 1 and whole.shared.is_small:
         yield from Together(whole, dealt).predicted()
         return
     for fitted, held in dealt:
@@ -110,44 +102,13 @@ class Together:
         return np.asarray(np.where(fall > free, 1.0 - free / np.maximum(fall, free), 0.0) * theta)
 
     def _groups(self) -> FloatArray:
-        """Fit the shrunk shifts and slopes of all groups, as `shrinkage.logit_step` does."""
-        learner, F = self.whole.shared.groups, len(self.dealt)
-        everyone, design = learner.names.index(EVERYONE), self.whole.shared.members.design
-        members = Regressions(self.rows, self.whole.shared.members)
-        theta, variance = np.zeros((2, design.shape[1], 2, F))
-        theta[everyone], variance[everyone] = self.line, FREE
-        f, pools = members.predict(theta), pools_of(design)
-        g = members.moments(self.rows.residuals(f))
-        curvature = members.moments(self.rows.weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE), 2)
-        going = np.arange(F)  # the folds whose rows say more than the prior allows for
-        for _ in range(LOOSENED):
-            found = _variances(g[..., going], curvature[..., going], self.rows.worth[going], pools)
-            some = found.any(axis=(0, 1))
-            going, found = going[some], found[..., some]
-            if not len(going):
-                break
-            variance[..., going] += found
-            theta[..., going], g[..., going] = self._regress(
-                members.take(going), variance[..., going], theta[..., going]
-            )
-        return members.predict(theta)
-
-    def _regress(self, members: Regressions, variance: FloatArray, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return coefficients and what the rows still say, for prior variances; those of none stay at 0."""
-        is_open = variance > 0.0
-        penalty = np.divide(1.0 / members.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
-        theta, left = regress_each(members, self.whole.shared.hessian, penalty, is_open, theta)
-        # at a minimum the rows pull an open coefficient as hard as its prior does
-        return theta, np.where(is_open, penalty * theta, left)
+        """Fit the shrunk shifts and slopes of all groups."""
+        shared = self.whole.shared
+        groups = Regressions(self.rows, shared.members)
+        return groups.predict(logit_steps(groups, lambda: shared.hessian, self.line, shared.everyone))
 
 
 def _fit_isotonic(fitted: Side, held: Side) -> Predicted:
     began = perf_counter()
     corrected = GLOBAL[ISOTONIC](fitted, fitted.groups())
     return Predicted(fitted.outcomes.p, corrected.on(held.outcomes.p, ()), perf_counter() - began)
-
-
-def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray) -> FloatArray:
-    """Return the prior variances that moments and curvatures (m, 2, F) tell, each fold's own."""
-    flat = (len(g), -1, 1)
-    return 1.0 / precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0).reshape(g.shape)

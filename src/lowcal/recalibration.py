@@ -27,7 +27,7 @@ from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
 from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
-from lowcal.subpopulations.base import WeakLearner
+from lowcal.subpopulations.base import Encoded, WeakLearner
 from lowcal.subpopulations.bins import Binned
 from lowcal.updates import Predictor
 
@@ -109,9 +109,9 @@ def recalibrate(
                 raise
         chosen = _choose(found, weight, is_protected=groups is not None)
         passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
-        updates, encoder = fit(whole, chosen.name, chosen.n_trees)
-    predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
-    result = _result(whole, protected, predictor, found, chosen, weight)
+        final = fit(whole, chosen.name, chosen.n_trees)
+    predictor = Predictor(final.encoder, final.updates, outcomes.layout, shared.names if chosen.n_trees else ())
+    result = _result(whole, protected, predictor, final.rows, found, chosen, weight)
     if predictor.updates:
         remember_rows(*given, predictor)
     if not is_whole:
@@ -290,6 +290,7 @@ def _result(
     whole: Side,
     protected: WeakLearner,
     predictor: Predictor,
+    rows: Encoded,
     found: Sequence[Judged],
     chosen: Judged,
     weight: FloatArray,
@@ -302,7 +303,6 @@ def _result(
     ]
     start = Record(0, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight), **held[0])
     history: list[Record] = []
-    rows = predictor.rows(p, whole.shared.table)
     for update in predictor.updates:
         p = update(p, rows)
         history.append(Record(len(history) + 1, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight)))

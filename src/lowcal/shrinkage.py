@@ -23,6 +23,7 @@ from lowcal.blocks import GRAM_ROWS, solve_all, split_terms, take_columns
 from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Codes, Design, Table, columns_of, sample_rows, stack
+from lowcal.engines.together import Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
@@ -88,7 +89,7 @@ class Fitted:
     @property
     def curvature(self) -> FloatArray:
         """The weighted curvature f (1 - f) of the log loss in each coordinate."""
-        return self.weight[:, None] * np.maximum(self.p * (1.0 - self.p), LEAST_CURVATURE)
+        return _curvatures(self.p, self.weight[:, None])
 
 
 # --- which groups, which weights ------------------------------------------------------------------------------
@@ -420,6 +421,50 @@ def _loosened(prior: _Prior, features: Features, variance: FloatArray, theta: Fl
         theta, left = prior.regress(variance, theta)
         g = left[:, :, None]
     return theta
+
+
+def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: FloatArray, everyone: int) -> FloatArray:
+    """Return the coefficients (m, 2, F) of `logit_step` under each column of weights, all columns at once.
+
+    `line` are the shifts and slopes of everyone, shape (2, F), where the regressions start.
+    """
+    pools, worth, going = pools_of(groups.members.design), groups.rows.worth, np.arange(line.shape[1])
+    theta, variance = np.zeros((2, groups.members.design.shape[1], *line.shape))
+    theta[everyone], variance[everyone] = line, FREE
+    f = groups.predict(theta)
+    g, h = groups.moments(groups.rows.residuals(f)), groups.moments(_curvatures(f, groups.rows.weight), 2)
+    for _ in range(LOOSENED):
+        found = _variances(g[..., going], h[..., going], worth[going], pools)
+        more = found.any(axis=(0, 1))  # whether rows say more than their prior allows for
+        going = going[more]
+        if not len(going):
+            break
+        variance[..., going] += found[..., more]
+        theta[..., going], g[..., going] = _regress_each(
+            groups.take(going), hessian(), variance[..., going], theta[..., going]
+        )
+    return np.asarray(theta)
+
+
+def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray) -> FloatArray:
+    """Return the prior variances that moments and curvatures (m, 2, F) tell, under each column of weights."""
+    flat = (len(g), -1, 1)
+    found = precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0)
+    return np.asarray(1.0 / found.reshape(g.shape))
+
+
+def _curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
+
+
+def _regress_each(
+    groups: Regressions, hessian: FloatArray, variance: FloatArray, theta: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients and what the rows still say, for prior variances (m, 2, F); those of none stay at 0."""
+    is_open = variance > 0.0
+    penalty = np.divide(1.0 / groups.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
+    theta, left = regress_each(groups, hessian, penalty, is_open, theta)
+    return theta, np.where(is_open, penalty * theta, left)
 
 
 def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -> FloatArray:

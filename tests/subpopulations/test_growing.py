@@ -69,7 +69,7 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     np.testing.assert_allclose(pure[1], fast[1], atol=1e-10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 300),
@@ -77,10 +77,11 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     st.sampled_from([0, 5]),
     st.sampled_from([np.uint8, np.uint16]),
     st.booleans(),
+    st.sampled_from([0, 10**9]),
 )
-def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform):
-    """Trees of two calls, the log odds after them, and those of every tree on other rows."""
-    pytest.importorskip("numba")
+def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform, least_rows):
+    """Trees of two calls, the log odds after them, and those of every tree on other rows; columns shared or not."""
+    trees = pytest.importorskip("lowcal.engines.trees")
     rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
     z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
     found = []
@@ -88,6 +89,7 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(growing, "COMPILE_FROM", limit)
             patch.setattr(growing, "_evaluators", growing.kernels_for)
+            patch.setattr(trees, "LEAST_ROWS", least_rows)
             booster = OddsBooster(rows, counts, w, z, y)
             forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
             found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))
@@ -105,13 +107,13 @@ def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkey
     monkeypatch.setattr(growing, "COMPILE_FROM", 0)
     rows, counts, w, Z = world(1, 300, 3, 1)
     found = []
-    for lay_cells in (trees.lay_cells, lambda *_: None):
-        monkeypatch.setattr(trees, "lay_cells", lay_cells)
+    for lay_columns in (trees.lay_columns, lambda *_: None):
+        monkeypatch.setattr(trees, "lay_columns", lay_columns)
         booster = OddsBooster(Binned(rows.codes), counts, w, np.zeros(300), (Z[:, 0] > 0).astype(float))
         found.append((booster.grow(Growth(3, 5, 4, 0.2, "mirror"), 1), booster.z))
     np.testing.assert_array_equal(found[0][0].feature, found[1][0].feature)
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
-    assert trees.lay_cells(rows.codes, np.array([1 << 14, 1 << 15, 1 << 14])) is None
+    assert trees.lay_columns(rows.codes, np.array([1 << 14, 1 << 15, 1 << 14])) is None
 
 
 def test_the_vectorised_sigmoid_is_that_of_scipy():

@@ -7,6 +7,7 @@ an optional extra; `growing` imports this module when a problem is large enough,
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -333,6 +334,18 @@ LOG2_E, ROUNDER, LOG_2, LOG_2_REST = (
 FAR = 700.0
 #: A cache line holds this many floats.
 LINE = 8
+#: Features share a column of at most this many cells where there are at least this many rows: fewer do not pay for it.
+MOST_SHARED, LEAST_ROWS = 256, 4096
+
+
+def lay_columns(
+    codes: NDArray[np.unsignedinteger], counts: IntArray
+) -> tuple[NDArray[np.uint16], IntArray, Bundles] | None:
+    """Return the cells of all rows, where those of each feature begin, and shared columns; None if bins are many."""
+    cells = lay_cells(codes, counts)
+    if cells is None:
+        return None
+    return cells, np.concatenate([[0], np.cumsum(counts)]), lay_bundles(codes, cells, counts)
 
 
 def lay_cells(codes: NDArray[np.unsignedinteger], counts: IntArray) -> NDArray[np.uint16] | None:
@@ -348,6 +361,64 @@ def lay_cells(codes: NDArray[np.unsignedinteger], counts: IntArray) -> NDArray[n
     return np.asarray(np.add(codes, starts.astype(np.uint16), dtype=np.uint16))
 
 
+class Bundles(NamedTuple):
+    """Columns to add rows up in, fewer than features: those of few bins share one, whose cells are pairs, triples, ...
+
+    The cells of shared columns lie behind those of all features. `source` and `target` say which of them are added up
+    to which bins of single features; `size` is how many cells there are in all.
+    """
+
+    columns: NDArray[np.uint16]
+    source: IntArray
+    target: IntArray
+    size: int
+
+
+def lay_bundles(codes: NDArray[np.unsignedinteger], cells: NDArray[np.uint16], counts: IntArray) -> Bundles:
+    """Share columns among features of few bins.
+
+    >>> codes = np.array([[1, 2], [2, 3], [2, 2]] * LEAST_ROWS, dtype=np.uint8)
+    >>> found = lay_bundles(codes, lay_cells(codes, np.array([3, 4])), np.array([3, 4]))
+    >>> found.columns[:3, 0], found.target
+    (array([ 7, 10,  9], dtype=uint16), array([1, 1, 2, 2, 5, 6, 5, 6]))
+    """
+    if len(codes) < LEAST_ROWS:
+        return Bundles(cells, np.zeros(0, np.intp), np.zeros(0, np.intp), int(counts.sum()))
+    low, size = codes.min(axis=0).astype(np.intp), np.ptp(codes, axis=0).astype(np.intp) + 1
+    columns, source, target, stop = [], [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], int(counts.sum())
+    starts = np.cumsum(counts) - counts + low
+    for shared in share_columns(size, MOST_SHARED):
+        if len(shared) == 1 or stop + int(np.prod(size[shared])) >= 1 << 16:
+            columns += [cells[:, j] for j in shared]
+            continue
+        joint = np.ravel_multi_index(tuple(codes[:, j] - low[j] for j in shared), tuple(size[shared]))
+        columns.append((stop + joint).astype(np.uint16))
+        each = np.unravel_index(np.arange(np.prod(size[shared])), tuple(size[shared]))
+        source += [stop + np.arange(len(each[0]))] * len(shared)
+        target += [starts[j] + code for j, code in zip(shared, each, strict=True)]
+        stop += len(each[0])
+    return Bundles(np.column_stack(columns), np.concatenate(source), np.concatenate(target), stop)
+
+
+def share_columns(sizes: IntArray, most: int) -> list[list[int]]:
+    """Return sets of features whose joint cells are at most so many, by the first that still has room.
+
+    >>> share_columns(np.array([2, 30, 3, 5]), 32)
+    [[0, 2, 3], [1]]
+    """
+    sets: list[list[int]] = []
+    room: list[int] = []
+    for j in np.argsort(sizes, kind="stable").tolist():
+        fitting = next((k for k, left in enumerate(room) if left >= sizes[j]), None)
+        if fitting is None:
+            sets.append([j])
+            room.append(most // int(sizes[j]))
+        else:
+            sets[fitting].append(j)
+            room[fitting] //= int(sizes[j])
+    return sets
+
+
 def lay_records(mass: FloatArray) -> FloatArray:
     """Return records of one residual, two on a cache line; bends and residuals are laid for each tree."""
     records: FloatArray = _on_lines(LANES * len(mass)).reshape(-1, LANES)
@@ -359,6 +430,7 @@ def lay_records(mass: FloatArray) -> FloatArray:
 def boost_odds(
     cells: NDArray[np.uint16],
     offsets: IntArray,
+    bundles: Bundles,
     records: FloatArray,
     z: FloatArray,
     y: FloatArray,
@@ -376,13 +448,13 @@ def boost_odds(
     begin with a cache line, so that no bin lies on two.
     """
     n_trees, n_leaves, _ = value.shape
-    n, bins = len(cells), offsets[-1]
-    tables = _on_lines(n_leaves * bins * LANES).reshape(2, n_leaves // 2 * bins, LANES)
-    sums, below, f = np.zeros((2, n_leaves, LANES)), np.zeros((LANES + 1, bins)), np.zeros(n)
+    n = len(cells)
+    tables = _on_lines(n_leaves * bundles.size * LANES).reshape(2, n_leaves // 2, bundles.size, LANES)
+    sums, below, f = np.zeros((2, n_leaves, LANES)), np.zeros((LANES + 1, offsets[-1])), np.zeros(n)
     order, starts = np.zeros((3, n + 1), np.uint32), np.zeros((2, n_leaves + 1), np.intp)
     for t in range(n_trees):
         _lay_bends(z, y, f, records, least[2])
-        _add_everyone(cells, offsets, records, tables[0], sums[0, 0])
+        _add_everyone(bundles, offsets, records, tables[0, 0], sums[0, 0])
         for i in range(n):
             order[0, i] = i
         starts[0, 0], starts[0, 1] = 0, n
@@ -395,7 +467,7 @@ def boost_odds(
             for k in range(n_nodes):
                 _deal_rows(cells, offsets, feature[t, first + k], cut[t, first + k], order, starts, now, k)
                 _add_children(
-                    cells, offsets, records, order, starts, tables, sums, feature[t, first + k], now, k, subtract
+                    bundles, offsets, records, order, starts, tables, sums, feature[t, first + k], now, k, subtract
                 )
             starts[1 - now, 2 * n_nodes] = n
             first, n_nodes, now = 2 * first + 1, 2 * n_nodes, 1 - now
@@ -458,27 +530,34 @@ def _fill_sigmoid(z: FloatArray, f: FloatArray) -> None:
 
 @_compile
 def _add_everyone(
-    cells: NDArray[np.uint16], offsets: IntArray, records: FloatArray, table: FloatArray, total: FloatArray
+    bundles: Bundles, offsets: IntArray, records: FloatArray, table: FloatArray, total: FloatArray
 ) -> None:
     """Add all rows up at the root."""
-    table[: offsets[-1]] = 0.0
-    n, n_features = cells.shape
-    lanes, flat = records.reshape(-1), table.reshape(-1)
-    for i in range(n):
-        for j in range(n_features):
-            add_four(flat, np.intp(cells[i, j]) * LANES, lanes, i * LANES)
+    table[:] = 0.0
+    columns, lanes, flat = bundles.columns, records.reshape(-1), table.reshape(-1)
+    for i in range(len(columns)):
+        for j in range(columns.shape[1]):
+            add_four(flat, np.intp(columns[i, j]) * LANES, lanes, i * LANES)
+    _unpack(bundles, flat)
     _add_totals(table, offsets[1], total)
 
 
 @_compile
-def _add_rows(cells: NDArray[np.uint16], records: FloatArray, rows: NDArray[np.uint32], table: FloatArray) -> None:
+def _unpack(bundles: Bundles, flat: FloatArray) -> None:
+    """Add the cells that features share up to the bins of each."""
+    for k in range(len(bundles.source)):
+        add_four(flat, bundles.target[k] * LANES, flat, bundles.source[k] * LANES)
+
+
+@_compile
+def _add_rows(bundles: Bundles, records: FloatArray, rows: NDArray[np.uint32], table: FloatArray) -> None:
     """Add the records of some rows to the bins of all features."""
     table[:] = 0.0
-    n_features = cells.shape[1]
-    lanes, flat = records.reshape(-1), table.reshape(-1)
+    columns, lanes, flat = bundles.columns, records.reshape(-1), table.reshape(-1)
     for i in rows:
-        for j in range(n_features):
-            add_four(flat, np.intp(cells[i, j]) * LANES, lanes, np.intp(i) * LANES)
+        for j in range(columns.shape[1]):
+            add_four(flat, np.intp(columns[i, j]) * LANES, lanes, np.intp(i) * LANES)
+    _unpack(bundles, flat)
 
 
 @_compile
@@ -494,9 +573,8 @@ def _split_nodes(
     cut: IntArray,
 ) -> None:
     """Find the best cut of every node of a level, and share its sums among its children."""
-    bins = offsets[-1]
     for k in range(len(feature)):
-        here, total = table[k * bins : (k + 1) * bins], sums[now, k]
+        here, total = table[k], sums[now, k]
         feature[k], cut[k] = _best_cut(here, offsets, total, min_mass, least, below)
         _share(here, offsets, feature[k], cut[k], total, sums[1 - now, 2 * k], sums[1 - now, 2 * k + 1])  # type: ignore[arg-type]
 
@@ -583,7 +661,7 @@ def _deal_rows(
 
 @_compile
 def _add_children(
-    cells: NDArray[np.uint16],
+    bundles: Bundles,
     offsets: IntArray,
     records: FloatArray,
     order: NDArray[np.uint32],
@@ -596,25 +674,23 @@ def _add_children(
     subtract: bool,
 ) -> None:
     """Add up both children of a node, or the smaller one and take it off its parent; none where nothing was split."""
-    bins, later, left, right = offsets[-1], 1 - now, 2 * k, 2 * k + 1
-    one, other = tables[later, left * bins : right * bins], tables[later, right * bins : (right + 1) * bins]
+    later, left, right = 1 - now, 2 * k, 2 * k + 1
+    small, large = (left, right) if sums[later, left, 0] <= sums[later, right, 0] else (right, left)
+    one, other = tables[later, small], tables[later, large]
     if feature < 0:
         one[:] = 0.0
         other[:] = 0.0
         return
-    few, many = (one, other), (left, right)
-    if sums[later, left, 0] > sums[later, right, 0]:
-        few, many = (other, one), (right, left)
-    _add_rows(cells, records, order[later, starts[later, many[0]] : starts[later, many[0] + 1]], few[0])
+    _add_rows(bundles, records, order[later, starts[later, small] : starts[later, small + 1]], one)
     if subtract:
-        parent = tables[now, k * bins : (k + 1) * bins]
-        for b in range(bins):
+        parent = tables[now, k]
+        for b in range(offsets[-1]):
             for c in range(LANES):
-                few[1][b, c] = parent[b, c] - few[0][b, c]
+                other[b, c] = parent[b, c] - one[b, c]
     else:
-        _add_rows(cells, records, order[later, starts[later, many[1]] : starts[later, many[1] + 1]], few[1])
-    _add_totals(one, offsets[1], sums[later, left])
-    _add_totals(other, offsets[1], sums[later, right])
+        _add_rows(bundles, records, order[later, starts[later, large] : starts[later, large + 1]], other)
+    _add_totals(one, offsets[1], sums[later, small])
+    _add_totals(other, offsets[1], sums[later, large])
 
 
 @_compile

@@ -187,9 +187,9 @@ class OddsBooster:
 
     def _laid(self, kernels: ModuleType) -> tuple[Any, ...] | None:
         """Return the rows as the kernel reads them; None if they have too many bins."""
-        cells = self.rows.once(self.counts, lambda: kernels.lay_cells(self.rows.codes, self.counts))
         records = self.rows.once(self.weight, lambda: kernels.lay_records(self.weight))
-        return None if cells is None else (cells, np.concatenate([[0], np.cumsum(self.counts)]), records)
+        columns = self.rows.once(self.counts, lambda: kernels.lay_columns(self.rows.codes, self.counts))
+        return None if columns is None else (*columns, records)
 
 
 def _odds(sample_weight: FloatArray, z: FloatArray) -> FloatArray:
