@@ -67,8 +67,10 @@ class Together:
             found[name] = fit(), (perf_counter() - began) / len(self.dealt)
         for k, (fitted, held) in enumerate(self.dealt):
             here = {name: Predicted(p[fitted, k, None], p[held, k, None], s) for name, (p, s) in found.items()}
-            sides = (Side.of(self.whole.shared, self.whole.outcomes, rows) for rows in (fitted, held))
-            yield {name: here[name] if name in here else _fit_isotonic(*sides) for name in simple_names(1)}
+            isotonic = _fit_isotonic(
+                Side.of(self.whole.shared, self.whole.outcomes, fitted), self.whole.outcomes.p[held]
+            )
+            yield {name: here.get(name, isotonic) for name in simple_names(1)}
 
     @cached_property
     def rows(self) -> Weighted:
@@ -82,23 +84,35 @@ class Together:
     @cached_property
     def line(self) -> FloatArray:
         """Shift and slope of the line of everyone, (2, F); zeros where they are noise."""
-        return self._curve(np.column_stack([np.ones(len(self.rows.z)), self.rows.z]))
+        return self._shrunk(*self._whole_line)
+
+    @cached_property
+    def _whole_line(self) -> tuple[FloatArray, FloatArray]:
+        """The same before it is shrunk, and its losses."""
+        return fit_each(self.rows, np.column_stack([np.ones(len(self.rows.z)), self.rows.z]))
+
+    @cached_property
+    def _start(self) -> FloatArray:
+        """The losses of the model as it is."""
+        return self.rows.losses(np.repeat(self.rows.z[:, None], len(self.dealt), axis=1))[0]
 
     def _line(self) -> FloatArray:
         return sigmoid(self.rows.z[:, None] * (1.0 + self.line[1]) + self.line[0])
 
     def _beta(self) -> FloatArray:
-        U = np.asarray(evaluate((Monomial(), LogOdds(), LogRest()), self.whole.outcomes.p))
-        theta, line = self._curve(U), np.vstack([self.line, np.zeros(len(self.dealt))])
+        """Fit beta calibration, from the line on, which it bends."""
+        U, straight = (
+            np.asarray(evaluate((Monomial(), LogOdds(), LogRest()), self.whole.outcomes.p)),
+            np.zeros(len(self.dealt)),
+        )
+        theta = self._shrunk(*fit_each(self.rows, U, np.vstack([self._whole_line[0], straight])))
         falls = [not is_rising(*each) for each in theta[1:].T]
-        return sigmoid(self.rows.z[:, None] + product(U, np.where(falls, line, theta)))
+        theta = np.where(falls, np.vstack([self.line, straight]), theta)
+        return sigmoid(self.rows.z[:, None] + product(U, theta))
 
-    def _curve(self, U: FloatArray) -> FloatArray:
+    def _shrunk(self, theta: FloatArray, losses: FloatArray) -> FloatArray:
         """Return coefficients times James and Stein's factor 1 - k / Q, Q being twice the gain in likelihood."""
-        rows, free = self.rows, float(U.shape[1])
-        theta = fit_each(rows, U)
-        before, after = (rows.losses(rows.z[:, None] + product(U, at)) for at in (0.0 * theta, theta))
-        fall = 2.0 * rows.worth * (before - after)
+        fall, free = 2.0 * self.rows.worth * (self._start - losses), float(len(theta))
         return np.asarray(np.where(fall > free, 1.0 - free / np.maximum(fall, free), 0.0) * theta)
 
     def _groups(self) -> FloatArray:
@@ -108,7 +122,7 @@ class Together:
         return groups.predict(logit_steps(groups, lambda: shared.hessian, self.line, shared.everyone))
 
 
-def _fit_isotonic(fitted: Side, held: Side) -> Predicted:
+def _fit_isotonic(fitted: Side, p: FloatArray) -> Predicted:
     began = perf_counter()
-    corrected = GLOBAL[ISOTONIC](fitted, fitted.groups())
-    return Predicted(fitted.outcomes.p, corrected.on(held.outcomes.p, ()), perf_counter() - began)
+    corrected = GLOBAL[ISOTONIC](fitted, fitted.shared.groups)
+    return Predicted(fitted.outcomes.p, corrected.on(p, ()), perf_counter() - began)

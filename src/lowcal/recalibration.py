@@ -6,9 +6,10 @@ outside every fold and judged on the fold; the simplest within a standard error 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import numpy as np
 
 from lowcal.candidates import BOTH, GROUPS, LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
 from lowcal.crossfits import Predicted, fit_simple
-from lowcal.engines.products import dot
+from lowcal.engines.products import dot, product
+from lowcal.engines.reference import Design
 from lowcal.errors import FitInterrupted, InvalidInput
 from lowcal.fitting import read_random_state
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
@@ -30,6 +32,7 @@ from lowcal.stopping import Status
 from lowcal.subpopulations.base import Encoded, WeakLearner
 from lowcal.subpopulations.bins import Binned
 from lowcal.updates import Predictor
+from lowcal.weights import evaluate, monomials
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
+#: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
+FEW = 16
 
 
 def recalibrate(
@@ -187,7 +192,7 @@ def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tupl
     shared, outcomes = whole.shared, whole.outcomes
     if not are_enough(outcomes.weight):
         judge = Judge(whole, protected, [len(outcomes.p)])
-        return outcomes.weight, iter([judge(UNCHANGED, outcomes.p, 0.0)])
+        return outcomes.weight, iter(judge.all({UNCHANGED: outcomes.p}).values())
     dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
@@ -202,10 +207,7 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
         outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
         folds.append(Fold(outside, inside, predicted))
         passes.add(1)
-    simple = {
-        name: judge(name, np.concatenate([fold.p[name] for fold in folds]), _seconds(folds, name))
-        for name in folds[0].p
-    }
+    simple = judge.all({name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds)
     yield from simple.values()
     trees = _boosted(folds, judge, passes, TREES, LINE)
     yield trees
@@ -228,34 +230,64 @@ def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, sta
             least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
         n += len(paths)
         passes.add(len(paths))
-    return replace(judge(name, best, _seconds(folds, name)), n_trees=n_best)
+    return replace(judge.all({name: best}, folds)[name], n_trees=n_best)
 
 
 def _seconds(folds: Sequence[Fold], name: str) -> float:
     """Return how long a candidate takes on a fold's rows."""
-    return float(np.mean([fold.seconds[name] for fold in folds]))
+    return float(np.mean([fold.seconds[name] for fold in folds])) if folds else 0.0
 
 
 class Judge:
     """The judged rows, fold after fold: what held-out predictions are worth."""
 
     def __init__(self, side: Side, protected: WeakLearner, sizes: Sequence[int]) -> None:
-        self.outcomes, self.design = side.outcomes, protected.design(side.group_rows(protected))
+        self.side, self.outcomes, self.protected = side, side.outcomes, protected
         self.stops = np.cumsum(sizes)[:-1]
+
+    @cached_property
+    def design(self) -> Design:
+        """Who is protected, on the judged rows."""
+        return self.protected.design(self.side.group_rows(self.protected))
+
+    def _moments(self, R: FloatArray) -> FloatArray:
+        """Return the sums of columns of R over the members of all groups."""
+        shared = self.side.shared
+        if self.protected is not shared.groups or not shared.is_small:
+            return self.design.moments(R)
+        every = np.zeros((len(shared.p), R.shape[1]))
+        every[self.side.index] = R
+        return product(shared.members.transposed, every)
 
     def mean_losses(self, paths: FloatArray) -> FloatArray:
         """Return the mean log losses of predictions, shape (rounds, rows, d)."""
         o = self.outcomes
         return np.array([dot(o.weight, log_losses(p, o.y)) for p in paths])
 
-    def __call__(self, name: str, p: FloatArray, seconds: float) -> Judged:
-        """Return a candidate's figures from its predictions."""
+    def all(self, p: Mapping[str, FloatArray], folds: Sequence[Fold] = ()) -> dict[str, Judged]:
+        """Return the figures of candidates from their predictions."""
+        violations = self._violations(list(p.values()))
+        return {
+            name: self._judge(name, each, violation, _seconds(folds, name))
+            for (name, each), violation in zip(p.items(), violations, strict=True)
+        }
+
+    def _judge(self, name: str, p: FloatArray, violation: float, seconds: float) -> Judged:
         o = self.outcomes
-        rho = o.weight[:, None] * (o.y - p)
-        violation = LowDegree(2).suprema(p, rho, self.design).value.max()
         parts = zip(*(np.split(each, self.stops) for each in (p, o.y, o.weight)), strict=True)
         order = float(np.mean([auc(*part) for part in parts]))
-        return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, float(violation), seconds)
+        return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, violation, seconds)
+
+    def _violations(self, each: Sequence[FloatArray]) -> list[float]:
+        """Return the largest degree-2 violations of predictions: of few classes, from one pass over the rows."""
+        o, notion = self.outcomes, LowDegree(2)
+        rho, weights = [o.weight[:, None] * (o.y - p) for p in each], monomials(o.p.shape[1], 1)
+        if len(weights) * o.p.shape[1] > FEW:
+            return [float(notion.suprema(p, r, self.design).value.max()) for p, r in zip(each, rho, strict=True)]
+        terms = [np.asarray(evaluate(weights, p))[:, :, None] * r[:, None, :] for p, r in zip(each, rho, strict=True)]
+        sums = self._moments(np.concatenate([one.reshape(len(one), -1) for one in terms], axis=1))
+        found = np.split(sums, len(each), axis=1)
+        return [float(notion.norm(weights, v.reshape(len(v), *terms[0].shape[1:])).value.max()) for v in found]
 
 
 def _choose(found: Sequence[Judged], weight: FloatArray, *, is_protected: bool) -> Judged:

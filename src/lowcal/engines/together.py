@@ -47,63 +47,74 @@ class Weighted:
         """Return the rows under some of the columns of weights."""
         return self if len(columns) == self.weight.shape[1] else replace(self, weight=self.weight[:, columns])
 
-    def losses(self, score: FloatArray) -> FloatArray:
-        """Return the mean log losses of log odds of shape (n, F)."""
-        far = np.log(1.0 + np.exp(-np.abs(score)))
-        far += np.maximum(score, 0.0)
-        far -= self.y[:, None] * score
-        return np.asarray(np.einsum("if,if->f", self.weight, far))
+    def losses(self, score: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the mean log losses of log odds of shape (n, F), and the predictions."""
+        small = np.exp(-np.abs(score))
+        whole = 1.0 + small
+        f = np.where(score >= 0.0, 1.0, small)
+        f /= whole
+        each = np.log(whole, out=whole)
+        each += np.maximum(score, 0.0)
+        each -= self.y[:, None] * score
+        return np.asarray(np.einsum("if,if->f", self.weight, each)), f
 
     def residuals(self, f: FloatArray) -> FloatArray:
         """Return the weighted residuals of predictions."""
         return self.weight * (self.y[:, None] - f)
 
 
-def fit_each(rows: Weighted, U: FloatArray) -> FloatArray:
+def fit_each(rows: Weighted, U: FloatArray, start: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
     """Return the coefficients, shape (S, F), of log odds z + U theta of least log loss under each column of weights.
+
+    And the losses there. Steps begin at `start`, or at 0.
 
     >>> U = np.repeat(np.eye(2), 4, axis=0)  # two groups, with 1 and 3 positives of 4
     >>> y = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
-    >>> fit_each(Weighted(np.zeros(8), y, np.full((8, 1), 1 / 8)), U).ravel().round(3)
+    >>> fit_each(Weighted(np.zeros(8), y, np.full((8, 1), 1 / 8)), U)[0].ravel().round(3)
     array([-1.099,  1.099])
     """
-    S = U.shape[1]
-    theta, is_moving = np.zeros((S, rows.weight.shape[1])), np.ones(rows.weight.shape[1], dtype=bool)
-    score = np.repeat(rows.z[:, None], len(is_moving), axis=1)
-    least = rows.losses(score)
+    theta = np.zeros((U.shape[1], rows.weight.shape[1])) if start is None else start
+    pairs, z = _pairs(U), rows.z[:, None]
+    least, f = rows.losses(z + product(U, theta))
+    is_moving = np.ones(len(least), dtype=bool)
     for _ in range(MOST_STEPS):
-        step = np.where(is_moving, _newton_steps(rows, U, score), 0.0)
-        ahead, found = _shortened(rows, U, score, step, least)
-        gain = np.where(is_moving, least - found, 0.0)
+        step = np.where(is_moving, _newton_steps(rows, U, pairs, f), 0.0)
+        step, (found, f) = _shortened(rows, U, theta, step, least)
+        gain = least - found
         better = gain > 0.0
-        theta, least = theta + np.where(better, ahead, 0.0), np.where(better, found, least)
+        theta, least = theta + np.where(better, step, 0.0), np.where(better, found, least)
         is_moving &= gain >= LITTLE / rows.n
         if not is_moving.any():
             break
-        score = rows.z[:, None] + product(U, theta)
-    return theta
+    return theta, least
 
 
-def _newton_steps(rows: Weighted, U: FloatArray, score: FloatArray) -> FloatArray:
+def _pairs(U: FloatArray) -> FloatArray:
+    """Return the products of any two columns, each once, as rows."""
+    a, b = np.triu_indices(U.shape[1])
+    return np.ascontiguousarray((U[:, a] * U[:, b]).T)
+
+
+def _newton_steps(rows: Weighted, U: FloatArray, pairs: FloatArray, f: FloatArray) -> FloatArray:
     """Return a Newton step for every column, shape (S, F)."""
-    S, f = U.shape[1], sigmoid(score)
+    S, h = U.shape[1], rows.weight * f
+    h *= 1.0 - f
     g = product(U.T, rows.residuals(f))
-    h = rows.weight * (f * (1.0 - f))
     a, b = np.triu_indices(S)
     H = np.empty((h.shape[1], S, S))
-    H[:, a, b] = H[:, b, a] = product((U[:, a] * U[:, b]).T, h).T
+    H[:, a, b] = H[:, b, a] = product(pairs, h).T
     step = np.linalg.solve(H + LEAST_BEND * np.eye(S), g.T[:, :, None])
     return np.asarray(step[:, :, 0].T, dtype=np.float64)
 
 
 def _shortened(
-    rows: Weighted, U: FloatArray, score: FloatArray, step: FloatArray, least: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return steps, halved where the loss does not fall, and the losses after them."""
-    found = rows.losses(score + product(U, step))
-    while (worse := (found > least) & (np.abs(step).max(axis=0) > LEAST_BEND)).any():
+    rows: Weighted, U: FloatArray, theta: FloatArray, step: FloatArray, least: FloatArray
+) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
+    """Return steps, halved where the loss does not fall, and losses and predictions after them."""
+    found = rows.losses(rows.z[:, None] + product(U, theta + step))
+    while (worse := (found[0] > least) & (np.abs(step).max(axis=0) > LEAST_BEND)).any():
         step = np.where(worse, step / 2.0, step)
-        found = rows.losses(score + product(U, step))
+        found = rows.losses(rows.z[:, None] + product(U, theta + step))
     return step, found
 
 

@@ -6,6 +6,7 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.frames import Table as Frame
 from lowcal.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import effective_rows, is_enough
-from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, weighted_values
+from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, values_of, weighted_values
 
 T = TypeVar("T")
 
@@ -98,7 +99,10 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     column = X.column(column_name)
     if not column.is_numeric:
         return learn_levels(column, max_bins, sample_weight)
-    distinct, mass = weighted_values(column.numbers, sample_weight, BIN_ROWS)
+    is_large = X.n_rows > BIN_ROWS
+    distinct, mass = (
+        weighted_values(column.numbers, sample_weight, BIN_ROWS) if is_large else values_of(column, sample_weight)
+    )
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
@@ -198,10 +202,10 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
     >>> even_cuts(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([96.0, 1.0, 1.0, 1.0, 1.0]), 3)
     (0.0, 2.0)
     """
-    heavy = np.flatnonzero(_is_heavy(mass, n_bins))
+    heavy = np.flatnonzero(_is_heavy(mass, n_bins)).tolist()
     light = mass.copy()
     light[heavy] = 0.0
-    reached = np.concatenate([[0.0], np.cumsum(light)])
+    reached = [0.0, *np.cumsum(light).tolist()]  # plain numbers: there are a few steps for every cut
     cuts: list[float] = []
     start, waiting = 0, 0
     while len(cuts) < n_bins - 1 and start < len(distinct):
@@ -209,9 +213,9 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
         if waiting < len(heavy) and heavy[waiting] == start:
             waiting += 1
         else:
-            stop = int(heavy[waiting]) if waiting < len(heavy) else len(distinct)
+            stop = heavy[waiting] if waiting < len(heavy) else len(distinct)
             share = (reached[-1] - reached[start]) / max(1, n_bins - len(cuts) - (len(heavy) - waiting))
-            end = int(np.searchsorted(reached, reached[start] + share * (1.0 - 1e-9), side="left")) - 1
+            end = bisect_left(reached, reached[start] + share * (1.0 - 1e-9)) - 1
             end = max(start, min(end, stop - 1))
             if end == stop - 1 and stop < len(distinct) and reached[stop] - reached[start] < 0.5 * share * (1.0 - 1e-9):
                 end, waiting = stop, waiting + 1
