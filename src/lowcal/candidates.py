@@ -114,7 +114,7 @@ class Shared:
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""
-        return Groups(list(names)).prepare(self.table, self.weight)
+        return Groups(list(names)).bind(self.table, self.weight)
 
     @cached_property
     def bins(self) -> Orderly:
