@@ -17,7 +17,7 @@ from scipy.optimize import isotonic_regression
 from lowcal.blocks import split_terms
 from lowcal.engines.products import dot
 from lowcal.engines.reference import Codes
-from lowcal.engines.together import Members, Regressions, Weighted
+from lowcal.engines.together import Grouped, Regressions, Weighted
 from lowcal.frames import Table as Frame
 from lowcal.homes import subset
 from lowcal.inputs import Outcomes
@@ -106,11 +106,11 @@ class Shared:
         return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
 
     @cached_property
-    def members(self) -> Members:
+    def members(self) -> Grouped:
         """Which groups every row is in."""
         design = self.groups.design()
         assert isinstance(design, Codes)
-        return Members(design)
+        return Grouped(design)
 
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""
@@ -300,7 +300,8 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
         return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
     rows = side.rows_after(before, learner.rows)
-    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed)
+    members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
+    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
     return side.corrected(learner, None if moved is None else moved.update, before)
 
 

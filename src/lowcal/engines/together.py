@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +120,7 @@ def _shortened(
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class Grouped:
     """Which groups every row is in, as code columns and as a sparse matrix (n, m)."""
 
     design: Codes
@@ -136,17 +137,22 @@ class Members:
         return self.matrix.T.tocsr()
 
     def gram(self, H: FloatArray) -> FloatArray:
-        """Return C' diag(H_k) C for up to four columns of H, as the design does; compiled where numba is installed."""
+        """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
         C = self.matrix
         kernels = compiled("compiled_together") if C.nnz >= COMPILE_FROM else None
         if kernels is None:
             return self.design.gram(H)
-        wide, m = np.zeros((len(H), kernels.LANES)), C.shape[1]
-        wide[:, : H.shape[1]] = H
-        lower = np.zeros((m, m, kernels.LANES))
-        kernels.add_pairs(C.indptr, C.indices, wide, lower)
-        each = np.ascontiguousarray(np.moveaxis(lower, 2, 0)[: H.shape[1]])
-        return np.asarray(each + np.tril(each, -1).transpose(0, 2, 1))
+        each = [self._pairs(H[:, k : k + kernels.LANES], kernels) for k in range(0, H.shape[1], kernels.LANES)]
+        return np.concatenate(each)
+
+    def _pairs(self, H: FloatArray, kernels: ModuleType) -> FloatArray:
+        """Return the same for a few columns."""
+        (n, q), m = H.shape, self.matrix.shape[1]
+        wide, lower = np.zeros((n, kernels.LANES)), np.zeros((m, m, kernels.LANES))
+        wide[:, :q] = H
+        kernels.add_pairs(self.matrix.indptr, self.matrix.indices, wide, lower)
+        below = np.ascontiguousarray(np.moveaxis(lower, 2, 0)[:q])
+        return np.asarray(below + np.tril(below, -1).transpose(0, 2, 1))
 
     def hessian(self, z: FloatArray, weight: FloatArray) -> FloatArray:
         """Return the Hessian of the log loss in shifts and slopes where nothing is corrected yet."""
@@ -160,7 +166,7 @@ class Regressions:
     """A shift and a slope of the log odds for every group, under each column of weights."""
 
     rows: Weighted
-    members: Members
+    members: Grouped
 
     def take(self, columns: IntArray) -> Regressions:
         """Return the same under some of the columns of weights."""
