@@ -188,13 +188,15 @@ class Side:
         """Return these rows as listed groups read them."""
         return tuple(codes[self.index] for codes in known.rows)
 
-    def order(self) -> IntArray:
-        """Return the places of all categories, in the order of these rows' residuals."""
-        return self.shared.bins.order(self.index, self.outcomes.weight, self.outcomes.residual())
+    @cached_property
+    def sums(self) -> FloatArray:
+        """The sums over all levels of columns that put their categories in order."""
+        return self.shared.bins.sums(self.index, self.outcomes.weight, self.outcomes.residual())
 
     def bins(self) -> WeakLearner:
         """Return the bins of these rows, with categories in the order of their residuals."""
-        place, bins = self.order(), self.shared.bins
+        bins = self.shared.bins
+        place = bins.order_by(self.sums)
         rows = Binned(bins.codes_after(place)[self.index])
         return WeakLearner(BinEncoder(bins.levels_after(place)), rows, self.outcomes.weight, [Everyone()])
 
@@ -320,6 +322,7 @@ class Boosting:
     def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
         o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
         odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
+        self.first = odds[:, 0]
         self.boosters = [
             OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
             for z, y in zip(odds.T, o.y.T, strict=True)
@@ -349,14 +352,19 @@ class Boosting:
             self.moved[:, a] += booster.z - before[:, a]
         return forests
 
+    def total(self, label: int) -> FloatArray:
+        """Return what all rounds have added to the scores of a label on the fitted rows, (n, 1)."""
+        if len(self.boosters) > 1:
+            return self.moved[:, [label]]
+        return (self.boosters[0].z - self.first)[:, None]
+
     def update(self) -> Update:
         """Return all rounds as one update."""
         terms = []
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
             forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
-            h = self.rows.once(forest, lambda forest=forest: forest(self.rows))  # type: ignore[misc]
-            scale = float(np.abs(h).max(initial=0.0))
+            scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
                 size = scale * np.eye(self.start.shape[1])[[a]][:, None]

@@ -155,11 +155,13 @@ class Judged:
 class Fold:
     """All candidates on the rows outside a fold, and what they predict on the fold."""
 
-    def __init__(self, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
+    def __init__(self, whole: Side, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
         self.fitted, self.held, self.simple = fitted, held, simple
         self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
-        codes = fitted.shared.bins.codes_after(fitted.order())
+        bins, share = whole.shared.bins, float(whole.outcomes.weight[held.index].sum())
+        outside = whole.sums - held.sums * np.array([share, share**2, *[share] * whole.outcomes.p.shape[1]])
+        codes = bins.codes_after(bins.order_by(outside))
         self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
 
     @contextmanager
@@ -205,7 +207,7 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
     folds = []
     for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
         outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
-        folds.append(Fold(outside, inside, predicted))
+        folds.append(Fold(whole, outside, inside, predicted))
         passes.add(1)
     simple = judge.all({name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds)
     yield from simple.values()

@@ -147,14 +147,26 @@ class Orderly:
 
     def order(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> IntArray:
         """Return the new place of every level, by the weighted residuals of some rows."""
-        weighted = weight[:, None] * residual
-        numbers = np.column_stack([weight, np.square(weight), weighted])
-        sums = np.zeros((len(self.places), numbers.shape[1]))
+        return self.order_by(self.sums(rows, weight, residual))
+
+    def sums(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> FloatArray:
+        """Return the sums of weights, their squares and weighted residuals over each level, from some rows.
+
+        The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
+        """
+        numbers = np.column_stack([weight, np.square(weight), weight[:, None] * residual])
+        sums = np.zeros((len(self.places) + 1, numbers.shape[1]))
+        sums[-1] = numbers.sum(axis=0)
         for part, cells in self._cells(rows):
-            sums += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(sums))
-        mass, is_category = sums[:, 0], self.places >= FIRST
-        known = is_category & is_enough(effective_rows(mass, sums[:, 1]), LEAST_ORDERED)
-        mean = sums[:, 2:] / np.where(known, mass, 1.0)[:, None] - weighted.sum(axis=0)
+            sums[:-1] += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(self.places))
+        return sums
+
+    def order_by(self, sums: FloatArray) -> IntArray:
+        """Return the new place of every level, by its sums."""
+        mass, square, moments = sums[:-1, 0], sums[:-1, 1], sums[:-1, 2:]
+        is_category = self.places >= FIRST
+        known = is_category & is_enough(effective_rows(mass, square), LEAST_ORDERED)
+        mean = moments / np.where(known, mass, 1.0)[:, None] - sums[-1, 2:] / sums[-1, 0]
         key = np.where(is_category, self._along(np.where(known[:, None], mean, 0.0)), -np.inf)
         place = np.empty(len(key), dtype=np.intp)
         place[np.lexsort((key, np.repeat(self.columns, self.counts)))] = self.places
