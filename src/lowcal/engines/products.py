@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,7 @@ def product(A: Any, B: Any) -> FloatArray:
     (array([[ 5., 14.],
            [14., 50.]]), array([ 3., 12.]), array([3., 5., 7.]))
     """
-    is_dense = type(A) is np.ndarray and type(B) is np.ndarray  # SciPy takes longer to say so than a small product
-    if not is_dense and (sparse.issparse(A) or sparse.issparse(B)):
-        return np.asarray(A @ B)
-    if _multiplications(A, B) <= UNSPLIT_VECTOR:
+    if sparse.issparse(A) or sparse.issparse(B) or _multiplications(A, B) <= UNSPLIT_VECTOR:
         return np.asarray(A @ B)
     if A.ndim > 2:
         return np.stack([product(a, b) for a, b in zip(A, B, strict=True)])
@@ -77,8 +75,7 @@ def by_row(A: Any, B: FloatArray) -> FloatArray:
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
     columns = B.shape[-1] if B.ndim > 1 else 1
-    rows = A.shape[-2] if A.ndim > 1 else 1
-    return int(rows * A.shape[-1] * columns)
+    return prod(A.shape[-2:]) * columns
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:

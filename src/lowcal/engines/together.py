@@ -199,7 +199,7 @@ def regress_each(
     `penalty` are the precisions of all coefficients; those that are not open stay where they are.
     """
     F = theta.shape[2]
-    paths = [Path(hessian + np.diag(penalty[..., k].ravel()), is_open[..., k].ravel()) for k in range(F)]
+    paths = _paths(hessian, penalty, is_open)
     enough = ENOUGH * theta[..., 0].size / groups.rows.worth
     theta, left = theta.copy(), groups.gradient(theta) - penalty * theta
     moving = list(range(F))
@@ -219,6 +219,15 @@ def regress_each(
             left[..., k] = there[..., k]
         theta += still
     return theta, left
+
+
+def _paths(hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_]) -> list[Path]:
+    """Return where steps go under each column of weights, from the Hessian that all have in common."""
+    paths, whole, diagonal = [], hessian.copy(), np.diag_indices(len(hessian))
+    for k in range(penalty.shape[2]):
+        whole[diagonal] = hessian[diagonal] + penalty[..., k].ravel()
+        paths.append(Path(whole, is_open[..., k].ravel()))
+    return paths
 
 
 def _cut_short(

@@ -315,9 +315,6 @@ def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
 
 def _keys(encoder: GroupEncoder, merged: tuple[int, ...], subset: tuple[int, ...]) -> IntArray:
     """Return the joint level of some of the merged columns, for every level of the merged column."""
-    if len(subset) == 1:
-        stride = prod(encoder.shape(merged[merged.index(subset[0]) + 1 :]))
-        return np.arange(prod(encoder.shape(merged))) // stride % encoder.levels[subset[0]].count
     joint = np.unravel_index(np.arange(prod(encoder.shape(merged))), encoder.shape(merged))
     return np.ravel_multi_index(tuple(joint[merged.index(k)] for k in subset), encoder.shape(subset))
 
