@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
+#: A difference of sums that is this small a share of them is rounding.
+CRUMBS = 1e-9
 #: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
 FEW = 16
 
@@ -161,6 +163,7 @@ class Fold:
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
         bins, share = whole.shared.bins, float(whole.outcomes.weight[held.index].sum())
         outside = whole.sums - held.sums * np.array([share, share**2, *[share] * whole.outcomes.p.shape[1]])
+        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
         codes = bins.codes_after(bins.order_by(outside))
         self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
 
@@ -202,7 +205,7 @@ def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tupl
 
 
 def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judge, passes: Passes) -> Iterator[Judged]:
-    """Yield all candidates on all folds; trees on top of groups only where groups are better than trees."""
+    """Yield all candidates on all folds; trees on top of groups only where groups beat trees and the model as it is."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
     for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
@@ -214,7 +217,8 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
     trees = _boosted(folds, judge, passes, TREES, LINE)
     yield trees
     weight = judge.outcomes.weight
-    if dot(weight, simple[GROUPS].log_losses) < dot(weight, trees.log_losses):
+    others = trees.log_losses, simple[UNCHANGED].log_losses
+    if dot(weight, simple[GROUPS].log_losses) < min(dot(weight, losses) for losses in others):
         yield _boosted(folds, judge, passes, BOTH, GROUPS)
 
 

@@ -151,8 +151,10 @@ class Grouped:
         wide, lower = np.zeros((n, kernels.LANES)), np.zeros((m, m, kernels.LANES))
         wide[:, :q] = H
         kernels.add_pairs(self.matrix.indptr, self.matrix.indices, wide, lower)
-        below = np.ascontiguousarray(np.moveaxis(lower, 2, 0)[:q])
-        return np.asarray(below + np.tril(below, -1).transpose(0, 2, 1))
+        below = np.moveaxis(lower, 2, 0)[:q]
+        each = below + below.transpose(0, 2, 1)
+        each[:, np.arange(m), np.arange(m)] /= 2.0  # exact: the diagonal was doubled
+        return np.asarray(each)
 
     def hessian(self, z: FloatArray, weight: FloatArray) -> FloatArray:
         """Return the Hessian of the log loss in shifts and slopes where nothing is corrected yet."""
