@@ -9,8 +9,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import lowcal
 from lowcal import InvalidInput, recalibrate
+from lowcal.candidates import Shared, Side
+from lowcal.crossfits import fit_simple
 from lowcal.datasets import make_miscalibrated
-from lowcal.recalibration import Judged, _choose
+from lowcal.guard import deal
+from lowcal.inputs import read_rows
+from lowcal.recalibration import JUDGED, Fold, Judged, _choose
 from lowcal.runs import Candidates
 from worlds import sigmoid
 
@@ -341,3 +345,23 @@ def test_rows_without_weight_are_as_good_as_gone():
     other = recalibrate(y[kept], p[kept], rows(X, kept))
     assert one.candidates.chosen.name == other.candidates.chosen.name != "unchanged"
     np.testing.assert_allclose(one.predictor(p, X), other.predictor(p, X), atol=1e-10)
+
+
+def test_categories_of_a_fold_are_in_the_order_of_the_rows_outside():
+    """Also those that occur in the fold alone, whose sums outside are nothing but rounding."""
+    rng = np.random.default_rng(0)
+    n = 3000
+    g = rng.choice([f"g{k}" for k in range(12)], n)
+    y, p = (rng.random(n) < 0.3).astype(int), rng.uniform(0.1, 0.6, n)
+    outcomes, _ = read_rows(y, p, None)
+    dealt = list(deal(outcomes.weight, 0.2, 0, JUDGED))
+    g[dealt[1][1]] = [f"z{k % 80}" for k in range(len(dealt[1][1]))]
+    weight = rng.random(n) + 0.01
+    outcomes, table = read_rows(y, p, {"g": g, "h": rng.choice(["u", "v", "w"], n)}, weight)
+    whole = Side(Shared(table, outcomes.weight, outcomes.p, 0), outcomes, np.arange(n))
+    for rows, simple in zip(dealt, fit_simple(whole, dealt), strict=True):
+        fitted, held = (Side.of(whole.shared, outcomes, some) for some in rows)
+        fold, bins = Fold(whole, fitted, held, simple), whole.shared.bins
+        place = bins.order(fitted.index, fitted.outcomes.weight, fitted.outcomes.residual())
+        np.testing.assert_array_equal(fold.rows.codes, bins.codes_after(place)[fitted.index])
+        np.testing.assert_array_equal(fold.held_rows.codes, bins.codes_after(place)[held.index])

@@ -9,30 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from lowcal.blocks import split_terms
 from lowcal.engines.products import dot
+from lowcal.engines.reference import Codes
+from lowcal.engines.together import Grouped, Regressions, Weighted
 from lowcal.frames import Table as Frame
 from lowcal.homes import subset
 from lowcal.inputs import Outcomes
 from lowcal.rows import START, Memory
-from lowcal.shrinkage import Curve, Fitted, are_many, fit_curve, fit_line_of, group_step, logit_hessian, logit_step
-from lowcal.simplex import FLOOR, FloatArray, IntArray, mirror, scores
+from lowcal.shrinkage import (
+    LINE_ROWS,
+    MOST_DENSE,
+    Curve,
+    Fitted,
+    are_many,
+    fit_curve,
+    fit_line_of,
+    group_step,
+    logit_hessian,
+    logit_step,
+    logit_steps,
+)
+from lowcal.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
-from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual, recoded
-from lowcal.subpopulations.growing import Forest, Growth, grow
-from lowcal.subpopulations.levels import Levels
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
+from lowcal.subpopulations.growing import Forest, Growth, OddsBooster
 from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 from lowcal.updates import Term, Update
 from lowcal.weights import Knots, LogOdds, LogRest, Monomial, Weight
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
@@ -76,22 +90,42 @@ class Shared:
     @cached_property
     def hessian(self) -> FloatArray:
         """The Hessian of the groups' regression on all rows, for two classes."""
+        if self.is_small:
+            return self.members.hessian(self.scores[:, 0], self.weight)
         rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
 
+    @property
+    def everyone(self) -> int:
+        """The place of everyone among the groups."""
+        return self.groups.names.index(EVERYONE)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether rows and groups are few enough to look at all of them at once."""
+        return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
+
+    @cached_property
+    def members(self) -> Grouped:
+        """Which groups every row is in."""
+        design = self.groups.design()
+        assert isinstance(design, Codes)
+        return Grouped(design)
+
     def groups_of(self, names: Sequence[str]) -> WeakLearner:
         """Return the groups of some columns."""
-        return Groups(list(names)).prepare(self.table, self.weight)
+        return Groups(list(names)).bind(self.table, self.weight)
 
     @cached_property
-    def levels(self) -> tuple[Levels, ...]:
-        """The bins of all columns and scores."""
-        return tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+    def bins(self) -> Orderly:
+        """The bins of all rows in all columns and scores."""
+        levels = tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+        return Orderly(levels, BinEncoder(levels)(self._scored).codes)
 
     @cached_property
-    def codes(self) -> NDArray[Any]:
-        """The bin of every row in every column."""
-        return BinEncoder(self.levels)(self._scored).codes
+    def counts(self) -> IntArray:
+        """How many levels every column of bins has."""
+        return np.array([level.count for level in self.bins.levels])
 
     @cached_property
     def _scored(self) -> Frame:
@@ -154,18 +188,17 @@ class Side:
         """Return these rows as listed groups read them."""
         return tuple(codes[self.index] for codes in known.rows)
 
-    def bins(self, order: Sequence[Levels] | None = None) -> WeakLearner:
-        """Return the bins of these rows; categories are in the order of these rows' residuals, or in a given one."""
-        o, levels, codes = self.outcomes, self.shared.levels, self.shared.codes[self.index]
-        if order is None:
-            order = [
-                level if level.categories is None else order_by_residual(level, codes[:, k], o.weight, o.residual())
-                for k, level in enumerate(levels)
-            ]
-        for k, (before, after) in enumerate(zip(levels, order, strict=True)):
-            if after is not before:
-                codes[:, k] = recoded(before, after, codes[:, k])
-        return WeakLearner(BinEncoder(tuple(order)), Binned(codes), o.weight, [Everyone()])
+    @cached_property
+    def sums(self) -> FloatArray:
+        """The sums over all levels of columns that put their categories in order."""
+        return self.shared.bins.sums(self.index, self.outcomes.weight, self.outcomes.residual())
+
+    def bins(self) -> WeakLearner:
+        """Return the bins of these rows, with categories in the order of their residuals."""
+        bins = self.shared.bins
+        place = bins.order_by(self.sums)
+        rows = Binned(bins.codes_after(place)[self.index])
+        return WeakLearner(BinEncoder(bins.levels_after(place)), rows, self.outcomes.weight, [Everyone()])
 
 
 #: A correction of everyone, or an update of groups: takes predictions and rows.
@@ -210,11 +243,14 @@ def beta(side: Side, learner: WeakLearner) -> Corrected:
     Where the curve falls anywhere, the line stands in: at scores that few rows have, such a curve goes far astray.
     """
     curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.worth)
-    if curve is not None:
-        _, slope, bend = curve.theta[:, 0]  # the log odds are (1 + slope) log p - (1 + slope - bend) log(1 - p) + shift
-        if min(1.0 + slope, 1.0 + slope - bend) < 0.0:
-            curve = side.line
+    if curve is not None and not is_rising(*curve.theta[1:, 0]):
+        curve = side.line
     return side.corrected(learner, curve)
+
+
+def is_rising(slope: float, bend: float) -> bool:
+    """Whether (1 + slope) log p - (1 + slope - bend) log(1 - p), the log odds of beta calibration, falls nowhere."""
+    return min(1.0 + slope, 1.0 + slope - bend) >= 0.0
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:
@@ -259,43 +295,68 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
     """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
+        if side.shared.is_small and len(side.index) == len(side.shared.p):
+            return side.corrected(learner, _fit_all_rows(side, start))
         rows = side.rows_after(None, learner.rows)
         moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
     rows = side.rows_after(before, learner.rows)
-    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed)
+    members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
+    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
     return side.corrected(learner, None if moved is None else moved.update, before)
+
+
+def _fit_all_rows(side: Side, line: FloatArray) -> Update | None:
+    """Fit shifts and slopes of all groups to all of few rows."""
+    o, shared = side.outcomes, side.shared
+    rows = Weighted(shared.scores[:, 0], o.y[:, 0], o.weight[:, None])
+    theta = logit_steps(Regressions(rows, shared.members), lambda: shared.hessian, line[:, None], shared.everyone)
+    terms = split_terms(shared.groups.families, (Monomial(), LogOdds()), theta)
+    return Update(terms, "mirror") if theta.any() else None
 
 
 class Boosting:
     """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
 
-    def __init__(self, side: Side, learner: WeakLearner, start: FloatArray) -> None:
-        self.outcomes, self.rows, self.start = side.outcomes, learner.rows, start
-        self.counts = np.array([level.count for level in learner.encoder.levels])  # type: ignore[attr-defined]
-        self.moved = np.zeros(start.shape)
+    def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
+        o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
+        odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
+        self.first = odds[:, 0]
+        self.boosters = [
+            OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
+            for z, y in zip(odds.T, o.y.T, strict=True)
+        ]
         self.forests: list[list[Forest]] = []
         self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
 
     def grow(self, n: int) -> Sequence[list[Forest]]:
         """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
-        fresh = [self._round(n)] if self.start.shape[1] == 1 else [self._round(1) for _ in range(n)]
+        if len(self.boosters) == 1:
+            growth = Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror")
+            fresh = [[self.boosters[0].grow(growth, MOST_TREES)]]
+        else:
+            fresh = [self._round() for _ in range(n)]
         self.forests += fresh
         return fresh
 
-    def _round(self, n: int) -> list[Forest]:
-        o, d = self.outcomes, self.start.shape[1]
+    def _round(self) -> list[Forest]:
+        """Grow a tree for each label against the rest, all from the same predictions."""
+        d = len(self.boosters)
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-        growth = Growth(DEPTH, self.leaf, n, SHRINKAGE * (1.0 if d == 1 else (d - 1) / d), "mirror")
-        f, forests, moved = mirror(self.start, self.moved), [], self.moved.copy()
-        for a in range(d):
-            odds = np.column_stack([scores(f[:, [a]])[:, 0], o.y[:, a]])
-            rho, total = o.weight[:, None] * (o.y[:, [a]] - f[:, [a]]), np.zeros((len(f), 1))
-            forests.append(grow(self.rows, self.counts, o.weight, rho, growth, total, odds, MOST_TREES))
-            moved[:, [a]] += total
-        self.moved = moved
+        growth = Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror")
+        before, forests = log_odds(mirror(self.start, self.moved)), []
+        for a, booster in enumerate(self.boosters):
+            booster.z[:] = before[:, a]
+            forests.append(booster.grow(growth, MOST_TREES))
+            self.moved[:, a] += booster.z - before[:, a]
         return forests
+
+    def total(self, label: int) -> FloatArray:
+        """Return what all rounds have added to the scores of a label on the fitted rows, (n, 1)."""
+        if len(self.boosters) > 1:
+            return self.moved[:, [label]]
+        return (self.boosters[0].z - self.first)[:, None]
 
     def update(self) -> Update:
         """Return all rounds as one update."""
@@ -303,8 +364,7 @@ class Boosting:
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
             forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
-            h = forest(self.rows)
-            scale = float(np.abs(h).max(initial=0.0))
+            scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
                 size = scale * np.eye(self.start.shape[1])[[a]][:, None]
@@ -327,27 +387,36 @@ def simple_names(d: int) -> tuple[str, ...]:
     return LINE, *few, ISOTONIC, GROUPS
 
 
-def fit(whole: Side, name: str, n_trees: int) -> tuple[tuple[Update, ...], Any]:
-    """Fit a candidate to rows; return its updates and the encoder that they need."""
+class Final(NamedTuple):
+    """A candidate fitted to all rows: its updates, the encoder that they need, and these rows as it encodes them."""
+
+    updates: tuple[Update, ...]
+    encoder: Any
+    rows: Encoded
+
+
+def fit(whole: Side, name: str, n_trees: int) -> Final:
+    """Fit a candidate to all rows."""
     if name == UNCHANGED or name in GLOBAL:
         nobody = whole.shared.groups_of([])
-        return GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else (), nobody.encoder
+        updates = GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else ()
+        return Final(updates, nobody.encoder, nobody.rows)
     if name == GROUPS:
         learner = whole.groups()
-        return groups(whole, learner).updates(learner), learner.encoder
+        return Final(groups(whole, learner).updates(learner), learner.encoder, learner.rows)
     bins = whole.bins()
     if name == TREES:
         before = line(whole, bins)
-        return (*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder
+        return Final((*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder, bins.rows)
     learner = whole.groups()
     before = groups(whole, learner)
-    updates = [_in_part(0, update) for update in before.updates(learner)]
-    updates.append(_in_part(1, _boosted(whole, bins, before.p, n_trees)))
-    return tuple(updates), UnionEncoder((learner.encoder, bins.encoder))
+    first = [_in_part(0, update) for update in before.updates(learner)]
+    second = _in_part(1, _boosted(whole, bins, before.p, n_trees))
+    return Final((*first, second), UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows))
 
 
 def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:
-    boosting = Boosting(whole, bins, start)
+    boosting = Boosting(whole, bins.rows, start)
     boosting.grow(n_trees)
     return boosting.update()
 

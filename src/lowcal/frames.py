@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ from lowcal.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
     import narwhals.stable.v2 as nw
+
+T = TypeVar("T")
 
 Categories = tuple[Hashable, ...]
 
@@ -99,6 +101,22 @@ class Column:
         True
         """
         return False
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` makes of this column for a key, which is kept: made at the first call.
+
+        >>> column, key = Table.of({"age": [31]}).column("age"), object()
+        >>> column.once(key, lambda: [1]) is column.once(key, lambda: [2])
+        True
+        """
+        if self._known.get(id(key), (None,))[0] is not key:
+            self._known[id(key)] = (key, make())
+        made: T = self._known[id(key)][1]
+        return made
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[object, Any]]:
+        return {}
 
     def encode(self, categories: Categories) -> NDArray[np.int32]:
         """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
@@ -665,6 +683,8 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
         native: Any = series.to_native()
         if isinstance(native.dtype, np.dtype) and native.dtype.kind in "iufb":
             return _from_array(name, native.to_numpy())  # only a short cut
+        if str(native.dtype) in ("str", "string"):
+            return _categorise(name, *_factorise_pandas(native))  # another
     dtype = series.dtype
     if dtype.is_integer() and series.null_count() == 0:
         return _from_array(name, series.to_numpy())
@@ -737,8 +757,7 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     if series.implementation.is_pandas() and hasattr(native.array, "codes"):
         return native.array.categories.tolist(), native.array.codes  # as pandas holds them
     if series.implementation.is_pandas_like():
-        codes, distinct = native.factorize()
-        return distinct.tolist(), codes
+        return _factorise_pandas(native)
     if series.implementation.is_pyarrow():
         encoded = native.dictionary_encode().combine_chunks()
         return encoded.dictionary.to_pylist(), encoded.indices.cast("int64").fill_null(MISSING).to_numpy()
@@ -747,6 +766,12 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     values = series.drop_nulls().unique().to_list()
     places = [*range(len(values)), MISSING]
     return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
+
+
+def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
+    """Do the same for a series of pandas."""
+    codes, distinct = native.factorize()
+    return distinct.tolist(), codes
 
 
 def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:

@@ -6,30 +6,19 @@ outside every fold and judged on the fold; the simplest within a standard error 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowcal.candidates import (
-    BOTH,
-    GLOBAL,
-    GROUPS,
-    LINE,
-    MOST_TREES,
-    TREES,
-    UNCHANGED,
-    Boosting,
-    Shared,
-    Side,
-    fit,
-    groups,
-    simple_names,
-)
-from lowcal.engines.products import dot
+from lowcal.candidates import BOTH, GROUPS, LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
+from lowcal.crossfits import Predicted, fit_simple
+from lowcal.engines.products import dot, product
+from lowcal.engines.reference import Design
 from lowcal.errors import FitInterrupted, InvalidInput
 from lowcal.fitting import read_random_state
 from lowcal.guard import CAUTION, ORDER, are_enough, deal, mean_change
@@ -40,9 +29,10 @@ from lowcal.progress import Passes
 from lowcal.runs import Candidate, Candidates, Fit, Record
 from lowcal.simplex import FloatArray, IntArray, auc, brier, brier_losses, from_scores, log_loss, log_losses, scores
 from lowcal.stopping import Status
-from lowcal.subpopulations.base import WeakLearner
-from lowcal.subpopulations.growing import Forest
+from lowcal.subpopulations.base import Encoded, WeakLearner
+from lowcal.subpopulations.bins import Binned
 from lowcal.updates import Predictor
+from lowcal.weights import evaluate, monomials
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -51,6 +41,10 @@ if TYPE_CHECKING:
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
+#: A difference of sums that is this small a share of them is rounding.
+CRUMBS = 1e-9
+#: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
+FEW = 16
 
 
 def recalibrate(
@@ -122,9 +116,9 @@ def recalibrate(
                 raise
         chosen = _choose(found, weight, is_protected=groups is not None)
         passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
-        updates, encoder = fit(whole, chosen.name, chosen.n_trees)
-    predictor = Predictor(encoder, updates, outcomes.layout, shared.names if chosen.n_trees else ())
-    result = _result(whole, protected, predictor, found, chosen, weight)
+        final = fit(whole, chosen.name, chosen.n_trees)
+    predictor = Predictor(final.encoder, final.updates, outcomes.layout, shared.names if chosen.n_trees else ())
+    result = _result(whole, protected, predictor, final.rows, found, chosen, weight)
     if predictor.updates:
         remember_rows(*given, predictor)
     if not is_whole:
@@ -163,16 +157,15 @@ class Judged:
 class Fold:
     """All candidates on the rows outside a fold, and what they predict on the fold."""
 
-    def __init__(self, fitted: Side, held: Side) -> None:
-        self.fitted, self.held = fitted, held
-        self.p, self.before, self.seconds = {UNCHANGED: held.outcomes.p}, {}, {UNCHANGED: 0.0}
-        learner, rows = fitted.groups(), held.group_rows(fitted.shared.groups)
-        for name in simple_names(held.outcomes.p.shape[1]):
-            with self._timed(name):
-                corrected = (groups if name == GROUPS else GLOBAL[name])(fitted, learner)
-            self.before[name], self.p[name] = corrected, corrected.on(held.outcomes.p, rows)
-        self.bins = fitted.bins()
-        self.rows = held.bins(self.bins.encoder.levels).rows  # type: ignore[attr-defined]
+    def __init__(self, whole: Side, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
+        self.fitted, self.held, self.simple = fitted, held, simple
+        self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
+        self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
+        bins, share = whole.shared.bins, float(whole.outcomes.weight[held.index].sum())
+        outside = whole.sums - held.sums * np.array([share, share**2, *[share] * whole.outcomes.p.shape[1]])
+        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
+        codes = bins.codes_after(bins.order_by(outside))
+        self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -185,19 +178,18 @@ class Fold:
 
         Of shape (rounds, rows, d).
         """
-        boosting, at = Boosting(self.fitted, self.bins, self.before[start].p), scores(self.p[start])
+        boosting, at = Boosting(self.fitted, self.rows, self.simple[start].fitted), scores(self.p[start])
         self.seconds[name] = self.seconds[start]
         while True:
             with self._timed(name):
                 rounds = boosting.grow(AT_A_TIME)
-            path = at + np.cumsum(np.concatenate([self._moves(forests) for forests in rounds]), axis=0)
-            at = path[-1]
+            paths = []
+            for forests in rounds:
+                moved = [forest.path(self.held_rows, at[:, a].copy()) for a, forest in enumerate(forests)]
+                paths.append(np.stack(moved, axis=-1))
+                at = paths[-1][-1]
+            path = np.concatenate(paths)
             yield from_scores(path.reshape(-1, path.shape[-1])).reshape(path.shape)
-
-    def _moves(self, forests: Sequence[Forest]) -> FloatArray:
-        """Return what every tree of a forest for each label adds to the scores on the fold, (trees, rows, d)."""
-        trees = range(len(forests[0].feature))
-        return np.stack([[f.value[t][f.leaf(self.rows, t), 0] for t in trees] for f in forests], axis=-1)
 
 
 def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tuple[FloatArray, Iterator[Judged]]:
@@ -205,7 +197,7 @@ def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tupl
     shared, outcomes = whole.shared, whole.outcomes
     if not are_enough(outcomes.weight):
         judge = Judge(whole, protected, [len(outcomes.p)])
-        return outcomes.weight, iter([judge(UNCHANGED, outcomes.p, 0.0)])
+        return outcomes.weight, iter(judge.all({UNCHANGED: outcomes.p}).values())
     dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
@@ -213,21 +205,20 @@ def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tupl
 
 
 def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judge, passes: Passes) -> Iterator[Judged]:
-    """Yield all candidates on all folds; trees on top of groups only where groups are better than trees."""
+    """Yield all candidates on all folds; trees on top of groups only where groups beat trees and the model as it is."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
-    for rows in dealt:
-        folds.append(Fold(*(Side.of(whole.shared, whole.outcomes, some) for some in rows)))
+    for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
+        outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
+        folds.append(Fold(whole, outside, inside, predicted))
         passes.add(1)
-    simple = {
-        name: judge(name, np.concatenate([fold.p[name] for fold in folds]), _seconds(folds, name))
-        for name in folds[0].p
-    }
+    simple = judge.all({name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds)
     yield from simple.values()
     trees = _boosted(folds, judge, passes, TREES, LINE)
     yield trees
     weight = judge.outcomes.weight
-    if dot(weight, simple[GROUPS].log_losses) < dot(weight, trees.log_losses):
+    others = trees.log_losses, simple[UNCHANGED].log_losses
+    if dot(weight, simple[GROUPS].log_losses) < min(dot(weight, losses) for losses in others):
         yield _boosted(folds, judge, passes, BOTH, GROUPS)
 
 
@@ -245,34 +236,64 @@ def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, sta
             least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
         n += len(paths)
         passes.add(len(paths))
-    return replace(judge(name, best, _seconds(folds, name)), n_trees=n_best)
+    return replace(judge.all({name: best}, folds)[name], n_trees=n_best)
 
 
 def _seconds(folds: Sequence[Fold], name: str) -> float:
     """Return how long a candidate takes on a fold's rows."""
-    return float(np.mean([fold.seconds[name] for fold in folds]))
+    return float(np.mean([fold.seconds[name] for fold in folds])) if folds else 0.0
 
 
 class Judge:
     """The judged rows, fold after fold: what held-out predictions are worth."""
 
     def __init__(self, side: Side, protected: WeakLearner, sizes: Sequence[int]) -> None:
-        self.outcomes, self.design = side.outcomes, protected.design(side.group_rows(protected))
+        self.side, self.outcomes, self.protected = side, side.outcomes, protected
         self.stops = np.cumsum(sizes)[:-1]
+
+    @cached_property
+    def design(self) -> Design:
+        """Who is protected, on the judged rows."""
+        return self.protected.design(self.side.group_rows(self.protected))
+
+    def _moments(self, R: FloatArray) -> FloatArray:
+        """Return the sums of columns of R over the members of all groups."""
+        shared = self.side.shared
+        if self.protected is not shared.groups or not shared.is_small:
+            return self.design.moments(R)
+        every = np.zeros((len(shared.p), R.shape[1]))
+        every[self.side.index] = R
+        return product(shared.members.transposed, every)
 
     def mean_losses(self, paths: FloatArray) -> FloatArray:
         """Return the mean log losses of predictions, shape (rounds, rows, d)."""
         o = self.outcomes
         return np.array([dot(o.weight, log_losses(p, o.y)) for p in paths])
 
-    def __call__(self, name: str, p: FloatArray, seconds: float) -> Judged:
-        """Return a candidate's figures from its predictions."""
+    def all(self, p: Mapping[str, FloatArray], folds: Sequence[Fold] = ()) -> dict[str, Judged]:
+        """Return the figures of candidates from their predictions."""
+        violations = self._violations(list(p.values()))
+        return {
+            name: self._judge(name, each, violation, _seconds(folds, name))
+            for (name, each), violation in zip(p.items(), violations, strict=True)
+        }
+
+    def _judge(self, name: str, p: FloatArray, violation: float, seconds: float) -> Judged:
         o = self.outcomes
-        rho = o.weight[:, None] * (o.y - p)
-        violation = LowDegree(2).suprema(p, rho, self.design).value.max()
         parts = zip(*(np.split(each, self.stops) for each in (p, o.y, o.weight)), strict=True)
         order = float(np.mean([auc(*part) for part in parts]))
-        return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, float(violation), seconds)
+        return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, violation, seconds)
+
+    def _violations(self, each: Sequence[FloatArray]) -> list[float]:
+        """Return the largest degree-2 violations of predictions: of few classes, from one pass over the rows."""
+        o, notion = self.outcomes, LowDegree(2)
+        rho, weights = [o.weight[:, None] * (o.y - p) for p in each], monomials(o.p.shape[1], 1)
+        if len(weights) * o.p.shape[1] > FEW:
+            return [float(notion.suprema(p, r, self.design).value.max()) for p, r in zip(each, rho, strict=True)]
+        terms = [np.asarray(evaluate(weights, p))[:, :, None] * r[:, None, :] for p, r in zip(each, rho, strict=True)]
+        sums = self._moments(np.concatenate([one.reshape(len(one), -1) for one in terms], axis=1))
+        found = np.split(sums, len(each), axis=1)
+        return [float(notion.norm(weights, v.reshape(len(v), *terms[0].shape[1:])).value.max()) for v in found]
 
 
 def _choose(found: Sequence[Judged], weight: FloatArray, *, is_protected: bool) -> Judged:
@@ -307,6 +328,7 @@ def _result(
     whole: Side,
     protected: WeakLearner,
     predictor: Predictor,
+    rows: Encoded,
     found: Sequence[Judged],
     chosen: Judged,
     weight: FloatArray,
@@ -319,7 +341,6 @@ def _result(
     ]
     start = Record(0, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight), **held[0])
     history: list[Record] = []
-    rows = predictor.rows(p, whole.shared.table)
     for update in predictor.updates:
         p = update(p, rows)
         history.append(Record(len(history) + 1, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight)))

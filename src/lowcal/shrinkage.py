@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.blocks import GRAM_ROWS, solve_all, split_terms, take_columns
+from lowcal.blocks import GRAM_ROWS, RIDGE, ridge_solve, solve_all, split_terms, take_columns
 from lowcal.engines.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.engines.products import dot, product
 from lowcal.engines.reference import Codes, Design, Table, columns_of, sample_rows, stack
+from lowcal.engines.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
@@ -88,7 +89,7 @@ class Fitted:
     @property
     def curvature(self) -> FloatArray:
         """The weighted curvature f (1 - f) of the log loss in each coordinate."""
-        return self.weight[:, None] * np.maximum(self.p * (1.0 - self.p), LEAST_CURVATURE)
+        return _curvatures(self.p, self.weight[:, None])
 
 
 # --- which groups, which weights ------------------------------------------------------------------------------
@@ -266,11 +267,19 @@ class Features:
     base: State
     families: tuple[Family, ...]
     weights: tuple[Weight, ...]
+    members: Grouped | None = None
 
     @cached_property
     def any_design(self) -> Design:
         """The design on any of the rows: it tells tables, not memberships."""
         return self.rows.sample(sample_rows(self.rows.scale.n, 0, GRAM_ROWS)).design(self.families)
+
+    @cached_property
+    def grams(self) -> FloatArray:
+        """The Gram matrices of all members under each label's curvature, where steps begin: steps change it little."""
+        assert self.members is not None
+        whole = self.rows.sample(None)
+        return self.members.gram(Fitted(whole.at(self.base), whole.y, whole.weight).curvature)
 
     @property
     def own(self) -> bool:
@@ -303,14 +312,19 @@ class Features:
 
 
 def group_step(
-    families: Sequence[Family], weights: tuple[Weight, ...], rows: Rows, state: State, seed: Sequence[int]
+    families: Sequence[Family],
+    weights: tuple[Weight, ...],
+    rows: Rows,
+    state: State,
+    seed: Sequence[int],
+    members: Grouped | None = None,
 ) -> State | None:
     """Return the shrunk step of the log loss along c(x) u(f), for all members and weights; None if it is all noise.
 
     Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
-    shrunk less in the end than the many that are not.
+    shrunk less in the end than the many that are not. Given all `members` of few groups, shifts are solved for at once.
     """
-    features = Features(rows, state, tuple(families), weights)
+    features = Features(rows, state, tuple(families), weights, members)
     pools, now, theta, gained = pools_of(features.any_design), state, None, 0.0
     for _ in range(MOST_STEPS):
         solved = _newton(features, now, pools, seed)
@@ -422,6 +436,50 @@ def _loosened(prior: _Prior, features: Features, variance: FloatArray, theta: Fl
     return theta
 
 
+def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: FloatArray, everyone: int) -> FloatArray:
+    """Return the coefficients (m, 2, F) of `logit_step` under each column of weights, all columns at once.
+
+    `line` are the shifts and slopes of everyone, shape (2, F), where the regressions start.
+    """
+    pools, worth, going = pools_of(groups.members.design), groups.rows.worth, np.arange(line.shape[1])
+    theta, variance = np.zeros((2, groups.members.design.shape[1], *line.shape))
+    theta[everyone], variance[everyone] = line, FREE
+    f = groups.predict(theta)
+    g, h = groups.moments(groups.rows.residuals(f)), groups.moments(_curvatures(f, groups.rows.weight), 2)
+    for _ in range(LOOSENED):
+        found = _variances(g[..., going], h[..., going], worth[going], pools)
+        more = found.any(axis=(0, 1))  # whether rows say more than their prior allows for
+        going = going[more]
+        if not len(going):
+            break
+        variance[..., going] += found[..., more]
+        theta[..., going], g[..., going] = _regress_each(
+            groups.take(going), hessian(), variance[..., going], theta[..., going]
+        )
+    return np.asarray(theta)
+
+
+def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray) -> FloatArray:
+    """Return the prior variances that moments and curvatures (m, 2, F) tell, under each column of weights."""
+    flat = (len(g), -1, 1)
+    found = precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0)
+    return np.asarray(1.0 / found.reshape(g.shape))
+
+
+def _curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
+
+
+def _regress_each(
+    groups: Regressions, hessian: FloatArray, variance: FloatArray, theta: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients and what the rows still say, for prior variances (m, 2, F); those of none stay at 0."""
+    is_open = variance > 0.0
+    penalty = np.divide(1.0 / groups.rows.worth, variance, out=np.zeros(variance.shape), where=is_open)
+    theta, left = regress_each(groups, hessian, penalty, is_open, theta)
+    return theta, np.where(is_open, penalty * theta, left)
+
+
 def logit_hessian(families: Sequence[Family], rows: Rows, seed: Sequence[int]) -> FloatArray:
     """Return the Hessian of `logit_step` where nothing is corrected yet, without a look at outcomes."""
     few = _few_rows(Features(rows, START, tuple(families), (Monomial(), LogOdds())), seed)
@@ -494,7 +552,10 @@ def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]
         return None
     prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
-    theta[active] = _solve(features, now, active, g[active], prior[active], seed)
+    if features.members is None:
+        theta[active] = _solve(features, now, active, g[active], prior[active], seed)
+    else:
+        theta[active] = _solve_shifts(features, active, g[active], prior[active])
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))
 
 
@@ -511,6 +572,16 @@ def _solve(
         own = slice(None) if len(U) == 1 else slice(a, a + 1)
         solved.append(solve_all(few, one, h[:, own], g[..., own], seed, which is not None, prior[..., own]))
     return np.concatenate(solved, axis=2)
+
+
+def _solve_shifts(features: Features, active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
+    """Return the shifts of the active members, from the Gram matrices of all rows."""
+    solved = []
+    for a, gram in enumerate(features.grams):
+        G = gram[np.ix_(active, active)]
+        diagonal = np.maximum(np.diag(G), SMALLEST)
+        solved.append(ridge_solve(G, g[:, :, a], RIDGE + prior[:, 0, a] / diagonal))
+    return np.stack(solved, axis=2)
 
 
 def take_members(design: Design, members: IntArray) -> Design:

@@ -16,7 +16,17 @@ from scipy import sparse
 from scipy.special import expit
 
 from lowcal import weights
-from lowcal.engines import clipped, compiled_codes, kernels, lanes, portable, reference, switch, trees
+from lowcal.engines import (
+    clipped,
+    compiled_codes,
+    compiled_together,
+    kernels,
+    lanes,
+    portable,
+    reference,
+    switch,
+    trees,
+)
 from lowcal.engines.clipped import best_step
 from lowcal.engines.kernels import PURE, kernels_for, padded
 from lowcal.engines.reference import Codes, Table
@@ -361,7 +371,7 @@ def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
     assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.compiled
 
 
-@pytest.mark.parametrize("module", [compiled_codes, trees])
+@pytest.mark.parametrize("module", [compiled_codes, compiled_together, trees])
 def test_a_change_of_what_kernels_are_made_with_reaches_their_files(module) -> None:
     # numba keeps a compiled kernel while the text of its own file stays the same
     text = Path(lanes.__file__).read_bytes() + repr((FAR, FLOOR)).encode()

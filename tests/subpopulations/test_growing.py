@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lowcal.subpopulations import growing
 from lowcal.subpopulations.asking import Given, Here
 from lowcal.subpopulations.bins import Binned
-from lowcal.subpopulations.growing import Forest, Growth, Request, grow, grow_forests
+from lowcal.subpopulations.growing import Forest, Growth, OddsBooster, Request, grow_forests, odds_of
 from lowcal.subpopulations.trees import Start
 
 
@@ -24,6 +24,18 @@ def world(seed, n, n_features, q, kind=np.uint8, uniform=False):
     w = np.ones(n) if uniform else rng.integers(0, 4, n) * (0.5 + rng.random(n)) + 1e-3 * (np.arange(n) == 0)
     w = w / w.sum()
     return Binned(codes), counts, w, w[:, None] * rng.uniform(-1, 1, (n, q))
+
+
+def grow(rows, counts, w, Z, growth, total=None):
+    """Trees for weighted residuals of rows in one piece; what they add to every row is added to `total`."""
+    residual = np.divide(Z, w[:, None], out=np.zeros_like(Z), where=w[:, None] > 0)
+    state = residual if growth.geometry == "euclidean" else odds_of(residual[:, 0])
+    bound = float(np.abs(residual).max(initial=0.0)) if growth.geometry == "euclidean" else 1.0
+    request = Request(lambda _: state, (tuple(range(state.shape[1])),), bound, counts, growth)
+    (forest,) = grow_forests(Here(rows, w), request)
+    if total is not None:
+        total += forest(rows)
+    return forest
 
 
 def both(monkeypatch, *args):
@@ -70,6 +82,53 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     np.testing.assert_array_equal(pure[0].feature, fast[0].feature)
     np.testing.assert_array_equal(pure[0].value, fast[0].value)
     np.testing.assert_array_equal(pure[1], fast[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 300),
+    st.integers(1, 4),
+    st.sampled_from([0, 5]),
+    st.sampled_from([np.uint8, np.uint16]),
+    st.booleans(),
+    st.sampled_from([0, 10**9]),
+)
+def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform, least_rows):
+    """Trees of two calls, the log odds after them, and those of every tree on other rows; columns shared or not."""
+    trees = pytest.importorskip("lowcal.engines.trees")
+    rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
+    z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
+    found = []
+    for limit in (np.inf, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(growing, "COMPILE_FROM", limit)
+            patch.setattr(growing, "_evaluators", growing.kernels_for)
+            patch.setattr(trees, "LEAST_ROWS", least_rows)
+            booster = OddsBooster(rows, counts, w, z, y)
+            forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
+            found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))
+    for pure, fast in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_array_equal(pure.feature, fast.feature)
+        np.testing.assert_array_equal(pure.cut, fast.cut)
+        np.testing.assert_array_equal(pure.value, fast.value)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    np.testing.assert_array_equal(found[0][2], found[1][2])
+    np.testing.assert_array_equal(found[1][2][-1], found[1][1])
+
+
+def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkeypatch):
+    trees = pytest.importorskip("lowcal.engines.trees")
+    monkeypatch.setattr(growing, "COMPILE_FROM", 0)
+    rows, counts, w, Z = world(1, 300, 3, 1)
+    found = []
+    for lay_columns in (trees.lay_columns, lambda *_: None):
+        monkeypatch.setattr(trees, "lay_columns", lay_columns)
+        booster = OddsBooster(Binned(rows.codes), counts, w, np.zeros(300), (Z[:, 0] > 0).astype(float))
+        found.append((booster.grow(Growth(3, 5, 4, 0.2, "mirror"), 1), booster.z))
+    np.testing.assert_array_equal(found[0][0].feature, found[1][0].feature)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert trees.lay_columns(rows.codes, np.array([1 << 14, 1 << 15, 1 << 14])) is None
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -301,3 +360,6 @@ def test_what_rounding_leaves_of_many_rows_is_no_node(where):
     assert gain == -np.inf
     trees = pytest.importorskip("lowcal.engines.trees")
     assert trees._gain(first[0], (first + second)[0], 1, 30.0, growing.LEAST) == -np.inf
+    below = np.vstack([first.T, [[np.nan]]])
+    trees._lay_gains(below, 0, 1, (first + second)[0], 30.0, growing.LEAST)
+    assert below[4, 0] == -np.inf

@@ -85,12 +85,17 @@ class Regression:
         """Return the Hessian of the loss, without its penalties, at theta; features are ordered as theta.ravel()."""
         f = sigmoid(_bend(self.z, self.design.combine(theta)))
         h = self.weight * f * (1.0 - f)
-        one, first, second = self.design.gram(np.column_stack([h, h * self.z, h * self.z**2]))
-        m = len(one)
-        H = np.empty((m, 2, m, 2))
-        H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
-        flat = H.reshape(2 * m, 2 * m)
-        return flat + np.diag(1e-9 * np.diag(flat))
+        return join_hessian(*self.design.gram(np.column_stack([h, h * self.z, h * self.z**2])))
+
+
+def join_hessian(one: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the Hessian in shifts and slopes from the Gram matrices of curvatures times 1, z and z^2."""
+    m = len(one)
+    H = np.empty((m, 2, m, 2))
+    H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
+    flat = H.reshape(2 * m, 2 * m)
+    flat[np.diag_indices(2 * m)] *= 1.0 + 1e-9
+    return flat
 
 
 def residuals(

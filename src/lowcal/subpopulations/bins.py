@@ -6,24 +6,28 @@ that is worth more than an even share of a column's bins gets a bin of its own a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.engines.products import product
-from lowcal.engines.reference import histogram
+from lowcal.engines.reference import CHUNK, histogram, pieces
 from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, leading
+from lowcal.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import effective_rows, is_enough
-from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, weighted_values
+from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, values_of, weighted_values
 
 T = TypeVar("T")
 
 #: Bins of numbers are cut where so many of the rows say: their shares of the bins are noise below any tree's.
 BIN_ROWS = 200_000
+#: Columns are put in order together while their rows hold at most this many numbers.
+AT_ONCE = 1 << 18
 #: Categories worth so many rows have mean residuals that can order them.
 LEAST_ORDERED = 100
 
@@ -103,7 +107,10 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     column = X.column(column_name)
     if not column.is_numeric:
         return learn_levels(column, max_bins, sample_weight)
-    distinct, mass = weighted_values(column.numbers, sample_weight, BIN_ROWS)
+    is_large = X.n_rows > BIN_ROWS
+    distinct, mass = (
+        weighted_values(column.numbers, sample_weight, BIN_ROWS) if is_large else values_of(column, sample_weight)
+    )
     cuts = distinct[:-1].tolist() if len(distinct) <= max_bins else even_cuts(distinct, mass, max_bins)
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
@@ -115,31 +122,19 @@ def order_by_residual(levels: Levels, codes: NDArray[Any], sample_weight: FloatA
     of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
     Several labels are ordered along the direction in which the means differ most.
     """
-    weighted = sample_weight[:, None] * residual
-    sums = histogram(codes, np.column_stack([sample_weight, sample_weight**2, weighted]), levels.count)
-    return order_by_sums(levels, sums)
+    column = Orderly((levels,), codes[:, None])
+    return column.levels_after(column.order(slice(None), sample_weight, residual))[0]
 
 
 def order_by_sums(levels: Levels, sums: FloatArray) -> Levels:
     """Return the same from the sums of w, w^2 and w (y - f) of every level, shape (levels, 2 + d)."""
-    if not can_be_ordered(levels):
-        return levels
-    assert levels.categories is not None
-    mass, square, moments = sums[FIRST:, 0], sums[FIRST:, 1], sums[FIRST:, 2:]
-    known = is_enough(effective_rows(mass, square), LEAST_ORDERED)
-    if not known.any():
-        return levels
-    overall = sums[:, 2:].sum(axis=0) / sums[:, 0].sum()
-    mean = np.where(known[:, None], moments / np.where(known, mass, 1.0)[:, None] - overall, 0.0)
-    direction = np.linalg.svd(mean, full_matrices=False)[2][0]
-    key = product(mean, direction * np.sign(direction[leading(np.abs(direction))]))
-    order = np.argsort(key, kind="stable")
-    return replace(levels, categories=tuple(levels.categories[k] for k in order))
+    column = Orderly((levels,), np.zeros((0, 1), dtype=np.uint8))
+    return column.levels_after(column.order_by(np.vstack([sums, sums.sum(axis=0)])))[0]
 
 
 def can_be_ordered(levels: Levels) -> bool:
     """Whether the order of a column's categories matters: not that of two, nor that of numbers."""
-    return levels.categories is not None and len(levels.categories) > 2
+    return len(levels.categories or ()) > 2
 
 
 def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
@@ -154,6 +149,94 @@ def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.array(new, dtype=codes.dtype)[codes])
 
 
+@dataclass(frozen=True, eq=False)
+class Orderly:
+    """The bins of rows in all columns, whose categories some of the rows put in order (`order_by_residual`)."""
+
+    levels: tuple[Levels, ...]
+    codes: NDArray[Any]
+
+    @cached_property
+    def columns(self) -> IntArray:
+        """The columns of more than two categories: others have but one order."""
+        return np.flatnonzero([can_be_ordered(level) for level in self.levels])
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """How many levels these columns have."""
+        return np.array([self.levels[k].count for k in self.columns], dtype=np.intp)
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The first level of each of these columns, numbered through all of them."""
+        return np.asarray(np.cumsum(self.counts) - self.counts)
+
+    @cached_property
+    def places(self) -> IntArray:
+        """The number of every such level in its column."""
+        return np.arange(self.counts.sum()) - np.repeat(self.starts, self.counts)
+
+    def order(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> IntArray:
+        """Return the new place of every level, by the weighted residuals of some rows."""
+        return self.order_by(self.sums(rows, weight, residual))
+
+    def sums(self, rows: IntArray | slice, weight: FloatArray, residual: FloatArray) -> FloatArray:
+        """Return the sums of weights, their squares and weighted residuals over each level, from some rows.
+
+        The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
+        """
+        numbers = np.column_stack([weight, np.square(weight), weight[:, None] * residual])
+        sums = np.zeros((len(self.places) + 1, numbers.shape[1]))
+        sums[-1] = numbers.sum(axis=0)
+        for part, cells in self._cells(rows):
+            sums[:-1] += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(self.places))
+        return sums
+
+    def order_by(self, sums: FloatArray) -> IntArray:
+        """Return the new place of every level, by its sums."""
+        mass, square, moments = sums[:-1, 0], sums[:-1, 1], sums[:-1, 2:]
+        is_category = self.places >= FIRST
+        known = is_category & is_enough(effective_rows(mass, square), LEAST_ORDERED)
+        mean = moments / np.where(known, mass, 1.0)[:, None] - sums[-1, 2:] / sums[-1, 0]
+        key = np.where(is_category, self._along(np.where(known[:, None], mean, 0.0)), -np.inf)
+        place = np.empty(len(key), dtype=np.intp)
+        place[np.lexsort((key, np.repeat(self.columns, self.counts)))] = self.places
+        return place
+
+    def _along(self, mean: FloatArray) -> FloatArray:
+        """Return mean residuals of a single label, or those of several along each column's main direction."""
+        if mean.shape[1] == 1:
+            return mean[:, 0]
+        each = []
+        for start, count in zip(self.starts, self.counts, strict=True):
+            means = mean[start : start + count]
+            direction = np.linalg.svd(means, full_matrices=False)[2][0]
+            each.append(product(means, direction * np.sign(direction[leading(np.abs(direction))])))
+        return np.concatenate([np.zeros(0), *each])
+
+    def codes_after(self, place: IntArray) -> NDArray[Any]:
+        """Return the bins of all rows after categories have changed places."""
+        codes = self.codes.copy()
+        for part, cells in self._cells(slice(None)):
+            codes[:, part] = place[cells]
+        return codes
+
+    def _cells(self, rows: IntArray | slice) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield some of the columns and the levels of rows there, numbered through all columns."""
+        codes = self.codes[rows]
+        for part in pieces(len(self.columns), len(codes) * (CHUNK // AT_ONCE)):
+            yield self.columns[part], codes[:, self.columns[part]] + self.starts[part]
+
+    def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
+        """Return the levels of all columns after categories have changed places."""
+        levels = list(self.levels)
+        for k, start, count in zip(self.columns, self.starts, self.counts, strict=True):
+            new, categories = place[start + FIRST : start + count] - FIRST, levels[k].categories or ()
+            if (np.diff(new) < 0).any():
+                levels[k] = replace(levels[k], categories=tuple(categories[j] for j in np.argsort(new)))
+        return tuple(levels)
+
+
 def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[float, ...]:
     """Return inner cut points: a heavy value gets its own bin, the others share the remaining bins evenly.
 
@@ -162,10 +245,10 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
     >>> even_cuts(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([96.0, 1.0, 1.0, 1.0, 1.0]), 3)
     (0.0, 2.0)
     """
-    heavy = np.flatnonzero(_is_heavy(mass, n_bins))
+    heavy = np.flatnonzero(_is_heavy(mass, n_bins)).tolist()
     light = mass.copy()
     light[heavy] = 0.0
-    reached = np.concatenate([[0.0], np.cumsum(light)])
+    reached = [0.0, *np.cumsum(light).tolist()]  # plain numbers: there are a few steps for every cut
     cuts: list[float] = []
     start, waiting = 0, 0
     while len(cuts) < n_bins - 1 and start < len(distinct):
@@ -173,9 +256,9 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
         if waiting < len(heavy) and heavy[waiting] == start:
             waiting += 1
         else:
-            stop = int(heavy[waiting]) if waiting < len(heavy) else len(distinct)
+            stop = heavy[waiting] if waiting < len(heavy) else len(distinct)
             share = (reached[-1] - reached[start]) / max(1, n_bins - len(cuts) - (len(heavy) - waiting))
-            end = int(np.searchsorted(reached, reached[start] + share * (1.0 - 1e-9), side="left")) - 1
+            end = bisect_left(reached, reached[start] + share * (1.0 - 1e-9)) - 1
             end = max(start, min(end, stop - 1))
             if end == stop - 1 and stop < len(distinct) and reached[stop] - reached[start] < 0.5 * share * (1.0 - 1e-9):
                 end, waiting = stop, waiting + 1

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,17 @@ class Forest:
         for tree, value in enumerate(self.value):
             total += value[self.leaf(rows, tree)]
         return total
+
+    def path(self, rows: Binned, start: FloatArray) -> FloatArray:
+        """Return numbers of every row after each tree has added its first value to them, shape (T, n)."""
+        path = np.empty((len(self.feature), len(start)))
+        kernels = _evaluators(path.size * self.depth)
+        if kernels is not None:
+            kernels.follow(rows.codes, self.feature, self.cut, self.value, start, path)
+            return path
+        for tree, value in enumerate(self.value):
+            path[tree] = (path[tree - 1] if tree else start) + value[self.leaf(rows, tree), 0]
+        return path
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trees as plain data."""
@@ -213,12 +224,14 @@ class Grown:
 def grow_forests(source: Source, request: Request) -> list[Forest]:
     """Return a forest for each target, wherever the rows are: the same bits for any number of pieces.
 
+    Trees split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of residuals, B = bends. A
+    leaf's value is the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
     Cost: depth passes over the rows for each tree; over half of the rows, from the second level on, where compiled.
     """
     single = source.single
-    kernels = request.kernels(source.scale.n)
-    if single is not None and kernels is not None:
-        return _grow_here(kernels, single, request)
+    boost = None if single is None else _in_one_piece(single, request)
+    if single is not None and boost is not None:
+        return _grow_here(boost, single, request)
     together = max(1, MOST_CELLS // request.cells)
     forests: list[Forest] = []
     for k in range(0, len(request.targets), together):
@@ -226,39 +239,24 @@ def grow_forests(source: Source, request: Request) -> list[Forest]:
     return forests
 
 
-def grow(
-    rows: Binned,
-    counts: IntArray,
-    sample_weight: FloatArray,
-    Z: FloatArray,
-    growth: Growth,
-    total: FloatArray | None = None,
-    odds: FloatArray | None = None,
-    more: int = 1,
-) -> Forest:
-    """Grow trees that split where sum_a (S_left^2 / B_left + S_right^2 / B_right) is largest, S = sums of Z, B = bends.
+class OddsBooster:
+    """Trees in log odds, some at a time, of the same rows in one piece.
 
-    `counts` are the levels of each feature, Z the weighted residuals p_i z_i of shape (n, q), q = 1 for the mirror
-    geometry, whose log odds and outcomes may be given as `odds`, shape (n, 2), which may be moved. A leaf's value is
-    the share `shrinkage` of S / B: of its mean residual, or of its Newton step.
-    The forest's values on these rows, the same bits as evaluating it gives, are added to `total` where it is given.
-    Compiled kernels are loaded if they pay for `more` calls like this one.
+    `z` are the log odds of outcomes y, which trees move; they may be set between calls.
     """
-    here = Here(rows, sample_weight)
-    if odds is not None:
-        state = odds
-    else:
-        residual = np.divide(Z, sample_weight[:, None], out=np.zeros_like(Z), where=sample_weight[:, None] > 0)
-        state = residual if growth.geometry == "euclidean" else odds_of(residual[:, 0])
-    bound = float(np.abs(state).max(initial=0.0)) if growth.geometry == "euclidean" else 1.0
-    request = Request(lambda _: state, (tuple(range(state.shape[1])),), bound, counts, growth, (), more)
-    kernels = request.kernels(len(sample_weight))
-    if kernels is not None:
-        return _boost(kernels, here, request, state, total)
-    forest = grow_forests(here, request)[0]
-    if total is not None:
-        total += forest(rows)
-    return forest
+
+    def __init__(self, rows: Binned, counts: IntArray, weight: FloatArray, z: FloatArray, y: FloatArray) -> None:
+        self.here, self.counts, self.z, self.y = Here(rows, weight), counts, z.copy(), y
+
+    def grow(self, growth: Growth, more: int) -> Forest:
+        """Grow trees in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
+        request = Request(lambda _: np.column_stack([self.z, self.y]), ((0, 1),), 1.0, self.counts, growth, (), more)
+        boost = _in_one_piece(self.here, request)
+        if boost is not None:
+            return boost(self.z, self.y, np.zeros(0))
+        (forest,) = grow_forests(self.here, request)
+        self.z[:] = forest.path(request.rows(self.here), self.z)[-1]
+        return forest
 
 
 def odds_of(residual: FloatArray) -> FloatArray:
@@ -284,42 +282,45 @@ def _evaluators(steps: int) -> ModuleType | None:
 # --- rows in one piece, compiled -------------------------------------------------------------------------------
 
 
-def _grow_here(kernels: ModuleType, shard: Visited, request: Request) -> list[Forest]:
-    """Return the forests on rows in one piece, which then know the values of what was boosted."""
-    state, rows = request.start(shard), request.rows(shard)
-    forests = []
-    for columns in request.targets:
-        if request.growth.n_trees == 1:
-            forests.append(_boost(kernels, shard, request, np.ascontiguousarray(state[:, columns]), None))
-            continue
-        total = np.zeros((len(state), request.q))
-        forests.append(_boost(kernels, shard, request, np.array(state[:, columns], order="C"), total))
-        rows.once(forests[-1], partial(np.asarray, total))
-    return forests
+#: Grows the forest of one residual from log odds and outcomes, or from residuals, which are moved. What it adds to
+#: every row is added to the last array, unless that is empty.
+Boost: TypeAlias = Callable[[FloatArray, FloatArray, FloatArray], Forest]
+
+
+def _in_one_piece(shard: Visited, request: Request) -> Boost | None:
+    """Return the compiled kernel for rows in one piece; None if it does not pay, or is not for such trees."""
+    kernels, rows = request.kernels(shard.scale.n), request.rows(shard)
+    if kernels is None or request.q > 1:
+        return None
+    laid = rows.once(request.counts, lambda: kernels.lay_columns(rows.codes, request.counts))
+    return None if laid is None else partial(_boost, kernels, laid, shard, request)
 
 
 def _boost(
-    kernels: ModuleType, shard: Visited, request: Request, state: FloatArray, total: FloatArray | None
+    kernels: ModuleType,
+    laid: tuple[Any, ...],
+    shard: Visited,
+    request: Request,
+    z: FloatArray,
+    y: FloatArray,
+    total: FloatArray,
 ) -> Forest:
-    growth, forest, scale = request.growth, request.blank(request.growth.n_trees), shard.scale
-    min_mass, least = request.limits(scale)
-    kernels.boost(
-        request.rows(shard).codes,
-        request.offsets,
-        shares(shard),
-        state,
-        request.is_mirror,
-        request.bound,
-        row_bits(scale.n),
-        min_mass,
-        least,
-        growth.shrinkage,
-        forest.feature,
-        forest.cut,
-        forest.value,
-        np.zeros((0, request.q)) if total is None else total,
-    )
+    growth, forest = request.growth, request.blank(request.growth.n_trees)
+    how = request.is_mirror, request.bound, row_bits(shard.scale.n), *request.limits(shard.scale), growth.shrinkage
+    kernels.boost(*laid, shares(shard), z, y, *how, forest.feature, forest.cut, forest.value, total)
     return forest
+
+
+def _grow_here(boost: Boost, shard: Visited, request: Request) -> list[Forest]:
+    """Return the forests on rows in one piece, which then know the values of what was boosted."""
+    state, rows, forests = request.start(shard), request.rows(shard), []
+    for columns in request.targets:
+        total = np.zeros(len(state) if request.growth.n_trees > 1 else 0)
+        z, y = state[:, columns[0]].copy(), np.ascontiguousarray(state[:, columns[-1]])
+        forests.append(boost(z, y, total))
+        if len(total):
+            rows.once(forests[-1], partial(np.asarray, total[:, None]))
+    return forests
 
 
 # --- rows in pieces: the definition ----------------------------------------------------------------------------

@@ -198,10 +198,9 @@ def _learn_numbers(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     if column.is_rounded:
         return _learn_exact(column, n_bins, seen)
     values = column.numbers
-    counted = _counted(values, seen)
-    if counted is None and len(values) > SAMPLE and _are_many(values, seen, n_bins):
+    if len(values) > SAMPLE and _counted(values, seen) is None and _are_many(values, seen, n_bins):
         return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
-    distinct, mass = _sorted_values(values, seen) if counted is None else counted
+    distinct, mass = values_of(column, seen)
     if len(distinct) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in distinct))
     return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
@@ -291,6 +290,11 @@ def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weigh
     levels = replace(levels, categories=kept)
     codes = levels.codes(X)
     return Weighed(levels, codes, weigh.of_levels(levels, X, codes), rare, is_examined)
+
+
+def values_of(column: Column, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return `weighted_values` of all rows of a column, found once for the same weights."""
+    return column.once(sample_weight, lambda: weighted_values(column.numbers, sample_weight))
 
 
 def weighted_values(
