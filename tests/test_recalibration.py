@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, roc_auc_score
 
 import lowcal
-from lowcal import InvalidInput, recalibrate
+import lowcal.recalibration as recalibration
+from lowcal import FitInterrupted, InvalidInput, recalibrate
 from lowcal.candidates import Shared, Side
 from lowcal.crossfits import fit_simple
 from lowcal.datasets import make_miscalibrated
 from lowcal.guard import deal
 from lowcal.inputs import read_rows
-from lowcal.recalibration import JUDGED, Fold, Judged, _choose
+from lowcal.recalibration import JUDGED, Fold, Judged, Look, _choose
 from lowcal.runs import Candidates
+from lowcal.stopping import Status
 from worlds import sigmoid
 
 
@@ -281,7 +283,7 @@ def test_a_better_loss_is_not_enough(violation, auc, is_protected, chosen):
     losses, weight = np.random.default_rng(0).uniform(0.4, 0.6, 1000), np.full(1000, 0.001)
     untouched = Judged("unchanged", losses, losses, losses, 0.8, 0.02, 0.0)
     better = Judged("groups", losses, losses - 0.1, losses, auc, violation, 0.0)
-    assert _choose([untouched, better], weight, is_protected=is_protected).name == chosen
+    assert _choose(Look(weight, [untouched, better], True), is_protected=is_protected).name == chosen
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("line", "line"), ("trees", "unchanged")])
@@ -292,7 +294,7 @@ def test_a_line_is_told_from_chance_by_its_likelihood(name, chosen):
     after = np.where(losses > 1.0, 2.0, 0.108)
     untouched = Judged("unchanged", losses[:, None], losses, losses, 0.8, 0.02, 0.0)
     other = Judged(name, losses[:, None], after, losses, 0.8, 0.02, 0.0)
-    assert _choose([untouched, other], weight, is_protected=False).name == chosen
+    assert _choose(Look(weight, [untouched, other], True), is_protected=False).name == chosen
 
 
 def test_the_line_of_several_classes_is_a_temperature():
@@ -334,6 +336,41 @@ def test_an_interrupt_keeps_the_best_candidate_so_far(monkeypatch):
     with pytest.raises(KeyboardInterrupt) as early:
         recalibrate(y, p, X)
     assert not isinstance(early.value, lowcal.FitInterrupted)
+
+
+def test_a_close_choice_is_looked_at_on_more_rows(monkeypatch):
+    """Groups gain between one and two standard errors on the first fold, and clearly on all five."""
+    rng = np.random.default_rng(3)
+    z, group = rng.normal(size=6000), rng.integers(0, 2, 6000)
+    y = (rng.random(6000) < expit(z + 0.28 * (2 * group - 1))).astype(int)
+    chosen = []
+    for again in (0, 6000):
+        monkeypatch.setattr(recalibration, "JUDGED", 1200)
+        monkeypatch.setattr(recalibration, "JUDGED_AGAIN", again)
+        fit = recalibrate(y, expit(z), {"group": group.astype(str)})
+        chosen.append(fit.candidates.chosen.name)
+    assert chosen == ["unchanged", "groups"]
+
+
+def test_an_interrupt_of_the_second_look_keeps_what_the_first_chose(monkeypatch):
+    rng = np.random.default_rng(3)
+    z, group = rng.normal(size=6000), rng.integers(0, 2, 6000)
+    y = (rng.random(6000) < expit(z + 0.28 * (2 * group - 1))).astype(int)
+    monkeypatch.setattr(recalibration, "JUDGED", 1200)
+    judge, looks = recalibration._judge, []
+
+    def interrupted(*args):
+        looks.append(args[3])
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return judge(*args)
+
+    monkeypatch.setattr(recalibration, "_judge", interrupted)
+    with pytest.raises(FitInterrupted) as caught:
+        recalibrate(y, expit(z), {"group": group.astype(str)})
+    assert looks == [1200, recalibration.JUDGED_AGAIN]
+    assert caught.value.fit.candidates.chosen.name == "unchanged"
+    assert caught.value.fit.status is Status.STOPPED
 
 
 def test_rows_without_weight_are_as_good_as_gone():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 #: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
 AT_A_TIME, PATIENCE = 10, 10
-#: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
-JUDGED = 12_000
+#: This many held-out rows are enough to choose on: with more rows, not every fold is judged. A close choice takes more.
+JUDGED, JUDGED_AGAIN = 12_000, 60_000
 #: A difference of sums that is this small a share of them is rounding.
 CRUMBS = 1e-9
 #: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
@@ -75,7 +75,8 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many.
+    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many, and up to 60,000 where a
+        candidate beats the untouched model by 1 to 2 standard errors only.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
@@ -103,27 +104,24 @@ def recalibrate(
     shared = Shared(table, outcomes.weight, outcomes.p, seed)
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
     whole = Side(shared, outcomes, np.arange(len(outcomes.p)))
-    found: list[Judged] = []
-    is_whole = False
     with Passes(progress) as passes:
-        try:
-            weight, judged = _judge(whole, protected, cv, passes)
-            while (one := next(judged, None)) is not None:
-                found.append(one)
-            is_whole = True
-        except KeyboardInterrupt:
-            if not found:
-                raise
-        chosen = _choose(found, weight, is_protected=groups is not None)
+        look = _look(whole, protected, cv, JUDGED, passes)
+        if not look.found:
+            raise KeyboardInterrupt
+        chosen = _choose(look, is_protected=groups is not None)
+        if look.is_whole and len(look.weight) < min(len(outcomes.p), JUDGED_AGAIN) and _is_close(look, chosen):
+            again = _look(whole, protected, cv, JUDGED_AGAIN, passes)
+            look = again if again.is_whole else look._replace(is_whole=False)
+            chosen = _choose(look, is_protected=groups is not None)
         passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
         final = fit(whole, chosen.name, chosen.n_trees)
     predictor = Predictor(final.encoder, final.updates, outcomes.layout, shared.names if chosen.n_trees else ())
-    result = _result(whole, protected, predictor, final.rows, found, chosen, weight)
+    result = _result(whole, protected, predictor, final.rows, look, chosen)
     if predictor.updates:
         remember_rows(*given, predictor)
-    if not is_whole:
+    if not look.is_whole:
         raise FitInterrupted(
-            f"Interrupted after {len(found)} candidates; the best of them, {chosen.name}, is kept in .fit.",
+            f"Interrupted after {len(look.found)} candidates; the best of them, {chosen.name}, is kept in .fit.",
             replace(result, status=Status.STOPPED),
         ) from None
     return result
@@ -192,13 +190,43 @@ class Fold:
             yield from_scores(path.reshape(-1, path.shape[-1])).reshape(path.shape)
 
 
-def _judge(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> tuple[FloatArray, Iterator[Judged]]:
+class Look(NamedTuple):
+    """The candidates on judged rows of these weights; an interrupt leaves the first of them."""
+
+    weight: FloatArray
+    found: Sequence[Judged]
+    is_whole: bool
+
+
+def _look(whole: Side, protected: WeakLearner, cv: int, most: int, passes: Passes) -> Look:
+    """Judge all candidates on as many folds as hold this many rows."""
+    weight, found = np.zeros(0), list[Judged]()
+    try:
+        weight, judged = _judge(whole, protected, cv, most, passes)
+        while (one := next(judged, None)) is not None:
+            found.append(one)
+    except KeyboardInterrupt:
+        return Look(weight, found, False)
+    return Look(weight, found, True)
+
+
+def _is_close(look: Look, chosen: Judged) -> bool:
+    """Whether a candidate that gains more than the chosen one beats the model as it is, but not by enough."""
+    untouched, weight = look.found[0], look.weight
+    changes = [mean_change(untouched.log_losses, one.log_losses, weight) for one in look.found]
+    gained = dot(weight, chosen.log_losses - untouched.log_losses)
+    return any(-CAUTION * error <= mean < min(-error, gained) for mean, error in changes)
+
+
+def _judge(
+    whole: Side, protected: WeakLearner, cv: int, most: int, passes: Passes
+) -> tuple[FloatArray, Iterator[Judged]]:
     """Return the weights of the judged rows, and one candidate after the other there; too few rows can judge none."""
     shared, outcomes = whole.shared, whole.outcomes
     if not are_enough(outcomes.weight):
         judge = Judge(whole, protected, [len(outcomes.p)])
         return outcomes.weight, iter(judge.all({UNCHANGED: outcomes.p}).values())
-    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
+    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, most))
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
     return judged.outcomes.weight, _judged(whole, dealt, judge, passes)
@@ -296,8 +324,9 @@ class Judge:
         return [float(notion.norm(weights, v.reshape(len(v), *terms[0].shape[1:])).value.max()) for v in found]
 
 
-def _choose(found: Sequence[Judged], weight: FloatArray, *, is_protected: bool) -> Judged:
+def _choose(look: Look, *, is_protected: bool) -> Judged:
     """Return the simplest candidate within one standard error of the best that does no harm."""
+    weight, found, _ = look
     untouched = found[0]
     safe = [untouched, *(one for one in found[1:] if _does_no_harm(one, untouched, weight, is_protected))]
     best = min(safe, key=lambda one: dot(weight, one.log_losses))
@@ -329,12 +358,11 @@ def _result(
     protected: WeakLearner,
     predictor: Predictor,
     rows: Encoded,
-    found: Sequence[Judged],
+    look: Look,
     chosen: Judged,
-    weight: FloatArray,
 ) -> Fit:
     """Return the fit: what was chosen, what every candidate did, and the figures of all rows."""
-    o, p = whole.outcomes, whole.outcomes.p
+    o, p, (weight, found, _) = whole.outcomes, whole.outcomes.p, look
     held = [
         {"held_out_log_loss": dot(weight, one.log_losses), "held_out_brier": dot(weight, one.brier_losses)}
         for one in (found[0], chosen)
