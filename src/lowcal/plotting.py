@@ -432,7 +432,8 @@ def draw_before_after(
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.6]})
     levels.plot(left)
     ViolationDisplay.from_report(report, n=n, before=before, ax=right)
-    figure.suptitle("Violations on held-out rows, before and after recalibration")
+    what = f"each level, and the worst groups of {report.notion}"
+    figure.suptitle(f"Violations on held-out rows, before and after recalibration: {what}")
     figure.savefig(path, dpi=120)
 
 

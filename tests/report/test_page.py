@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,12 @@ def test_style_and_script_ask_nothing_of_a_network(made):
     report, _, _ = made
     html = report.to_html()
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(|XMLHttp|WebSocket|import\(", html)
+
+
+def test_no_tag_is_written_in_python():
+    sources = sorted(Path(pages.__file__).parent.glob("*.py"))
+    assert len(sources) > 5
+    assert [one.name for one in sources if re.search(r"</\w|/>", one.read_text(encoding="utf-8"))] == []
 
 
 def test_names_are_text(made):

@@ -332,7 +332,7 @@ class AuditReport:
     ) -> str:
         """Return the report as one HTML page that needs nothing else; with a path, also write it there.
 
-        The page stays below 2 MB: the worst groups come first, and it says what is left out.
+        The page stays below 2 MB: the worst groups come first, and it says what is left out. Needs jinja2.
 
         Parameters
         ----------
