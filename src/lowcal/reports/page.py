@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lowcal.guarantees import GroupPage, describe
+from lowcal.guarantees.reading import read_label
 from lowcal.reports import charts, words
 from lowcal.reports.binning import Curve
 from lowcal.reports.degrees import by_degree
@@ -137,10 +138,11 @@ class View:
     def compared(self) -> list[tuple[str, str, str]]:
         """Return the figures of both audits: name, before, after."""
         assert self.before is not None
-        both = [(words.title(one), count(one.n_rows), words.figures(one)[:5]) for one in (self.before, self.audit)]
-        (old, old_rows, old_figures), (new, new_rows, figures) = both
-        rows = [("Verdict", old, new), ("Rows", old_rows, new_rows)]
-        return rows + [(name, was, now) for (_, was, _), (name, now, _) in zip(old_figures, figures, strict=True)]
+        old, new = (
+            [("Verdict", words.title(one)), ("Rows", count(one.n_rows)), *(pair[:2] for pair in words.figures(one)[:5])]
+            for one in (self.before, self.audit)
+        )
+        return [(name, before, after) for (_, before), (name, after) in zip(old, new, strict=True)]
 
     def progress(self) -> tuple[int, int]:
         """Return how many groups are in both audits, and how many of these have a smaller error now."""
@@ -204,7 +206,7 @@ def panels(audit: AuditReport, limits: Limits) -> list[tuple[int, Finding, list[
     left = limits.panels - len(shown)
     chosen = []
     for rank, one in shown:
-        first = words.place(audit.layout, one.label)
+        first = read_label(one.label, audit.layout)
         others = [a for a in range(audit.layout.d) if a != first][: max(0, left)]
         left -= len(others)
         chosen.append((rank, one, sorted([first, *others])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lowcal.inputs import Layout
 from lowcal.reports.text import digits, number, percent, several
@@ -130,11 +130,6 @@ def labels(layout: Layout) -> list[str | None]:
     if layout.d == 1:
         return [None]
     return [str(a if layout.classes is None else layout.classes[a]) for a in range(layout.d)]
-
-
-def place(layout: Layout, label: Any) -> int:
-    """Return the coordinate of a label."""
-    return 0 if layout.d == 1 else int(label) if layout.classes is None else layout.classes.index(label)
 
 
 def power(j: int) -> str:
