@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-BLOCKED = ("pandas", "polars", "pyarrow", "matplotlib", "tqdm", "numba", "torch", "duckdb")
+BLOCKED = ("pandas", "polars", "pyarrow", "matplotlib", "tqdm", "numba", "torch", "duckdb", "jinja2", "markupsafe")
 
 SCRIPT = """
 import sys
@@ -28,6 +28,12 @@ assert lowcal.measure(adult.y, np.full(len(adult.y), 0.24), adult.X, subpopulati
 X = np.column_stack([data.X["x0"], data.X["x1"]])
 lowcal.MulticalibratedClassifier(LogisticRegression(), random_state=0).fit(X, data.y).predict_proba(X)
 lowcal.MulticalibratedRegressor(random_state=0).fit(X, data.p).predict(X)
+report = lowcal.audit(data.y, data.p, data.X, null_draws=19)
+assert "Calibration audit" in report.to_markdown() and report._repr_html_() is None
+try:
+    report.to_html()
+except lowcal.MissingExtra as error:
+    print("asked for:", error)
 try:
     data.to("pandas")
 except lowcal.MissingExtra as error:
@@ -40,3 +46,4 @@ def test_works_without_any_extra():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "pandas" in done.stdout
+    assert "pip install 'lowcal[report]'" in done.stdout

@@ -14,15 +14,19 @@ import lowcal
 from audits import CLASSES, MARKUP, audited, rows
 from lowcal import MulticalibratedClassifier, measure, multicalibrate
 from lowcal.datasets import make_miscalibrated, two_halves
-from lowcal.drawing import AFTER, BEFORE, Violations, _readable, draw_before_after, short
 from lowcal.errors import InvalidInput, MissingExtra
 from lowcal.guarantees import moment_sandwich
 from lowcal.plotting import (
+    AFTER,
+    BEFORE,
     HierarchyDisplay,
     ReliabilityDisplay,
     SandwichDisplay,
     TrajectoryDisplay,
     ViolationDisplay,
+    _readable,
+    draw_before_after,
+    short,
 )
 
 
@@ -85,7 +89,7 @@ def test_an_audit_per_person_is_drawn_per_person(ax):
 def test_an_earlier_model_stands_beside(ax):
     before, after = audited(2), audited(2, "better")
     display = after.plot(before=before, ax=ax, n=None)
-    assert isinstance(display, Violations)
+    assert isinstance(display, ViolationDisplay)
     wanted = [before.finding(one.subpopulation).violation for one in after.findings]
     assert line(ax, "before").get_xdata() == pytest.approx(wanted)
     assert line(ax, "before").get_marker() != line(ax, "after").get_marker()
@@ -286,7 +290,13 @@ def test_a_new_figure_is_pyplots_and_plot_draws_again():
 
 
 def test_the_saved_picture_needs_no_pyplot_figure(tmp_path):
-    draw_before_after([("degree-2", 0.2, 0.1)], [("a $x$", 0.2, 0.1)], tmp_path / "a.png")
+    levels = HierarchyDisplay(("degree-2",), np.array([0.1]), np.array([0.2]))
+    before, after = audited(2), audited(2, "better")
+    draw_before_after(levels, after, before, tmp_path / "a.png", n=5)
+    assert len(levels.ax_.patches) == 2
+    assert [t.get_text() for t in levels.figure_.axes[1].get_yticklabels()] == [
+        short(one.subpopulation) for one in after.findings[:5]
+    ]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert plt.get_fignums() == []
 

@@ -40,10 +40,21 @@ from lowcal.homes import choose_subpopulations, drop_weightless, far_roles, open
 from lowcal.inputs import Layout, Outcomes, check_share, check_whole, read_rows
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
 from lowcal.progress import Passes
-from lowcal.report.binning import KEPT, joined, reliability
-from lowcal.report.source import By
-from lowcal.report.text import percent
-from lowcal.reports import AuditReport, Finding, Gap, Largest, Verdict, check_by, label_of, sort_findings
+from lowcal.reports import (
+    KEPT,
+    AuditReport,
+    By,
+    Finding,
+    Gap,
+    Largest,
+    Verdict,
+    check_by,
+    joined,
+    label_of,
+    percent,
+    reliability,
+    sort_findings,
+)
 from lowcal.rows import START, Memory
 from lowcal.rows.base import Local, Scale, Shard
 from lowcal.rows.passes import MassSums

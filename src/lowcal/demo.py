@@ -7,7 +7,7 @@ printed is measured in this run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -72,9 +72,8 @@ def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
     before, after = _print_audits(degree_two, test, classes, seed)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        after.to_html(folder / PAGE, before=before)
-        print(f"   Report:  {folder / PAGE}")
-        _draw(judged, folder)
+        _save("Report", folder / PAGE, lambda path: after.to_html(path, before=before))
+        _save("Picture", folder / PICTURE, lambda path: _draw(judged, before, after, path))
     return judged
 
 
@@ -205,16 +204,18 @@ def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -
     return reports
 
 
-def _draw(judged: list[Judged], folder: Path) -> None:
-    from lowcal.drawing import draw_before_after
-
-    levels = [(one.notion, one.before.largest, one.after.largest) for one in judged]
-    one = judged[NOTIONS.index("degree-2")]
-    groups = [(n, b, a) for n, b, a in zip(one.before.names, one.before.violation, one.after.violation, strict=True)]
-    path = folder / PICTURE
+def _save(what: str, path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file and say where it is, or what is missing."""
     try:
-        draw_before_after(levels, groups, path)
+        write(path)
     except MissingExtra as error:
-        print(f"   No picture: {error}")
-        return
-    print(f"   Picture: {path}")
+        print(f"   No {what.lower()}: {error}")
+    else:
+        print(f"   {what + ':':<8} {path}")
+
+
+def _draw(judged: list[Judged], before: AuditReport, after: AuditReport, path: Path) -> None:
+    from lowcal.plotting import HierarchyDisplay, draw_before_after
+
+    measured = np.array([(one.after.largest, one.before.largest) for one in judged])
+    draw_before_after(HierarchyDisplay(NOTIONS, *measured.T), after, before, path)

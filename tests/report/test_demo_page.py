@@ -1,13 +1,22 @@
 """`lowcal demo` writes the report of the recalibrated model beside that of the start."""
 
+import sys
+
+import pytest
+
 import lowcal.demo as demo
+from lowcal.reports import templating
 from markup import read
 
 
-def test_demo_writes_both_audits_as_one_page(tmp_path, monkeypatch, capsys):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
     monkeypatch.setattr(demo, "TRAIN", 600)
     monkeypatch.setattr(demo, "CALIBRATE", 30_000)
     monkeypatch.setattr(demo, "NOTIONS", ("multiaccuracy", "degree-2"))
+
+
+def test_demo_writes_both_audits_as_one_page(tmp_path, capsys):
     demo.run(seed=1, folder=tmp_path / "new")
     said = capsys.readouterr().out
     page = tmp_path / "new" / "lowcal-demo.html"
@@ -18,3 +27,14 @@ def test_demo_writes_both_audits_as_one_page(tmp_path, monkeypatch, capsys):
     assert after < before / 2
     for low, _, high in (value.partition(" to ") for value in compared["Largest error in the population"]):
         assert f"{low} to {high}" in said
+
+
+def test_without_extras_demo_says_what_it_does_not_write(tmp_path, monkeypatch, capsys):
+    templating._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    demo.run(seed=1, folder=tmp_path)
+    said = capsys.readouterr().out
+    assert "No report: An HTML report needs jinja2: pip install 'lowcal[report]'." in said
+    assert "No picture: matplotlib is not installed" in said
+    assert list(tmp_path.iterdir()) == []

@@ -1,11 +1,14 @@
 """The report in notebooks and as Markdown: short, true, and text stays text."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from audits import COLUMN, MARKUP, audited
-from lowcal.errors import InvalidInput
+from lowcal.cli import main
+from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.reports import templating
 from markup import read
 
 
@@ -72,3 +75,27 @@ def test_markdown_says_what_is_left_out():
     assert "more groups" not in audited(2).to_markdown(n=13)
     with pytest.raises(InvalidInput, match="n must be a whole number"):
         audited(2).to_markdown(n=0)
+
+
+@pytest.fixture
+def no_jinja2(monkeypatch):
+    templating._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+
+def test_without_jinja2_a_page_says_what_to_install(no_jinja2, tmp_path):
+    with pytest.raises(MissingExtra, match=r"pip install 'lowcal\[report\]'"):
+        audited(2).to_html(tmp_path / "audit.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_jinja2_notebooks_show_the_text(no_jinja2):
+    assert audited(2)._repr_html_() is None
+
+
+def test_without_jinja2_the_command_stops_before_it_reads(no_jinja2, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--label", "y", "--probability", "p", "--html", "audit.html"]
+    assert main(["audit", "missing.csv", *options]) == 65
+    assert capsys.readouterr().err == "lowcal: An HTML report needs jinja2: pip install 'lowcal[report]'.\n"
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +15,10 @@ from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import CannotWrite, InvalidInput, printable
-from lowcal.report import assembly as assembled
-from lowcal.report import sections, text, words
-from lowcal.report.assembly import page
-from lowcal.report.binning import Binned
-from lowcal.report.charts import Curve, end_of
-from lowcal.report.sections import Limits, View, heat, panels
-from lowcal.reports import Verdict
+from lowcal.reports import Binned, Curve, Verdict, text, words
+from lowcal.reports import page as pages
+from lowcal.reports.charts import end_of, paths
+from lowcal.reports.page import Limits, View, heat, page, page_of, panels
 from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
@@ -55,6 +53,12 @@ def test_style_and_script_ask_nothing_of_a_network(made):
     report, _, _ = made
     html = report.to_html()
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(|XMLHttp|WebSocket|import\(", html)
+
+
+def test_no_tag_is_written_in_python():
+    sources = sorted(Path(pages.__file__).parent.glob("*.py"))
+    assert len(sources) > 5
+    assert [one.name for one in sources if re.search(r"</\w|/>", one.read_text(encoding="utf-8"))] == []
 
 
 def test_names_are_text(made):
@@ -140,7 +144,7 @@ def test_a_page_per_person_is_ranked_drawn_and_coloured_per_person():
     for one, row in zip(report.findings, hot, strict=True):
         [(moments, _)] = report.moments[one.subpopulation]
         assert shown(row[1]) == pytest.approx(float(moments.fy[0] - moments.f[1]), abs=5e-5)
-    html = sections.worst(View(report, None, Limits()))
+    html = report.to_html()
     reach = (
         max([0.025, *(max(abs(one.conditional_lower), abs(one.conditional_upper)) for one in report.shown(10))]) * 1.02
     )
@@ -315,7 +319,7 @@ def test_cells_are_coloured_by_what_is_tolerated():
 
 def test_intervals_are_drawn_to_scale():
     report = audited(2)
-    html = sections.worst(View(report, None, Limits()))
+    html = report.to_html()
     reach = max([0.0125, *(max(abs(one.lower), abs(one.upper)) for one in report.findings[:10])]) * 1.02
     lines = re.findall(r'class="line1" d="M([\d.]+) 10H([\d.]+)"', html)
     assert len(lines) == 10
@@ -328,9 +332,14 @@ def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():
     bins = Binned(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
     curve = Curve.of(bins, 0.95)
     assert curve.words() == "In 1 of 2 bins the mean prediction lies outside the band of the mean outcome."
-    svg = sections.charts.diagram("k", "title", curve, None)
     assert end_of([curve]) == 0.5
-    assert 'class="dot1" d="M40.0 152.0h0M120.0 20.0h0"' in svg
+    assert dict(paths(curve, None, 0.5))["dot1"] == "M40.0 152.0h0M120.0 20.0h0"
+    report = audited(2)
+    bins = report.reliability[report.findings[0].subpopulation][0]
+    drawn = dict(paths(Curve.of(bins, 0.95), None, end_of([Curve.of(bins, 0.95)])))
+    svg = report.to_html().partition('<svg class="diagram"')[2].partition("</svg>")[0]
+    for kind in ("band", "bars", "line1", "dot1"):
+        assert f'<path class="{kind}" d="{drawn[kind]}"/>' in svg
 
 
 def test_rare_outcomes_fill_the_picture():
@@ -386,7 +395,7 @@ def test_a_thousand_groups_and_five_classes_stay_below_two_megabytes():
 
 
 def test_a_page_is_cut_until_it_is_small_enough(monkeypatch):
-    monkeypatch.setattr(assembled, "MOST_BYTES", 120_000)
+    monkeypatch.setattr(pages, "MOST_BYTES", 120_000)
     html = many(audited(5), 300).to_html()
     assert len(html.encode()) <= 120_000
     read(html)
@@ -412,12 +421,14 @@ def test_the_longest_names_are_cut():
 def test_worst_labels_come_before_the_others():
     report = audited(5)
     m = len(report.findings)
-    chosen = panels(View(report, None, Limits(panels=m + 6)))
-    assert [len(which) for _, which in chosen] == [5, 3] + [1] * (m - 2)
-    for one, which in chosen:
+    chosen = panels(report, Limits(panels=m + 6))
+    assert [len(which) for _, _, which in chosen] == [5, 3] + [1] * (m - 2)
+    assert [rank for rank, _, _ in chosen] == list(range(1, m + 1))
+    for _, one, which in chosen:
         assert report.layout.classes.index(one.label) in which
-    assert "not all labels are shown" in sections.details(View(report, None, Limits(panels=m + 6)))
-    assert "not all labels are shown" not in sections.details(View(report, None, Limits()))
+    said = f"For {m - 1} groups not all labels are shown"
+    assert said in page_of(View(report), Limits(panels=m + 6))
+    assert "not all labels are shown" not in page_of(View(report), Limits())
 
 
 def test_less_takes_other_labels_first():

@@ -8,7 +8,7 @@ import pytest
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
 from lowcal.datasets import make_miscalibrated
-from lowcal.report.binning import BINS, Binned, cuts, joined, reliability
+from lowcal.reports.binning import BINS, Binned, cuts, joined, reliability
 from worlds import panel_of
 
 

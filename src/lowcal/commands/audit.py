@@ -14,7 +14,7 @@ from lowcal.commands.rows import Rows, find_roles, open_source, read_near, subpo
 from lowcal.commands.usage import DONE, UNDECIDED, VIOLATED
 from lowcal.errors import printable
 from lowcal.files.opening import STREAM
-from lowcal.reports import AuditReport, Verdict
+from lowcal.reports import AuditReport, Verdict, check_templates
 from lowcal.simplex import FloatArray
 from lowcal.tolerances import MIN_SHARE
 
@@ -24,6 +24,8 @@ _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED
 def run(options: argparse.Namespace) -> int:
     """Audit a file and return the verdict as an exit code."""
     check_outputs(options.html, options.json, options.markdown, inputs=[options.file])
+    if options.html:
+        check_templates()
     with open_source(options, options.file) as source:
         roles = find_roles(options, source, *([options.against] if options.against else []))
         rows = (read_far if is_too_large(options, source, roles) else read_near)(options, source, roles)

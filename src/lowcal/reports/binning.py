@@ -15,6 +15,7 @@ import numpy as np
 
 from lowcal.engines.exact import Tables
 from lowcal.engines.reference import rows_in_cache
+from lowcal.reports.text import several
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.powers import Block, Plan
 from lowcal.simplex import FloatArray
@@ -54,6 +55,39 @@ class Binned:
         centre = self.outcome + share / 2
         half = np.sqrt(np.maximum(self.outcome * (1.0 - self.outcome), 0.0) * share + share**2 / 4)
         return np.maximum((centre - half) / (1.0 + share), 0.0), np.minimum((centre + half) / (1.0 + share), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The reliability of one model: mean outcomes against mean predictions in bins, with limits on the outcomes."""
+
+    prediction: FloatArray
+    outcome: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    rows: FloatArray
+
+    @classmethod
+    def of(cls, bins: Binned, confidence: float) -> Curve:
+        """Return the bins with limits that hold for all of them at once."""
+        return cls(bins.prediction, bins.outcome, *bins.limits(confidence), bins.rows)
+
+    @classmethod
+    def find(cls, known: Mapping[str, Sequence[Binned]], name: str, a: int, confidence: float) -> Curve | None:
+        """Return the curve of a subpopulation and label, if its bins were kept."""
+        return cls.of(known[name][a], confidence) if name in known else None
+
+    def words(self) -> str:
+        """Say in how many bins the mean prediction lies outside the limits of the mean outcome."""
+        n, outside = len(self.rows), np.count_nonzero((self.prediction < self.lower) | (self.prediction > self.upper))
+        if n == 0:
+            return "No rows."
+        return f"In {outside} of {several(n, 'bin')} the mean prediction lies outside the band of the mean outcome."
+
+    def table(self) -> list[tuple[FloatArray, float]]:
+        """Return prediction, outcome and limits of every bin, and the rows it is worth."""
+        means = np.column_stack([self.prediction, self.outcome, self.lower, self.upper])
+        return list(zip(means, self.rows, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,27 +6,35 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from math import isfinite, isnan
 from os import PathLike
 from textwrap import fill
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from lowcal.certificates import Constraints, Method
-from lowcal.drawing import SHOWN, Violations
 from lowcal.errors import InvalidInput, MissingExtra, brief, brief_names, printable, suggest
 from lowcal.files.atomic import atomic_write
 from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
-from lowcal.report import Binned, as_markdown, by_degree, fragment, page
-from lowcal.report.source import By
-from lowcal.report.text import percent
+from lowcal.reports import words
+from lowcal.reports.binning import Binned
+from lowcal.reports.markdown import as_markdown
+from lowcal.reports.page import fragment, page
+from lowcal.reports.text import percent
 from lowcal.runs import Fit
-from lowcal.simplex import FloatArray
 from lowcal.tolerances import Tolerance
 
+if TYPE_CHECKING:
+    from lowcal.plotting import ViolationDisplay
+
+#: What findings are ranked by: the violation over all rows, or the error per person.
+By = Literal["violation", "per_person"]
+#: The number of groups drawn unless more are asked for.
+SHOWN = 40
 #: Fields of a report that plain data has in another form, or not at all.
 _NOT_PLAIN = frozenset(
     {"notion", "tolerance", "verdict", "largest_per_person", "layout", "findings", "constraints", "moments", "notes"}
@@ -266,11 +274,15 @@ class AuditReport:
         worst = self.worst(n)
         return worst if any(one is self.proof for one in worst) else (*worst, self.proof)
 
+    @cached_property
+    def by_name(self) -> Mapping[str, Finding]:
+        """The findings by the names of their subpopulations; of equal names the worst counts."""
+        return {one.subpopulation: one for one in reversed(self.findings)}
+
     def finding(self, subpopulation: str) -> Finding:
         """Return the finding of one subpopulation by its name."""
-        for one in self.findings:
-            if one.subpopulation == subpopulation:
-                return one
+        if subpopulation in self.by_name:
+            return self.by_name[subpopulation]
         raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see [f.subpopulation for f in .findings].")
 
     def guarantees(self, subpopulation: str | None = None) -> str:
@@ -288,8 +300,7 @@ class AuditReport:
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
         """Return what is known of a subpopulation, a page for each label: sentences and figures."""
         name = subpopulation if subpopulation in self.moments else self.finding(subpopulation).subpopulation
-        labels = [None] if self.layout.d == 1 else [str(label_of(self.layout, a)) for a in range(self.layout.d)]
-        known = zip(labels, self.moments[name], strict=True)
+        known = zip(words.labels(self.layout), self.moments[name], strict=True)
         return tuple(describe(group, name, label, margin) for label, (group, margin) in known)
 
     def to_dict(self) -> dict[str, Any]:
@@ -321,7 +332,7 @@ class AuditReport:
     ) -> str:
         """Return the report as one HTML page that needs nothing else; with a path, also write it there.
 
-        The page stays below 2 MB: the worst groups come first, and it says what is left out.
+        The page stays below 2 MB: the worst groups come first, and it says what is left out. Needs jinja2.
 
         Parameters
         ----------
@@ -358,15 +369,20 @@ class AuditReport:
 
     def plot(
         self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
-    ) -> Violations:
+    ) -> ViolationDisplay:
         """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
 
-        Returns a display with the attributes `ax_` and `figure_`, as `lowcal.ViolationDisplay` is. Needs matplotlib.
+        Returns a `lowcal.ViolationDisplay` with the attributes `ax_` and `figure_`. Needs matplotlib.
         """
-        return Violations(**violations_of(self, before)).plot(kind, n=n, ax=ax)
+        from lowcal.plotting import ViolationDisplay
 
-    def _repr_html_(self) -> str:
-        return fragment(self)
+        return ViolationDisplay.from_report(self, kind=kind, n=n, before=before, ax=ax)
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return fragment(self)
+        except MissingExtra:  # notebooks show the text then
+            return None
 
     def to_frame(self, constraints: bool = False) -> Any:
         """Return the findings as a data frame (pandas, or polars where pandas is not installed).
@@ -492,33 +508,6 @@ def _plain(value: Any) -> Any:
 def _finite(value: Any) -> Any:
     """Return None for nan and the infinities, which JSON does not know."""
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def violations_of(report: AuditReport, before: AuditReport | None = None) -> dict[str, Any]:
-    """Return the values that a picture of violations shows, by the names of `lowcal.drawing.Violations`."""
-    shown, by = report.findings, report.by
-    names = tuple(one.subpopulation for one in shown)
-    earlier = {} if before is None else {one.subpopulation: one for one in report.comparable(before).findings}
-    value, lower, upper = np.array([one.interval(by) for one in shown]).T
-    return {
-        "names": names,
-        "violation": value,
-        "lower": lower,
-        "upper": upper,
-        "by_degree": degrees_of(report, by),
-        "alpha": report.tolerance.largest,
-        "confidence": report.confidence,
-        "before": None
-        if before is None
-        else np.array([earlier[name].interval(by)[0] if name in earlier else np.nan for name in names]),
-        "unit": "violation" if by == "violation" else "error per person",
-    }
-
-
-def degrees_of(report: AuditReport, by: By = "violation") -> FloatArray:
-    """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
-    moments = (report.moments[one.subpopulation] for one in report.findings)
-    return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])
 
 
 def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:

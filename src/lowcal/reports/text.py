@@ -8,8 +8,6 @@ from math import ceil, isfinite, log10
 
 #: Names are cut after this many characters, so that no name can make a page long.
 LONGEST = 160
-#: Titles hold what a name is cut from, up to this many characters.
-TITLE = 4000
 
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#+!|~])")
@@ -38,19 +36,6 @@ def html(value: object) -> str:
     '&lt;b a=&#x27;1&#x27;&gt;&amp;'
     """
     return escape(shown(value)).replace("\r", "&#13;")
-
-
-def name(value: object) -> str:
-    """Return the name of a subpopulation as an element of its own: line breaks kept, its direction its own affair.
-
-    A name that is cut is the element's title.
-
-    >>> name("a<b")
-    '<bdi>a&lt;b</bdi>'
-    """
-    cut = shorten(value)
-    title = "" if len(shown(value)) <= LONGEST else f' title="{html(shorten(value, TITLE))}"'
-    return f"<bdi{title}>{html(cut)}</bdi>"
 
 
 def marked(value: object, length: int = LONGEST) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lowcal.errors import abbreviate, brief_names
-from lowcal.report import words
-from lowcal.report.source import Audit, Found
-from lowcal.report.text import digits, marked, number, share, shorten
+from lowcal.reports import words
+from lowcal.reports.text import marked, share, shorten
+
+if TYPE_CHECKING:
+    from lowcal.reports.audit_report import AuditReport, Finding
 
 #: Notes and lists of classes are cut after this many characters.
 LONG = 1000
 
 
-def as_markdown(audit: Audit, n: int = 10) -> str:
+def as_markdown(audit: AuditReport, n: int = 10) -> str:
     """Return the verdict, the figures, the n worst groups, the notes and where they come from."""
     lines = [f"# Calibration audit: {words.title(audit)}", ""]
     lines += [words.verdict(audit, marked(abbreviate(audit.proof.subpopulation))), ""]
@@ -23,7 +27,7 @@ def as_markdown(audit: Audit, n: int = 10) -> str:
     return "\n".join([*lines, marked("; ".join(made) + ".", LONG), ""])
 
 
-def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
+def _table(audit: AuditReport, shown: tuple[Finding, ...]) -> list[str]:
     label = ["label"] if audit.layout.d > 1 else []
     heads = ["group", *label, "share", "error", "lower", "upper", "per person", "lower", "upper", "predictions are"]
     text = 1 + len(label)
@@ -34,8 +38,6 @@ def _table(audit: Audit, shown: tuple[Found, ...]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in rows] + (["", f"and {more:,} more groups."] if more else [])
 
 
-def _row(audit: Audit, one: Found, group: str) -> list[str]:
-    errors = (*one.interval("violation"), *one.interval("per_person"))
-    sizes = [number(v, digits(audit.tolerance.largest), signed=True) for v in errors]
+def _row(audit: AuditReport, one: Finding, group: str) -> list[str]:
     label = [marked(one.label, 40)] if audit.layout.d > 1 else []
-    return [marked(group), *label, share(one.mass), *sizes, words.judged(one)]
+    return [marked(group), *label, share(one.mass), *words.errors(audit, one), words.judged(one)]
