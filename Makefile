@@ -15,7 +15,7 @@ help:
 
 .venv/.base: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[plot]"
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[plot,cli]"
 	@touch .venv/.base
 
 .venv/.dev: .venv/.base

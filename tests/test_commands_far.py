@@ -17,7 +17,6 @@ import lowcal
 from far_rows import three_classes
 from lowcal import homes
 from lowcal.cli import main
-from lowcal.files import columns
 from lowcal.persistence import read
 from lowcal.rows import disk
 
@@ -179,21 +178,11 @@ def test_exact_whole_numbers_and_columns_without_a_value(form: str, data: Any, h
     assert model("far.json") == model()
 
 
-def test_texts_without_arrow(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
-    path = put(data, "csv")
-    assert fit(path, *ASKED) == 0
-    request.getfixturevalue("is_small")
-    monkeypatch.setattr("lowcal.commands.lean.has_arrow", lambda: False)
-    assert fit(path, *ASKED, out="far.json") == 0
-    assert model("far.json") == model()
-
-
 def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
-    """Labels are found among all rows, of which few are kept at a time."""
+    """Labels are found among all rows."""
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
     path = put(data.assign(y=late), "csv")
     request.getfixturevalue("is_small")
-    monkeypatch.setattr(columns, "MOST_WAITING", 100)
     monkeypatch.setattr("lowcal.files.delimited.BATCH_BYTES", 1 << 14)
     assert fit(path, *ASKED, "--positive", "yes") == 0
     assert model()["classes"] == ["not yes", "yes"]
@@ -204,23 +193,6 @@ def test_standard_input(data: Any, here: Path, is_small: list[int], monkeypatch:
         monkeypatch.setattr("sys.stdin", stream)
         assert fit("-", *ASKED) == 0
     assert is_small
-
-
-@pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet", "arrow", "arrows", "feather", "folder"])
-def test_the_number_of_rows_is_estimated(form: str, here: Path, monkeypatch: Any) -> None:
-    rng, n = np.random.default_rng(0), 100_000
-    frame = pd.DataFrame({"y": rng.integers(0, 2, n), "p": rng.random(n), "g": rng.choice(list("abcd"), n)})
-    if form == "feather":
-        feather.write_feather(frame, "t.feather", compression="lz4")
-    if form == "folder":
-        Path("rows").mkdir()
-        for k in range(4):
-            feather.write_feather(frame[k * 25_000 : (k + 1) * 25_000], f"rows/{k}.feather")
-    path = {"feather": "t.feather", "folder": "rows"}.get(form) or put(frame, form)
-    asked: list[int] = []
-    monkeypatch.setattr("lowcal.commands.far.is_far", lambda rows, *given: asked.append(rows))
-    assert fit(path, "--label", "y", "--probability", "p", "--groups", "g", "--notion", "multiaccuracy") == 0
-    assert asked[0] == pytest.approx(n, rel=0.1 if form != "csv.gz" else 0.5)
 
 
 def said(capsys: Any) -> str:

@@ -60,7 +60,7 @@ KILL = """
     {module}.{name} = stop
 """
 MOMENTS = [
-    (PREDICT, "lowcal.files.writing", "join_fields", 3, "old"),
+    (PREDICT, "lowcal.files.writing", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
     (FIT, "lowcal.commands.fit", "write", 1, "old"),
@@ -86,7 +86,7 @@ WAIT = """
     def wait(*_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
-    writing.join_fields = wait
+    writing.join_columns = wait
 """
 
 
@@ -209,7 +209,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.files.writing.join_fields", interrupt)
+    monkeypatch.setattr("lowcal.files.writing.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
 

@@ -19,10 +19,11 @@ from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput, printable, sentence
 from lowcal.files.columns import read_numbers
 from lowcal.files.delimited import Batch
-from lowcal.files.fields import Computed, Field
-from lowcal.files.opening import STREAM, Source, find_column
+from lowcal.files.opening import Source, find_column
+from lowcal.files.paths import STREAM
 from lowcal.files.writing import form_of, open_writer
 from lowcal.frames import Column, Table
+from lowcal.simplex import FloatArray
 from lowcal.updates import Predictor
 
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             open_writer(options.out, form, source, names) as writer,
         ):
             for batch, new in recalibrator(source):
-                writer.write([*batch.fields, *new])
+                writer.write(batch.columns, new)
                 bar.tell(batch.position)
     if not options.quiet:
         recalibrator.tell_strange()
@@ -98,11 +99,11 @@ class Recalibrator:
         strange = {name: None for name, known in columns.items() if known}
         return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
-    def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
-        """Yield every batch with the fields of its calibrated predictions."""
+    def __call__(self, source: Source) -> Iterator[tuple[Batch, list[FloatArray]]]:
+        """Yield every batch with the columns of its calibrated predictions."""
         for batch in source.batches(range(len(source.names))):
-            by_name = dict(zip(source.names, batch.fields, strict=True))
-            yield batch, self._recalibrate(by_name, batch.n_rows)
+            by_name = dict(zip(source.names, batch.columns, strict=True))
+            yield batch, self._recalibrate(by_name, source.decimal, batch.n_rows)
             self.n_rows += batch.n_rows
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
@@ -128,15 +129,14 @@ class Recalibrator:
                     f"{sentence(some)} It recalibrates by the other columns."
                 )
 
-    def _recalibrate(self, fields: Mapping[str, Field], n: int) -> list[Field]:
-        given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]
+    def _recalibrate(self, columns: Mapping[str, Any], decimal: str | None, n: int) -> list[FloatArray]:
+        given = [read_numbers(columns[name], decimal, name, self.n_rows) for name in self.probability]
         check_probabilities(self.probability, given, self.n_rows)
-        read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
+        read = [read_column(columns[name], decimal, name, known, self.n_rows) for name, known in self.columns.items()]
         for column in read:
             self._look(column)
         X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
         calibrated = self.predictor(arrange(given, self.places), X)
-        own = (
-            [arrange([calibrated], self.places)] if len(given) == 1 else [calibrated[:, place] for place in self.places]
-        )
-        return [Computed(np.ascontiguousarray(column)) for column in own]
+        if len(given) == 1:
+            return [arrange([calibrated], self.places)]
+        return [np.ascontiguousarray(calibrated[:, place]) for place in self.places]

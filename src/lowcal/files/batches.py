@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra, suggest
-from lowcal.files.opening import check_readable
-from lowcal.files.parquet import damaged
+from lowcal.files.paths import check_readable, damaged
 
 #: So many rows are in work at a time.
 BATCH_ROWS = 1 << 18
@@ -99,6 +98,8 @@ def open_batches(rows: object) -> Batches:
     >>> [batch["p"].tolist() for batch in batches.read(None)]
     [[0.5, 0.25], [0.5, 0.25]]
     """
+    if isinstance(rows, Batches):
+        return rows
     if isinstance(rows, str) and "://" in rows:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
@@ -128,7 +129,8 @@ def is_source(rows: object) -> bool:
     if isinstance(rows, list | tuple):
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
     is_function = callable(rows) and not isinstance(rows, type)
-    return isinstance(rows, str | os.PathLike | Iterator) or is_function or _is_dataset(rows) or _is_lazy(rows)
+    is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
+    return is_named or is_function or _is_dataset(rows) or _is_lazy(rows)
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
@@ -158,7 +160,8 @@ def read_whole(rows: object) -> Batch:
     batches = list(source.read(None))
     if not batches:
         raise source.nothing()
-    return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
+    # the batches of a column are let go as soon as they are joined
+    return {name: for_frames(join([batch.pop(name) for batch in batches])) for name in list(batches[0])}
 
 
 @contextmanager
@@ -301,6 +304,19 @@ def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]
         f"{path} is neither a Parquet nor an Arrow file. Of other files pass a function that returns an iterator of "
         "tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
     )
+
+
+def schema_of(path: str) -> Any:
+    """Return the columns of a Parquet or an Arrow file and their types."""
+    import pyarrow as pa
+    from pyarrow.parquet import read_schema
+
+    read = reader_of(path)
+    if read is _parquet:
+        with reading(path, "a Parquet file"):
+            return read_schema(path)
+    with reading(path, "an Arrow file"), pa.OSFile(path) as file:
+        return (pa.ipc.open_file if read is _arrow_file else pa.ipc.open_stream)(file).schema
 
 
 def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 import numpy as np
 
 from lowcal.errors import InvalidInput
 from lowcal.files.atomic import atomic_write
+from lowcal.files.columns import Recalled, survey, typed
 from lowcal.files.delimited import Delimited
-from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, kept_kind, wider
-from lowcal.files.opening import STREAM, Source, is_packed, suffix_of
-from lowcal.files.parquet import Parquet, require_pyarrow
+from lowcal.files.kinds import Kind, arrow_type, is_text
+from lowcal.files.opening import Source, Stored
+from lowcal.files.paths import STREAM, is_packed, suffix_of
+from lowcal.simplex import FloatArray
 
 #: A row group of a Parquet file has at least so many rows.
 GROUP_ROWS = 1 << 16
 
 
 class Writer(Protocol):
-    """Takes batches of fields, one for each column."""
+    """Takes batch after batch."""
 
-    def write(self, fields: Sequence[Field]) -> None:
-        """Write a batch."""
+    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
+        """Write a batch: the Arrow arrays of the source, and the new columns."""
         ...
 
     def finish(self) -> None:
@@ -64,10 +65,8 @@ def open_writer(path: str, form: str, source: Source, more: Sequence[str]) -> It
     names = (*source.names, *more)
     if form in ("parquet", "json", "jsonl"):
         check_distinct(names, form)
-    if form == "parquet":
-        require_pyarrow("writing Parquet")
     with open_bytes(path) as stream:
-        writer = _writer(stream, form, names, source, len(more))
+        writer = _writer(stream, form, names, source)
         try:
             yield writer
         except BaseException:
@@ -76,16 +75,44 @@ def open_writer(path: str, form: str, source: Source, more: Sequence[str]) -> It
         writer.finish()
 
 
-def _writer(stream: IO[bytes], form: str, names: Sequence[str], source: Source, n_more: int) -> Writer:
+def _writer(stream: IO[bytes], form: str, names: Sequence[str], source: Source) -> Writer:
     if form in ("csv", "tsv"):
         like = source if isinstance(source, Delimited) else None
         separator = "\t" if form == "tsv" else like.separator if like else ","
         mark = "utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"
         return TextWriter(stream, names, separator, like.decimal if like else ".", mark)
-    kinds = [*kinds_of(source), *[Kind.NUMBER] * n_more]
-    if form == "parquet":
-        return ParquetWriter(stream, names, kinds, source.schema if isinstance(source, Parquet) else None)
-    return JsonWriter(stream, names, kinds, is_list=form == "json")
+    read = Typing.of(source, names[len(source.names) :])
+    return ParquetWriter(stream, read) if form == "parquet" else JsonWriter(stream, read, is_list=form == "json")
+
+
+@dataclass(frozen=True, eq=False)
+class Typing:
+    """Makes record batches of a source's columns and of new ones; those of a text file get the types of all values."""
+
+    schema: Any
+    kinds: tuple[Kind | None, ...]
+    decimal: str | None
+
+    @classmethod
+    def of(cls, source: Source, more: Sequence[str]) -> Typing:
+        """Find the types; a text file is read once for it."""
+        import pyarrow as pa
+
+        new = [pa.field(name, pa.float64()) for name in more]
+        if isinstance(source, Stored):
+            return cls(pa.schema([*source.schema, *new]), (None,) * len(source.names), None)
+        found = survey(Recalled(source, {name: j for j, name in enumerate(source.names)}), source.names)
+        kinds = tuple(found.kinds[name] or Kind.TEXT for name in source.names)
+        own = [pa.field(name, arrow_type(kind)) for name, kind in zip(source.names, kinds, strict=True)]
+        return cls(pa.schema([*own, *new]), kinds, source.decimal)
+
+    def __call__(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> Any:
+        """Return a record batch."""
+        import pyarrow as pa
+
+        read = [typed(column, kind, self.decimal) for column, kind in zip(columns, self.kinds, strict=True)]
+        own = [column.cast(field.type) for column, field in zip(read, self.schema, strict=False)]
+        return pa.record_batch([*own, *(pa.array(column, from_pandas=True) for column in more)], schema=self.schema)
 
 
 @contextmanager
@@ -103,19 +130,6 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
             yield packed  # type: ignore[misc]
 
 
-def kinds_of(source: Source) -> list[Kind]:
-    """Return what each column of a source holds, over all its rows; a column without a value is text."""
-    kinds: list[Kind | None] = [None] * len(source.names)
-    open_ones = list(range(len(kinds)))
-    if isinstance(source, Parquet):
-        return [Kind.TEXT] * len(kinds)  # its own types are kept
-    for batch in source.batches(open_ones):
-        for j in open_ones:
-            kinds[j] = wider(kinds[j], kept_kind(batch.fields[j]))
-        open_ones = [j for j in open_ones if kinds[j] is not Kind.TEXT]
-    return [kind or Kind.TEXT for kind in kinds]
-
-
 def check_distinct(names: Sequence[str], form: str) -> None:
     """Refuse columns that a format can't tell apart."""
     twice = [name for name, times in Counter(names).items() if times > 1]
@@ -125,27 +139,28 @@ def check_distinct(names: Sequence[str], form: str) -> None:
 
 
 class TextWriter:
-    """CSV: fields are quoted where they must be; lines end in a line feed."""
+    """CSV: values are quoted where they must be; lines end in a line feed."""
 
     def __init__(self, stream: IO[bytes], names: Sequence[str], separator: str, decimal: str, encoding: str) -> None:
+        import pyarrow as pa
+
         self.stream, self.decimal, self.separator = stream, decimal, separator
-        self.text = io.StringIO(newline="")
-        self.rows = csv.writer(self.text, delimiter=separator, lineterminator="\n")
-        self.rows.writerow(names)
-        self._pass_on(encoding)
+        header = join_columns([pa.array([name]) for name in names], separator)
+        stream.write(str(header, "utf-8").encode(encoding))
 
-    def write(self, fields: Sequence[Field]) -> None:
+    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
         """Write a batch."""
-        if len(fields) > 1 and any(isinstance(field, ArrowWritten) for field in fields):
-            self.stream.write(join_fields(fields, self.separator, self.decimal))
-            return
-        self.rows.writerows(zip(*(field.texts(self.decimal) for field in fields), strict=True))
-        self._pass_on("utf-8")
+        texts = [self._texts(column) for column in (*columns, *more)]
+        self.stream.write(join_columns(texts, self.separator))
 
-    def _pass_on(self, encoding: str) -> None:
-        self.stream.write(self.text.getvalue().encode(encoding))
-        self.text.seek(0)
-        self.text.truncate()
+    def _texts(self, column: Any) -> Any:
+        """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
+        import pyarrow as pa
+
+        if not isinstance(column, np.ndarray) and is_text(column):
+            return column.cast(pa.string()).fill_null("")
+        values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+        return pa.array([_text(value, self.decimal) for value in values], pa.string())
 
     def finish(self) -> None:
         """Nothing comes after the last row."""
@@ -154,18 +169,22 @@ class TextWriter:
         """Nothing is held back."""
 
 
-def join_fields(fields: Sequence[Field], separator: str, decimal: str) -> memoryview:
-    """Return the lines of several fields, the same bytes as Python's csv makes, joined by Arrow.
+def _text(value: Any, decimal: str) -> str:
+    if value is None or value != value:
+        return ""
+    return str(value).replace(".", decimal) if isinstance(value, float) and decimal != "." else str(value)
 
-    >>> from lowcal.files.fields import Written
-    >>> bytes(join_fields([Written(["0.5"]), Written([""])], ",", "."))
-    b'0.5,\\n'
+
+def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
+    """Return the lines of several columns of texts.
+
+    >>> import pyarrow as pa
+    >>> bytes(join_columns([pa.array(["0.5"]), pa.array(["a,b"])], ","))
+    b'0.5,"a,b"\\n'
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    arrays = [f.values if isinstance(f, ArrowWritten) else pa.array(f.texts(decimal), pa.string()) for f in fields]
-    rows = pc.binary_join_element_wise(*(_quoted(array, separator) for array in arrays), separator)
+    rows = pc.binary_join_element_wise(*(_quoted(column, separator) for column in columns), separator)
     lines = pc.binary_join_element_wise(rows, "", "\n")
     _, offsets, data = lines.buffers()
     first, last = np.frombuffer(offsets, dtype=np.int32)[[lines.offset, lines.offset + len(lines)]]
@@ -184,31 +203,24 @@ def _quoted(array: Any, separator: str) -> Any:
 
 
 class ParquetWriter:
-    """Parquet, a row group for each so many rows."""
+    """Parquet, a row group for each GROUP_ROWS rows."""
 
-    def __init__(self, stream: IO[bytes], names: Sequence[str], kinds: Sequence[Kind], schema: Any) -> None:
-        import pyarrow as pa
+    def __init__(self, stream: IO[bytes], read: Typing) -> None:
         from pyarrow.parquet import ParquetWriter as Native
 
-        own = [] if schema is None else list(schema)
-        new = [pa.field(n, arrow_type(k)) for n, k in list(zip(names, kinds, strict=True))[len(own) :]]
-        self.schema, self.kinds = pa.schema([*own, *new]), kinds
-        self.native = Native(stream, self.schema)
+        self.read, self.native = read, Native(stream, read.schema)
         self.waiting: list[Any] = []
 
-    def write(self, fields: Sequence[Field]) -> None:
+    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
         """Write a batch."""
-        import pyarrow as pa
-
-        arrays = [field.arrow(kind) for field, kind in zip(fields, self.kinds, strict=True)]
-        self.waiting.append(pa.record_batch(arrays, schema=self.schema))
+        self.waiting.append(self.read(columns, more))
         if sum(len(batch) for batch in self.waiting) >= GROUP_ROWS:
             self._pass_on()
 
     def _pass_on(self) -> None:
         import pyarrow as pa
 
-        self.native.write_table(pa.Table.from_batches(self.waiting, schema=self.schema))
+        self.native.write_table(pa.Table.from_batches(self.waiting))
         self.waiting = []
 
     def finish(self) -> None:
@@ -225,15 +237,14 @@ class ParquetWriter:
 class JsonWriter:
     """JSON: a list of records, or a record on each line."""
 
-    def __init__(self, stream: IO[bytes], names: Sequence[str], kinds: Sequence[Kind], *, is_list: bool) -> None:
-        self.stream, self.names, self.kinds, self.is_list = stream, names, kinds, is_list
+    def __init__(self, stream: IO[bytes], read: Typing, *, is_list: bool) -> None:
+        self.stream, self.read, self.is_list = stream, read, is_list
         self.before = b"[\n" if is_list else b""
 
-    def write(self, fields: Sequence[Field]) -> None:
+    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
         """Write a batch."""
-        columns = [field.objects(kind) for field, kind in zip(fields, self.kinds, strict=True)]
-        for row in zip(*columns, strict=True):
-            record = json.dumps(dict(zip(self.names, row, strict=True)), ensure_ascii=False)
+        for row in self.read(columns, more).to_pylist():
+            record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
             self.stream.write(self.before + record.encode())
             self.before = b",\n" if self.is_list else b"\n"
 
@@ -244,3 +255,11 @@ class JsonWriter:
 
     def abandon(self) -> None:
         """Nothing is held back."""
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what it does not know becomes text."""
+    if value is None or value != value:
+        return None
+    finite = not isinstance(value, float) or np.isfinite(value)
+    return value if isinstance(value, bool | int | float | str) and finite else str(value)
