@@ -839,7 +839,7 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lowcal.files.writing.TextWriter.write", full)
+    monkeypatch.setattr("lowcal.files.writing.join_columns", full)
     assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
     said = capsys.readouterr().err
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"

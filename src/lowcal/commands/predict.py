@@ -18,10 +18,9 @@ from lowcal.commands.talk import say
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput, printable, sentence
 from lowcal.files.columns import read_numbers
-from lowcal.files.delimited import Batch
 from lowcal.files.opening import Source, find_column
 from lowcal.files.paths import STREAM
-from lowcal.files.writing import form_of, open_writer
+from lowcal.files.writing import form_of, write_table
 from lowcal.frames import Column, Table
 from lowcal.simplex import FloatArray
 from lowcal.updates import Predictor
@@ -36,13 +35,8 @@ def run(options: argparse.Namespace) -> int:
         recalibrator = Recalibrator.of(predictor, *_probability(options, source, predictor, metadata), source)
         names = [name + options.suffix for name in recalibrator.probability]
         _check_new(names, source, options.suffix)
-        with (
-            Bar(f"recalibrating {source.shown}", source.size, is_wanted(options)) as bar,
-            open_writer(options.out, form, source, names) as writer,
-        ):
-            for batch, new in recalibrator(source):
-                writer.write(batch.columns, new)
-                bar.tell(batch.position)
+        with Bar(f"recalibrating {source.shown}", source.size, is_wanted(options)) as bar:
+            write_table(options.out, form, source, names, recalibrator(source, bar))
     if not options.quiet:
         recalibrator.tell_strange()
     if not options.quiet and options.out != STREAM:
@@ -99,12 +93,13 @@ class Recalibrator:
         strange = {name: None for name, known in columns.items() if known}
         return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
-    def __call__(self, source: Source) -> Iterator[tuple[Batch, list[FloatArray]]]:
-        """Yield every batch with the columns of its calibrated predictions."""
+    def __call__(self, source: Source, bar: Bar) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
+        """Yield the columns of every batch, and those of its calibrated predictions."""
         for batch in source.batches(range(len(source.names))):
             by_name = dict(zip(source.names, batch.columns, strict=True))
-            yield batch, self._recalibrate(by_name, source.decimal, batch.n_rows)
+            yield batch.columns, self._recalibrate(by_name, source.decimal, batch.n_rows)
             self.n_rows += batch.n_rows
+            bar.tell(batch.position)
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
 

@@ -61,11 +61,6 @@ class Delimited:
     n_empty: int = 0
     block: int = 0
 
-    @property
-    def size(self) -> int:
-        """How many bytes the file has."""
-        return self.path.stat().st_size
-
     def batches(self, columns: Sequence[int]) -> Iterator[Batch]:
         """Yield the rows in batches, only the columns at these positions, as text."""
         from pyarrow import ArrowInvalid
@@ -139,25 +134,19 @@ def _is_few(column: Any) -> bool:
     return len(column.unique()) <= FEW
 
 
-class Counted(io.BufferedIOBase):
+class Counted:
     """A stream of bytes that counts the quotes which are read."""
 
-    def __init__(self, stream: IO[bytes]):
+    closed = False
+
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.quotes = stream, 0
 
-    def readable(self) -> bool:
-        """Return True: it is there to be read."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, or all."""
-        data = self.stream.read(-1 if size is None else size)
+    def read(self, size: int) -> bytes:
+        """Return at most this many bytes."""
+        data = self.stream.read(size)
         self.quotes += data.count(b'"')
         return data
-
-    def read1(self, size: int = -1, /) -> bytes:
-        """Return so many bytes at most."""
-        return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
 
 @contextmanager

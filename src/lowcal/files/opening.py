@@ -7,71 +7,40 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from lowcal.errors import InvalidInput, MissingColumn, suggest
 from lowcal.files.batches import Batches, files_of, open_batches, schema_of
-from lowcal.files.delimited import Batch, check_names, open_delimited
+from lowcal.files.delimited import Batch, Delimited, check_names, open_delimited
 from lowcal.files.paths import STREAM, check_readable, damaged, require_pyarrow, suffix_of
 
 #: How Parquet files, Arrow files and Arrow streams begin.
 _STORED = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 
 
-class Source(Protocol):
-    """A table in files: its columns, and its rows in batches."""
-
-    @property
-    def shown(self) -> str:
-        """How messages call it."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its columns."""
-        ...
-
-    @property
-    def decimal(self) -> str | None:
-        """The decimal sign of its numbers if it is text; None if its columns have types."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The position of its last batch: bytes or rows."""
-        ...
-
-    def batches(self, columns: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rows in batches, only the columns at these positions."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
-class Stored:
-    """Parquet and Arrow files that are one table; each column has a type."""
+class Source:
+    """A table in files: its columns, and its rows as Arrow arrays in batches."""
 
     shown: str
     names: tuple[str, ...]
-    schema: Any
-    rows: Batches
-    n_bytes: int
-    decimal: str | None = None
+    #: Positions of columns -> batches of these columns.
+    batches: Callable[[Sequence[int]], Iterator[Batch]]
+    #: The position of the last batch: bytes or rows.
+    size: int
+    #: How it is written, if it is a text file; the types of its columns, if it is not.
+    text: Delimited | None = None
+    schema: Any = None
 
     @property
-    def size(self) -> int:
-        """The number of rows, or of bytes where only reading tells the rows."""
-        return self.n_bytes if self.rows.count is None else self.rows.count()[0]
-
-    def batches(self, columns: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rows of all files in batches, only the columns at these positions."""
-        names, done = [self.names[j] for j in columns], 0
-        for batch in self.rows.open(names):
-            done += batch.nbytes if self.rows.count is None else batch.num_rows
-            yield Batch(tuple(batch.column(name) for name in names), batch.num_rows, done)
+    def decimal(self) -> str | None:
+        """The decimal sign of its numbers if it is a text file."""
+        return None if self.text is None else self.text.decimal
 
 
 @contextmanager
@@ -98,7 +67,8 @@ def open_table(
         if form in ("json", "jsonl") or (form is None and suffix_of(path) in ("json", "jsonl")):
             raise InvalidInput(f"{shown} is JSON, which can't be read; give a CSV or a Parquet file.")
         separator = separator or ("\t" if "tsv" in (form, suffix_of(path)) else None)
-        yield open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding)
+        text = open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding)
+        yield Source(shown, text.names, text.batches, file.stat().st_size, text=text)
 
 
 def is_several(path: str) -> bool:
@@ -119,7 +89,7 @@ def _is_stored(file: str | Path) -> bool:
         return stream.read(6).startswith(_STORED)
 
 
-def _open_stored(files: Sequence[str], shown: str) -> Stored:
+def _open_stored(files: Sequence[str], shown: str) -> Source:
     """Read the types of Parquet and Arrow files; all must have the same columns."""
     for file in files:
         check_readable(file)
@@ -133,8 +103,17 @@ def _open_stored(files: Sequence[str], shown: str) -> Stored:
     check_names(first.names, shown)
     for file, other in zip(files[1:], others, strict=True):
         _check_same(files[0], first, file, other)
-    n_bytes = sum(os.path.getsize(file) for file in files)
-    return Stored(shown, tuple(first.names), first, open_batches(list(files)), n_bytes)
+    rows = open_batches(list(files))
+    size = sum(os.path.getsize(file) for file in files) if rows.count is None else rows.count()[0]
+    return Source(shown, tuple(first.names), partial(_stored_batches, rows, first.names), size, schema=first)
+
+
+def _stored_batches(rows: Batches, names: Sequence[str], columns: Sequence[int]) -> Iterator[Batch]:
+    """Yield the rows of files in batches, only the columns at these positions."""
+    wanted, done = [names[j] for j in columns], 0
+    for batch in rows.open(wanted):
+        done += batch.nbytes if rows.count is None else batch.num_rows
+        yield Batch(tuple(batch.column(name) for name in wanted), batch.num_rows, done)
 
 
 def _check_same(first: str, one: Any, file: str, other: Any) -> None:

@@ -7,40 +7,25 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
 from lowcal.errors import InvalidInput
 from lowcal.files.atomic import atomic_write
 from lowcal.files.columns import Recalled, survey, typed
-from lowcal.files.delimited import Delimited
 from lowcal.files.kinds import Kind, arrow_type, is_text
-from lowcal.files.opening import Source, Stored
+from lowcal.files.opening import Source
 from lowcal.files.paths import STREAM, is_packed, suffix_of
 from lowcal.simplex import FloatArray
 
-#: A row group of a Parquet file has at least so many rows.
+#: A row group of a Parquet file has at least this many rows.
 GROUP_ROWS = 1 << 16
 
-
-class Writer(Protocol):
-    """Takes batch after batch."""
-
-    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
-        """Write a batch: the Arrow arrays of the source, and the new columns."""
-        ...
-
-    def finish(self) -> None:
-        """Write what comes after the last batch."""
-        ...
-
-    def abandon(self) -> None:
-        """Write no more: something went wrong."""
-        ...
+#: The Arrow arrays of a source's columns, and new columns of numbers.
+Wider = tuple[Sequence[Any], Sequence[FloatArray]]
 
 
 def form_of(path: str, form: str | None) -> str:
@@ -55,64 +40,22 @@ def form_of(path: str, form: str | None) -> str:
     return found or "csv"
 
 
-@contextmanager
-def open_writer(path: str, form: str, source: Source, more: Sequence[str]) -> Iterator[Writer]:
-    """Open a table for writing: the columns of a source, then more columns of numbers.
+def write_table(path: str, form: str, source: Source, more: Sequence[str], batches: Iterable[Wider]) -> None:
+    """Write the columns of a source, then more columns of numbers, whole or not at all.
 
     Text files are written as the source is, if it is one: separator, decimal sign and mark. Formats with types need to
     know what a text file holds, so it is read once before.
     """
     names = (*source.names, *more)
-    if form in ("parquet", "json", "jsonl"):
-        check_distinct(names, form)
+    if form not in ("csv", "tsv"):
+        _check_distinct(names, form)
     with open_bytes(path) as stream:
-        writer = _writer(stream, form, names, source)
-        try:
-            yield writer
-        except BaseException:
-            writer.abandon()
-            raise
-        writer.finish()
-
-
-def _writer(stream: IO[bytes], form: str, names: Sequence[str], source: Source) -> Writer:
-    if form in ("csv", "tsv"):
-        like = source if isinstance(source, Delimited) else None
-        separator = "\t" if form == "tsv" else like.separator if like else ","
-        mark = "utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"
-        return TextWriter(stream, names, separator, like.decimal if like else ".", mark)
-    read = Typing.of(source, names[len(source.names) :])
-    return ParquetWriter(stream, read) if form == "parquet" else JsonWriter(stream, read, is_list=form == "json")
-
-
-@dataclass(frozen=True, eq=False)
-class Typing:
-    """Makes record batches of a source's columns and of new ones; those of a text file get the types of all values."""
-
-    schema: Any
-    kinds: tuple[Kind | None, ...]
-    decimal: str | None
-
-    @classmethod
-    def of(cls, source: Source, more: Sequence[str]) -> Typing:
-        """Find the types; a text file is read once for it."""
-        import pyarrow as pa
-
-        new = [pa.field(name, pa.float64()) for name in more]
-        if isinstance(source, Stored):
-            return cls(pa.schema([*source.schema, *new]), (None,) * len(source.names), None)
-        found = survey(Recalled(source, {name: j for j, name in enumerate(source.names)}), source.names)
-        kinds = tuple(found.kinds[name] or Kind.TEXT for name in source.names)
-        own = [pa.field(name, arrow_type(kind)) for name, kind in zip(source.names, kinds, strict=True)]
-        return cls(pa.schema([*own, *new]), kinds, source.decimal)
-
-    def __call__(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> Any:
-        """Return a record batch."""
-        import pyarrow as pa
-
-        read = [typed(column, kind, self.decimal) for column, kind in zip(columns, self.kinds, strict=True)]
-        own = [column.cast(field.type) for column, field in zip(read, self.schema, strict=False)]
-        return pa.record_batch([*own, *(pa.array(column, from_pandas=True) for column in more)], schema=self.schema)
+        if form in ("csv", "tsv"):
+            _write_text(stream, names, source, batches, "\t" if form == "tsv" else None)
+        elif form == "parquet":
+            _write_parquet(stream, *_record_batches(source, more, batches))
+        else:
+            _write_json(stream, _record_batches(source, more, batches)[1], is_list=form == "json")
 
 
 @contextmanager
@@ -130,7 +73,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
             yield packed  # type: ignore[misc]
 
 
-def check_distinct(names: Sequence[str], form: str) -> None:
+def _check_distinct(names: Sequence[str], form: str) -> None:
     """Refuse columns that a format can't tell apart."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
@@ -138,35 +81,32 @@ def check_distinct(names: Sequence[str], form: str) -> None:
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; name each once, or write CSV.")
 
 
-class TextWriter:
-    """CSV: values are quoted where they must be; lines end in a line feed."""
+# --- CSV --------------------------------------------------------------------------------------------------------
 
-    def __init__(self, stream: IO[bytes], names: Sequence[str], separator: str, decimal: str, encoding: str) -> None:
-        import pyarrow as pa
 
-        self.stream, self.decimal, self.separator = stream, decimal, separator
-        header = join_columns([pa.array([name]) for name in names], separator)
-        stream.write(str(header, "utf-8").encode(encoding))
+def _write_text(
+    stream: IO[bytes], names: Sequence[str], source: Source, batches: Iterable[Wider], separator: str | None
+) -> None:
+    """Write CSV: values are quoted where they must be; lines end in a line feed."""
+    import pyarrow as pa
 
-    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
-        """Write a batch."""
-        texts = [self._texts(column) for column in (*columns, *more)]
-        self.stream.write(join_columns(texts, self.separator))
+    like = source.text
+    separator = separator or (like.separator if like else ",")
+    header = str(join_columns([pa.array([name]) for name in names], separator), "utf-8")
+    stream.write(header.encode("utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"))
+    for columns, more in batches:
+        texts = [_texts(column, source.decimal or ".") for column in (*columns, *more)]
+        stream.write(join_columns(texts, separator))
 
-    def _texts(self, column: Any) -> Any:
-        """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
-        import pyarrow as pa
 
-        if not isinstance(column, np.ndarray) and is_text(column):
-            return column.cast(pa.string()).fill_null("")
-        values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-        return pa.array([_text(value, self.decimal) for value in values], pa.string())
+def _texts(column: Any, decimal: str) -> Any:
+    """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
+    import pyarrow as pa
 
-    def finish(self) -> None:
-        """Nothing comes after the last row."""
-
-    def abandon(self) -> None:
-        """Nothing is held back."""
+    if not isinstance(column, np.ndarray) and is_text(column):
+        return column.cast(pa.string()).fill_null("")
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return pa.array([_text(value, decimal) for value in values], pa.string())
 
 
 def _text(value: Any, decimal: str) -> str:
@@ -202,59 +142,58 @@ def _quoted(array: Any, separator: str) -> Any:
     return pc.if_else(must, pc.binary_join_element_wise('"', doubled, '"', ""), array)
 
 
-class ParquetWriter:
-    """Parquet, a row group for each GROUP_ROWS rows."""
-
-    def __init__(self, stream: IO[bytes], read: Typing) -> None:
-        from pyarrow.parquet import ParquetWriter as Native
-
-        self.read, self.native = read, Native(stream, read.schema)
-        self.waiting: list[Any] = []
-
-    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
-        """Write a batch."""
-        self.waiting.append(self.read(columns, more))
-        if sum(len(batch) for batch in self.waiting) >= GROUP_ROWS:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        import pyarrow as pa
-
-        self.native.write_table(pa.Table.from_batches(self.waiting))
-        self.waiting = []
-
-    def finish(self) -> None:
-        """Write the last rows and the footer."""
-        if self.waiting:
-            self._pass_on()
-        self.native.close()
-
-    def abandon(self) -> None:
-        """Leave out the footer, which would else be written when the object goes."""
-        self.native.is_open = False
+# --- formats with types -----------------------------------------------------------------------------------------
 
 
-class JsonWriter:
-    """JSON: a list of records, or a record on each line."""
+def _record_batches(source: Source, more: Sequence[str], batches: Iterable[Wider]) -> tuple[Any, Iterator[Any]]:
+    """Return a schema and record batches; columns of a text file get the types that hold all their values."""
+    import pyarrow as pa
 
-    def __init__(self, stream: IO[bytes], read: Typing, *, is_list: bool) -> None:
-        self.stream, self.read, self.is_list = stream, read, is_list
-        self.before = b"[\n" if is_list else b""
+    kinds: list[Kind | None] = [None] * len(source.names)
+    own = source.schema
+    if own is None:
+        found = survey(Recalled(source, {name: j for j, name in enumerate(source.names)}), source.names).kinds
+        kinds = [found[name] or Kind.TEXT for name in source.names]
+        own = [pa.field(name, arrow_type(kind)) for name, kind in zip(source.names, kinds, strict=True)]
+    schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
 
-    def write(self, columns: Sequence[Any], more: Sequence[FloatArray]) -> None:
-        """Write a batch."""
-        for row in self.read(columns, more).to_pylist():
-            record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
-            self.stream.write(self.before + record.encode())
-            self.before = b",\n" if self.is_list else b"\n"
+    def typed_batches() -> Iterator[Any]:
+        for columns, new in batches:
+            read = [typed(column, kind, source.decimal) for column, kind in zip(columns, kinds, strict=True)]
+            arrays = [*read, *(pa.array(column, from_pandas=True) for column in new)]
+            cast = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
+            yield pa.record_batch(cast, schema=schema)
 
-    def finish(self) -> None:
-        """Close the list."""
-        ending = b"\n]\n" if self.is_list else b"\n"
-        self.stream.write(ending if self.before not in (b"", b"[\n") else b"[]\n" if self.is_list else b"")
+    return schema, typed_batches()
 
-    def abandon(self) -> None:
-        """Nothing is held back."""
+
+def _write_parquet(stream: IO[bytes], schema: Any, batches: Iterable[Any]) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    writer, waiting = ParquetWriter(stream, schema), []
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+        writer.write_table(pa.Table.from_batches(waiting, schema=schema))
+    except BaseException:
+        writer.is_open = False  # leave out the footer, which would else be written when the object goes
+        raise
+    writer.close()
+
+
+def _write_json(stream: IO[bytes], batches: Iterable[Any], *, is_list: bool) -> None:
+    """Write a list of records, or a record on each line."""
+    before = b"[\n" if is_list else b""
+    n = 0
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+        stream.write(before + record.encode())
+        before, n = b",\n" if is_list else b"\n", n + 1
+    stream.write((b"\n]\n" if is_list else b"\n") if n else (b"[]\n" if is_list else b""))
 
 
 def _plain(value: Any) -> Any:
