@@ -72,6 +72,9 @@ def put(frame: pd.DataFrame, form: str) -> str:
     if form == "csv.gz":
         frame.to_csv("t.csv.gz", index=False)
         return "t.csv.gz"
+    if form == "jsonl":
+        frame.to_json("t.jsonl", orient="records", lines=True, double_precision=15)
+        return "t.jsonl"
     table = pa.Table.from_pandas(frame, preserve_index=False)
     if form == "parquet":
         pq.write_table(table, "t.parquet", row_group_size=700)
@@ -87,7 +90,7 @@ def put(frame: pd.DataFrame, form: str) -> str:
     return {"folder": "rows", "glob": "rows/**/*.*"}[form]
 
 
-FORMS = ["csv", "csv.gz", "parquet", "arrow", "arrows", "folder", "glob"]
+FORMS = ["csv", "csv.gz", "jsonl", "parquet", "arrow", "arrows", "folder", "glob"]
 
 
 def model(path: str = "model.json") -> dict[str, Any]:
@@ -266,6 +269,7 @@ def test_a_full_disk_is_one_sentence(data: Any, here: Path, capsys: Any, monkeyp
 @pytest.mark.usefixtures("is_small")
 def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
+    monkeypatch.setattr("lowcal.files.batches.BATCH_ROWS", 700)
     clock = iter(np.arange(9.0, 1e6, 0.7))
     monkeypatch.setattr("lowcal.progress.time.monotonic", lambda: float(next(clock)))
     assert main(["fit", put(data, "parquet"), *ASKED, "--out", "model.json", "--progress"]) == 0
@@ -273,6 +277,28 @@ def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) 
     assert "reading t.parquet" in told
     assert "lowcal: encoding, " in told
     assert " of 3,000 rows" in told
+
+
+def test_json_lines_have_the_types_of_all_their_rows(data: Any, here: Path, monkeypatch: Any) -> None:
+    """Also where the first rows have no value, whole numbers come first, or texts look like dates."""
+    monkeypatch.setattr("lowcal.files.batches.JSON_BYTES", 2000)
+    frame = data.assign(age=data["age"].where(data.index > 1000), city="2020-01-0" + (data.index % 3 + 1).astype(str))
+    records = [{k: None if v != v else v for k, v in row.items()} for row in frame.to_dict(orient="records")]
+    records[0]["w"] = 1
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
+    pq.write_table(pa.Table.from_pylist(records), "t.parquet")
+    assert fit("t.jsonl", *ASKED, "--weight", "w") == fit("t.parquet", *ASKED, "--weight", "w", out="p.json") == 0
+    assert model() == model("p.json")
+    assert main(["predict", "model.json", "t.jsonl", "--out", "o.jsonl", "--quiet"]) == 0
+    written = [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k != "p_calibrated"} for row in written] == records
+
+
+def test_broken_json_lines_are_one_sentence(here: Path, capsys: Any) -> None:
+    for text in ('{"y": 1}\n{"y": ', '{"y": 1}\n{"y": "one"}\n', "y,p\n1,0.5\n"):
+        Path("t.jsonl").write_text(text)
+        assert fit("t.jsonl", *ASKED) == 65
+        assert "t.jsonl is damaged, cut short or not a" in said(capsys)
 
 
 # --- folders and globs --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 import lowcal
 from lowcal.cli import main
-from lowcal.commands.bar import Bar, is_wanted
+from lowcal.commands.talk import is_wanted
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import save
 
@@ -226,21 +226,12 @@ def test_progress_is_for_terminals(monkeypatch):
     assert not is_wanted(options(quiet=True))
 
 
-def test_a_bar_shows_the_share_and_goes(capsys):
-    with Bar("reading t.csv", 200, True) as bar:
-        bar.tell(50)
-        bar.tell(51)  # too soon to be shown
-    assert capsys.readouterr().err == f"\rreading t.csv [{'#' * 7:<30}]  25%\r\x1b[K"
-    with Bar("reading t.csv", 200, False) as bar:
-        bar.tell(50)
-    assert capsys.readouterr().err == ""
-
-
 def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main([*PREDICT, "--progress"]) == 0
     out, error = capsys.readouterr()
-    assert "recalibrating t.csv [" in error
+    assert "recalibrating t.csv: " in error
+    assert " bytes" in error
     assert out == f"Wrote {N:,} rows to out.csv, with p_calibrated.\n"
 
 

@@ -522,15 +522,15 @@ def test_text_of_a_file_with_types_has_no_decimal_sign_to_choose(tmp_path):
 def test_a_survey_sees_every_row_and_where_it_is(write):
     path, seen, told = column_file(write, "123456"), [], []
 
-    def look(arrays, before, position):
+    def look(arrays, before, n_read):
         seen.extend((before + i, value) for i, value in enumerate(arrays["x"].to_pylist()))
-        told.append(position)
+        told.append(n_read)
 
     with open_table(str(path)) as source:
         assert survey(Recalled(source, {"x": 0}), ["x"], look).n == 6
     assert seen == [(i, str(i + 1)) for i in range(6)]
-    assert told == sorted(told)
-    assert told[-1] == path.stat().st_size
+    assert len(told) > 1
+    assert sum(told) == path.stat().st_size
 
 
 @pytest.mark.usefixtures("small_batches")

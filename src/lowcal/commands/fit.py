@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from lowcal.commands.bar import is_wanted
 from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import (
     LABEL,
@@ -21,7 +20,7 @@ from lowcal.commands.rows import (
     split_names,
     subpopulations_of,
 )
-from lowcal.commands.talk import say
+from lowcal.commands.talk import is_wanted, say
 from lowcal.commands.usage import DONE
 from lowcal.errors import sentence
 from lowcal.files.paths import STREAM

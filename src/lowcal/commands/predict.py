@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of
 from lowcal.commands.models import categories_of, load, read_column, values_of
 from lowcal.commands.output import check_outputs
 from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
-from lowcal.commands.talk import say
+from lowcal.commands.talk import say, showing
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput, printable, sentence
 from lowcal.files.columns import read_numbers
@@ -22,6 +21,7 @@ from lowcal.files.opening import Source, find_column
 from lowcal.files.paths import STREAM
 from lowcal.files.writing import form_of, write_table
 from lowcal.frames import Column, Table
+from lowcal.progress import Passes
 from lowcal.simplex import FloatArray
 from lowcal.updates import Predictor
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         recalibrator = Recalibrator.of(predictor, *_probability(options, source, predictor, metadata), source)
         names = [name + options.suffix for name in recalibrator.probability]
         _check_new(names, source, options.suffix)
-        with Bar(f"recalibrating {source.shown}", source.size, is_wanted(options)) as bar:
+        with showing(options, "recalibrating", source) as bar:
             write_table(options.out, form, source, names, recalibrator(source, bar))
     if not options.quiet:
         recalibrator.tell_strange()
@@ -93,13 +93,13 @@ class Recalibrator:
         strange = {name: None for name, known in columns.items() if known}
         return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
-    def __call__(self, source: Source, bar: Bar) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
+    def __call__(self, source: Source, bar: Passes) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
         """Yield the columns of every batch, and those of its calibrated predictions."""
         for batch in source.batches(range(len(source.names))):
             by_name = dict(zip(source.names, batch.columns, strict=True))
             yield batch.columns, self._recalibrate(by_name, source.decimal, batch.n_rows)
             self.n_rows += batch.n_rows
-            bar.tell(batch.position)
+            bar.add(batch.n_read)
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import Labels, choose_classes, encode_labels, places_of
-from lowcal.commands.talk import say
+from lowcal.commands.talk import say, showing
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput, sentence
 from lowcal.files.batches import Batch as Columns
@@ -26,6 +25,7 @@ from lowcal.files.opening import Source, find_column, open_table
 from lowcal.files.paths import STREAM
 from lowcal.homes import is_far
 from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
+from lowcal.progress import Passes
 from lowcal.rows.reading import Sampling
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
@@ -70,7 +70,7 @@ class Rows:
 def read_rows(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
     """Check all rows, find their classes and what their columns are, and return how the library reads them."""
     checks, recalled = Checks(source, roles), Recalled(source, roles.places)
-    with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
+    with showing(options, "reading", source) as bar:
         found = survey(recalled, roles.unknown, partial(checks, bar), MOST_TEXTS)
     if found.n == 0:
         raise InvalidInput(f"{source.shown} has a header but no rows; give at least one row.")
@@ -104,7 +104,7 @@ class Checks:
         self.source, self.roles = source, roles
         self.labels: dict[Any, int] = {}
 
-    def __call__(self, bar: Bar, arrays: Mapping[str, Any], before: int, position: int) -> None:
+    def __call__(self, bar: Passes, arrays: Mapping[str, Any], before: int, n_read: int) -> None:
         """Look at a batch."""
         self._note(arrays[self.roles.label], before)
         for names in self.roles.probability:
@@ -116,7 +116,7 @@ class Checks:
                 read_numbers(arrays[self.roles.weight], self.source.decimal, self.roles.weight, before),
                 before,
             )
-        bar.tell(position)
+        bar.add(n_read)
 
     def _note(self, labels: Any, before: int) -> None:
         """Note labels that are new; of many different numbers only some."""
@@ -238,7 +238,7 @@ class Roles:
     @property
     def unknown(self) -> list[str]:
         """The columns whose kind is to be found out."""
-        return [name for name in (self.label, *self.columns) if name not in self.categorical]
+        return [self.label, *(name for name in self.columns if name not in self.categorical)]
 
 
 def find_roles(options: argparse.Namespace, source: Source, *more: Sequence[str]) -> Roles:

@@ -1,9 +1,10 @@
 """Tables that are read batch by batch, as often as wanted, and never held whole.
 
-A source is an Arrow IPC file or stream, a Parquet file, several of these (a list, a folder, a glob), an Arrow dataset,
-or anything that yields tables anew each time: a list of them, or a function that returns an iterator. A batch is a dict
-of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece, or the series of another data
-frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was read is given back at once.
+A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
+Arrow files, an Arrow dataset, or anything that yields tables anew each time: a list of them, or a function that returns
+an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece,
+or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was
+read is given back at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ from lowcal.files.paths import check_readable, damaged
 
 #: So many rows are in work at a time.
 BATCH_ROWS = 1 << 18
+#: Bytes of JSON lines that are read at a time.
+JSON_BYTES, JSON_LINES = 1 << 22, "a file of JSON lines"
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
@@ -300,9 +304,11 @@ def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]
         return _arrow_file
     if start[:4] == b"\xff\xff\xff\xff":
         return _arrow_stream
+    if start[:1] == b"{":
+        return _json_lines
     raise InvalidInput(
-        f"{path} is neither a Parquet nor an Arrow file. Of other files pass a function that returns an iterator of "
-        "tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
+        f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that returns an "
+        "iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
     )
 
 
@@ -312,6 +318,9 @@ def schema_of(path: str) -> Any:
     from pyarrow.parquet import read_schema
 
     read = reader_of(path)
+    if read is _json_lines:
+        with reading(path, JSON_LINES):
+            return _json_schema(path)
     if read is _parquet:
         with reading(path, "a Parquet file"):
             return read_schema(path)
@@ -361,6 +370,35 @@ def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
                 for batch in _slices(one):
                     yield batch
                     give_back()
+
+
+def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the record batches of JSON lines, of the types that hold all values."""
+    from pyarrow.json import ParseOptions
+
+    with reading(path, JSON_LINES):
+        schema = _json_schema(path)
+        _require(path, schema.names, wanted or ())
+        for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
+            yield from table.select(schema.names if wanted is None else list(wanted)).to_batches()
+
+
+def _json_schema(path: str) -> Any:
+    """Return the types of JSON lines, found by reading them; texts that look like dates are texts."""
+    import pyarrow as pa
+
+    schema = pa.unify_schemas([table.schema for table in _json_tables(path, None)], promote_options="permissive")
+    return pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+
+
+def _json_tables(path: str, options: Any) -> Iterator[Any]:
+    """Yield a table for each piece of JSON lines."""
+    from pyarrow.json import ReadOptions, read_json
+
+    with open(path, "rb") as file:
+        while lines := file.readlines(JSON_BYTES):
+            data = b"".join(lines)
+            yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
 
 def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowcal.errors import InvalidInput
 from lowcal.files.delimited import Batch
-from lowcal.files.kinds import Kind, NotANumber, cast, factorise, kind_of, numbers, text_of, wider
+from lowcal.files.kinds import Kind, NotANumber, cast, factorise, is_text, kind_of, numbers, text_of, wider
 from lowcal.files.opening import Source
 from lowcal.simplex import FloatArray
 
@@ -59,20 +59,20 @@ def survey(
 ) -> Survey:
     """Read all rows and find the kinds of columns that are unknown; files with types know theirs.
 
-    `look` is given the Arrow arrays of every batch, the number of rows before it and how much was read. A column with
-    more than `most_texts` different texts is refused.
+    `look` is given the Arrow arrays of every batch, the number of rows before it and how much was read for it. A column
+    with more than `most_texts` different texts is refused.
     """
     decimal = rows.source.decimal
-    n, texts = 0, {name: set[str]() for name in unknown if decimal is not None}
-    kinds: dict[str, Kind | None] = dict.fromkeys(texts)
+    n, texts = 0, {name: set[str]() for name in unknown}
+    kinds: dict[str, Kind | None] = dict.fromkeys(unknown if decimal is not None else ())
     for batch in rows:
         arrays = dict(zip(rows.names, batch.columns, strict=True))
         if look is not None:
-            look(arrays, n, batch.position)
+            look(arrays, n, batch.n_read)
         for name, known in texts.items():
-            if kinds[name] is not Kind.TEXT:
-                kinds[name] = wider(kinds[name], kind_of(arrays[name], decimal or "."))
-            if kinds[name] is Kind.TEXT and most_texts < np.inf:
+            if decimal is not None and kinds[name] is not Kind.TEXT:
+                kinds[name] = wider(kinds[name], kind_of(arrays[name], decimal))
+            if most_texts < np.inf and (is_text(arrays[name]) if decimal is None else kinds[name] is Kind.TEXT):
                 known.update(arrays[name].unique().to_pylist())
             if len(known) > most_texts:
                 raise InvalidInput(

@@ -39,11 +39,11 @@ _SHOWN = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some rows: an Arrow array for each column asked for, and how much of the file has been read by now."""
+    """Some rows: an Arrow array for each column asked for, and how much of the file was read for them."""
 
     columns: tuple[Any, ...]
     n_rows: int
-    position: int
+    n_read: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Delimited:
             rest = max(0, min(batch.n_rows, before + batch.n_rows - done))
             before += batch.n_rows
             if rest:
-                yield Batch(tuple(column[-rest:] for column in batch.columns), rest, batch.position)
+                yield Batch(tuple(column[-rest:] for column in batch.columns), rest, batch.n_read)
 
     def _read(self, columns: Sequence[int], few: Sequence[int]) -> Iterator[Batch]:
         """Yield the rows as Arrow reads them; columns that hold few values are dictionaries."""
@@ -112,9 +112,11 @@ class Delimited:
                     include_columns=[names[j] for j in columns],
                 ),
             )
+            done = 0
             for batch in reader:
                 if batch.num_rows:
-                    yield Batch(tuple(batch.columns), batch.num_rows, raw.tell())
+                    yield Batch(tuple(batch.columns), batch.num_rows, raw.tell() - done)
+                    done = raw.tell()
         if counted.quotes % 2:  # the last value may have swallowed all rows after it
             self._explain()
 

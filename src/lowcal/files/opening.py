@@ -19,8 +19,8 @@ from lowcal.files.batches import Batches, files_of, open_batches, schema_of
 from lowcal.files.delimited import Batch, Delimited, check_names, open_delimited
 from lowcal.files.paths import STREAM, check_readable, damaged, require_pyarrow, suffix_of
 
-#: How Parquet files, Arrow files and Arrow streams begin.
-_STORED = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+#: How Parquet files, Arrow files, Arrow streams and JSON lines begin.
+_STORED = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"{"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,9 @@ class Source:
     names: tuple[str, ...]
     #: Positions of columns -> batches of these columns.
     batches: Callable[[Sequence[int]], Iterator[Batch]]
-    #: The position of the last batch: bytes or rows.
+    #: What all batches read together: bytes or rows.
     size: int
+    unit: str
     #: How it is written, if it is a text file; the types of its columns, if it is not.
     text: Delimited | None = None
     schema: Any = None
@@ -61,14 +62,15 @@ def open_table(
         yield _open_stored(files_of(path), path)
         return
     with _on_disk(path) as (file, shown):
-        if form == "parquet" or (form is None and (_is_stored(file) or suffix_of(path) == "parquet")):
+        told = form or suffix_of(path)
+        if told in ("parquet", "jsonl") or (form is None and _is_stored(file)):
             yield _open_stored([str(file)], shown)
             return
-        if form in ("json", "jsonl") or (form is None and suffix_of(path) in ("json", "jsonl")):
-            raise InvalidInput(f"{shown} is JSON, which can't be read; give a CSV or a Parquet file.")
-        separator = separator or ("\t" if "tsv" in (form, suffix_of(path)) else None)
+        if told == "json":
+            raise InvalidInput(f"{shown} is JSON, which can't be read; give JSON lines (.jsonl), CSV or Parquet.")
+        separator = separator or ("\t" if told == "tsv" else None)
         text = open_delimited(file, shown, separator=separator, decimal=decimal, encoding=encoding)
-        yield Source(shown, text.names, text.batches, file.stat().st_size, text=text)
+        yield Source(shown, text.names, text.batches, file.stat().st_size, " bytes", text=text)
 
 
 def is_several(path: str) -> bool:
@@ -93,8 +95,8 @@ def _open_stored(files: Sequence[str], shown: str) -> Source:
     """Read the types of Parquet and Arrow files; all must have the same columns."""
     for file in files:
         check_readable(file)
-        if not _is_stored(file) and len(files) == 1 and not is_several(shown):
-            raise damaged(shown, ValueError("it does not begin as one"))
+        if not _is_stored(file) and not is_several(shown):
+            raise damaged(shown, ValueError("it does not begin as one"), "a Parquet file or JSON lines")
         if not _is_stored(file):
             raise InvalidInput(
                 f"{file} is neither a Parquet nor an Arrow file; give a folder or a glob of these, or a file."
@@ -105,15 +107,16 @@ def _open_stored(files: Sequence[str], shown: str) -> Source:
         _check_same(files[0], first, file, other)
     rows = open_batches(list(files))
     size = sum(os.path.getsize(file) for file in files) if rows.count is None else rows.count()[0]
-    return Source(shown, tuple(first.names), partial(_stored_batches, rows, first.names), size, schema=first)
+    unit = " bytes" if rows.count is None else " rows"
+    return Source(shown, tuple(first.names), partial(_stored_batches, rows, first.names), size, unit, schema=first)
 
 
 def _stored_batches(rows: Batches, names: Sequence[str], columns: Sequence[int]) -> Iterator[Batch]:
     """Yield the rows of files in batches, only the columns at these positions."""
-    wanted, done = [names[j] for j in columns], 0
+    wanted = [names[j] for j in columns]
     for batch in rows.open(wanted):
-        done += batch.nbytes if rows.count is None else batch.num_rows
-        yield Batch(tuple(batch.column(name) for name in wanted), batch.num_rows, done)
+        n_read = batch.nbytes if rows.count is None else batch.num_rows
+        yield Batch(tuple(batch.column(name) for name in wanted), batch.num_rows, n_read)
 
 
 def _check_same(first: str, one: Any, file: str, other: Any) -> None:
