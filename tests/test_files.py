@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lowcal.files.columns as columns
 import lowcal.files.delimited as delimited
 import lowcal.files.writing as writing
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
@@ -536,10 +535,9 @@ def test_a_survey_sees_every_row_and_where_it_is(write):
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(("most", "n_readings"), [(1 << 20, 2), (30, 4)])
 def test_few_rows_are_read_from_the_file_once(write, most, n_readings, monkeypatch):
-    monkeypatch.setattr(columns, "MOST_BYTES", most)
     real = delimited.Delimited._read
     with open_table(str(column_file(write, "123456"))) as source:
-        rows, readings = Recalled(source, {"x": 0}), []
+        rows, readings = Recalled(source, {"x": 0}, most), []
         monkeypatch.setattr(delimited.Delimited, "_read", lambda *given: readings.append(1) or real(*given))
         found = [[v for batch in rows for v in batch.columns[0].to_pylist()] for _ in range(2)]
     assert found == [list("123456")] * 2

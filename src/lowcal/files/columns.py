@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from lowcal.simplex import FloatArray
 
 #: More different texts than this are identifiers, not groups.
 MOST_TEXTS = 1_000_000
-#: Columns of a file that take at most this many bytes are remembered for the next reading.
+#: Bytes of a file's columns that are remembered for the next reading.
 MOST_BYTES = 1 << 28
 
 
@@ -29,26 +30,28 @@ class Survey:
 
 
 class Recalled:
-    """Some columns of a file, batch after batch; few rows are remembered, and read from the file only once."""
+    """Some columns of a file, batch after batch; up to `most` bytes are remembered for the next reading."""
 
-    def __init__(self, source: Source, columns: Mapping[str, int]) -> None:
-        self.source, self.names, self.columns = source, tuple(columns), list(columns.values())
-        self.kept: list[Batch] | None = None
+    def __init__(self, source: Source, columns: Mapping[str, int], most: int = MOST_BYTES) -> None:
+        self.source, self.names, self.columns, self.most = source, tuple(columns), list(columns.values()), most
+        self.kept: deque[Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        if self.kept is not None:
-            yield from self.kept
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            while kept:
+                yield kept.popleft()
             return
-        some: list[Batch] = []
+        some: deque[Batch] = deque()
         n_bytes = 0
         for batch in self.source.batches(self.columns):
             yield batch
             n_bytes += sum(column.nbytes for column in batch.columns)
-            if n_bytes <= MOST_BYTES:
+            if n_bytes <= self.most:
                 some.append(batch)
             else:
                 some.clear()
-        self.kept = some if n_bytes <= MOST_BYTES else None
+        self.kept = some if n_bytes <= self.most else None
 
 
 def survey(

@@ -22,7 +22,7 @@ from lowcal.errors import InvalidInput
 
 SEPARATORS = (",", ";", "\t", "|")
 #: A batch is made of this many bytes, or of more where a row is longer: up to the second.
-BATCH_BYTES, MOST_BYTES = 1 << 22, 1 << 30
+BATCH_BYTES, MOST_BYTES = 1 << 20, 1 << 30
 SAMPLE_LINES = 50
 #: A column with at most this many different values in the first batch is read as a dictionary.
 FEW = 256

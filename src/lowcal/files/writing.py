@@ -152,7 +152,8 @@ def _record_batches(source: Source, more: Sequence[str], batches: Iterable[Wider
     kinds: list[Kind | None] = [None] * len(source.names)
     own = source.schema
     if own is None:
-        found = survey(Recalled(source, {name: j for j, name in enumerate(source.names)}), source.names).kinds
+        everything = Recalled(source, {name: j for j, name in enumerate(source.names)}, most=0)
+        found = survey(everything, source.names).kinds
         kinds = [found[name] or Kind.TEXT for name in source.names]
         own = [pa.field(name, arrow_type(kind)) for name, kind in zip(source.names, kinds, strict=True)]
     schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
