@@ -326,6 +326,13 @@ def test_numbers_that_are_names_are_known_however_they_are_written(here, data, c
         assert capsys.readouterr().err == ""
 
 
+def test_lists_in_a_file_are_refused_by_name(here, data, capsys):
+    path = as_parquet(data.assign(several=[[1, 2]] * N))
+    for options in (["--label", "several", "--groups", "sex"], ["--label", "y", "--groups", "several"]):
+        assert main(["fit", path, "--probability", "p", *options, "--alpha", "0.01", "--out", "m.json"]) == 65
+        assert "Column 'several' " in capsys.readouterr().err
+
+
 def test_column_names_with_commas_are_given_one_by_one(here, data):
     path = as_csv(data.rename(columns={"sex": "sex, as told", "p": "p,1"}))
     options = ["--label", "y", "--probability", "p,1", "--groups", "sex, as told", "--groups", "age,city", "--quiet"]

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         rows = read_rows(options, source, roles)
         reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
-    one, other = (printable(", ".join(names)) for names in (rows.names[0], rows.names[-1]))
+    one, other = (printable(", ".join(names)) for names in (rows.roles.probability[0], rows.roles.probability[-1]))
     # files first: nobody may be reading what is printed
     _write(options, rows, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
@@ -42,7 +42,7 @@ def _audit(options: argparse.Namespace, rows: Rows, p: str | list[str]) -> Audit
         LABEL,
         p,
         rows.X,
-        subpopulations=subpopulations_of(options, rows.columns),
+        subpopulations=subpopulations_of(options, rows.roles.columns),
         notion=options.notion,
         alpha=options.alpha,
         per_person=options.per_person,

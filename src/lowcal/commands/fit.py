@@ -55,7 +55,7 @@ def _chosen(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         rows.probability[0],
         rows.X,
         sample_weight=rows.weight,
-        groups=split_names(options.groups, rows.columns) or None,
+        groups=split_names(options.groups, rows.roles.columns) or None,
         progress=is_wanted(options),
         random_state=options.seed,
     )
@@ -73,7 +73,7 @@ def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         LABEL,
         rows.probability[0],
         rows.X,
-        subpopulations=subpopulations_of(options, rows.columns),
+        subpopulations=subpopulations_of(options, rows.roles.columns),
         notion=options.notion or "degree-2",
         alpha=options.alpha,
         per_person=options.per_person,
@@ -102,8 +102,8 @@ def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, 
     """Return what a later command must know of the file, and what was reached."""
     return {
         "label": options.label,
-        "probability": list(rows.names[0]),
-        "columns": list(rows.columns),
+        "probability": list(rows.roles.probability[0]),
+        "columns": list(rows.roles.columns),
         "classes": None if rows.classes is None else list(rows.classes),
         "notion": str(fit.notion),
         "alpha": fit.alpha,

@@ -60,7 +60,7 @@ def read_column(values: Any, decimal: str | None, name: str, known: tuple[Any, .
         return Table.of({name: for_frames(values)}).column(name)  # dates too
     if known is None:
         return Column(name, None, None, read_numbers(values, decimal, name, before))
-    distinct, places = factorise(values)
+    distinct, places = factorise(values, name)
     texts = [text_of(value) for value in distinct]
     if all(isinstance(value, bool) for value in known):
         return categories(name, [truth_of(text) for text in texts], places)

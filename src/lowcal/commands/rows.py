@@ -38,22 +38,23 @@ MOST_LABELS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a file as the library takes them: a table `X`, and the names of its columns.
+    """The rows of a file as the library takes them: a table or a source `X`, and the names of its columns.
 
-    The label is a position in `classes`, `columns` make the subpopulations. `probability` has the columns, and `names`
-    what the file calls them, for each set of probabilities asked for. `X` is a source of batches if the rows do not fit
-    into memory.
+    The label is a position in `classes`; `probability` has the columns of each set of probabilities asked for.
     """
 
-    probability: tuple[str | list[str], ...]
+    roles: Roles
     X: object
-    weight: str | None
     classes: tuple[Any, ...] | None
-    columns: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]
+    probability: tuple[str | list[str], ...]
     #: The number of rows that are used, and of those that there are.
     n: int
     n_in_file: int
+
+    @property
+    def weight(self) -> str | None:
+        """The column of weights, if there is one."""
+        return None if self.roles.weight is None else WEIGHT
 
     @property
     def sampled(self) -> dict[str, Any]:
@@ -81,8 +82,7 @@ def read_rows(options: argparse.Namespace, source: Source, roles: Roles) -> Rows
     X, n = (rows, found.n) if options.sample is None else _sample(rows, options)
     if X is rows and is_far(found.n, len(roles.places), len(roles.probability[0])):
         _check_far(options, source, roles)
-    weight = None if roles.weight is None else WEIGHT
-    read = Rows(given.probability, X, weight, given.classes, roles.columns, roles.probability, n, found.n)
+    read = Rows(roles, X, given.classes, given.probability, n, found.n)
     for note in read.notes:
         say(f"lowcal: {note}")
     return read
@@ -110,17 +110,14 @@ class Checks:
         for names in self.roles.probability:
             columns = [read_numbers(arrays[name], self.source.decimal, name, before) for name in names]
             check_probabilities(names, columns, before)
-        if self.roles.weight is not None:
-            _check_weight(
-                self.roles.weight,
-                read_numbers(arrays[self.roles.weight], self.source.decimal, self.roles.weight, before),
-                before,
-            )
+        name = self.roles.weight
+        if name is not None:
+            _check_weight(name, read_numbers(arrays[name], self.source.decimal, name, before), before)
         bar.add(n_read)
 
     def _note(self, labels: Any, before: int) -> None:
         """Note labels that are new; of many different numbers only some."""
-        distinct, places = factorise(labels)
+        distinct, places = factorise(labels, self.roles.label)
         occurring, first = np.unique(places, return_index=True)
         for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
             if value not in self.labels and (len(self.labels) < MOST_LABELS or value in (None, *MISSING)):
@@ -157,7 +154,8 @@ class Conversion:
     @property
     def probability(self) -> tuple[str | list[str], ...]:
         """The names of the columns of each set of probabilities."""
-        return tuple(_names(s, len(places)) for s, places in enumerate(self.places))
+        names = [[f"{PROBABILITY} {s} {k}" for k in range(len(places))] for s, places in enumerate(self.places)]
+        return tuple(each if len(each) > 1 else each[0] for each in names)
 
     def table(self, arrays: Mapping[str, Any], kinds: Mapping[str, Kind | None], decimal: str | None) -> Columns:
         """Return the table of a batch of the file."""
@@ -173,11 +171,6 @@ class Conversion:
             kind = Kind.TEXT if name in roles.categorical else kinds.get(name)
             table[name] = typed(arrays[name], kind, decimal)
         return table
-
-
-def _names(s: int, n: int) -> str | list[str]:
-    names = [f"{PROBABILITY} {s} {k}" for k in range(n)]
-    return names[0] if n == 1 else names
 
 
 def _convert(options: argparse.Namespace, roles: Roles, labels: Labels) -> Conversion:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.errors import InvalidInput
 from lowcal.simplex import MOST_EXACT, FloatArray
 
 #: How files write that there is no number.
@@ -197,8 +198,10 @@ def _truths(texts: Any) -> Any:
     return pc.if_else(_present(texts), pc.is_in(texts, value_set=pa.array(_TRUE)), None)
 
 
-def factorise(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+def factorise(values: Any, name: str = "") -> tuple[list[Any], NDArray[np.intp]]:
     """Return the distinct values of an Arrow array and the place of each row's; null is the place after the last.
+
+    Lists and other types that can't be told apart are refused by the name of the column.
 
     >>> import pyarrow as pa
     >>> factorise(pa.array(["b", None, "b"]))
@@ -206,7 +209,10 @@ def factorise(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     """
     import pyarrow as pa
 
-    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    try:
+        encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    except pa.ArrowNotImplementedError:
+        raise InvalidInput(f"Column {name!r} has the type {values.type}; convert it to a number or to text.") from None
     distinct = encoded.dictionary.to_pylist()
     return distinct, np.asarray(encoded.indices.cast("int64").fill_null(len(distinct)), dtype=np.intp)
 
