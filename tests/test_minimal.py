@@ -32,6 +32,9 @@ try:
     data.to("pandas")
 except lowcal.MissingExtra as error:
     print("asked for:", error)
+from lowcal.cli import main
+
+assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g"]) == 65
 """
 
 
@@ -40,3 +43,4 @@ def test_works_without_any_extra():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "pandas" in done.stdout
+    assert done.stderr.splitlines()[-1] == "lowcal: Reading t.csv needs pyarrow: pip install 'lowcal[cli]'."

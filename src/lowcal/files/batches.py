@@ -344,32 +344,22 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
             yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
 
-def _arrow_file(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of an Arrow IPC file, in slices."""
+def _arrow(path: str, wanted: Sequence[str] | None, is_stream: bool) -> Iterator[Any]:
+    """Yield the record batches of an Arrow IPC file or stream, in slices."""
     import pyarrow as pa
 
-    with reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
-        with pa.ipc.open_file(buffer) as file:
+    open_ = pa.ipc.open_stream if is_stream else pa.ipc.open_file
+    with reading(path, "an Arrow stream" if is_stream else "an Arrow file"), _mapped(path) as (buffer, give_back):
+        with open_(buffer) as file:
             options = _options(path, file.schema, wanted)
-        with pa.ipc.open_file(buffer, options=options) as file:
-            for k in range(file.num_record_batches):
-                for batch in _slices(file.get_batch(k)):
-                    yield batch
-                    give_back()
-
-
-def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of an Arrow IPC stream, in slices."""
-    import pyarrow as pa
-
-    with reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
-        with pa.ipc.open_stream(buffer) as stream:
-            options = _options(path, stream.schema, wanted)
-        with pa.ipc.open_stream(buffer, options=options) as stream:
-            for one in stream:
+        with open_(buffer, options=options) as file:
+            for one in file if is_stream else (file.get_batch(k) for k in range(file.num_record_batches)):
                 for batch in _slices(one):
                     yield batch
                     give_back()
+
+
+_arrow_file, _arrow_stream = (partial(_arrow, is_stream=is_stream) for is_stream in (False, True))
 
 
 def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
