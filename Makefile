@@ -16,7 +16,7 @@ help:
 
 .venv/.base: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[plot,report]"
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[plot,report,cli]"
 	@touch .venv/.base
 
 .venv/.dev: .venv/.base

@@ -17,7 +17,6 @@ import lowcal
 from far_rows import three_classes
 from lowcal import homes
 from lowcal.cli import main
-from lowcal.files import columns
 from lowcal.persistence import read
 from lowcal.rows import disk
 
@@ -73,6 +72,9 @@ def put(frame: pd.DataFrame, form: str) -> str:
     if form == "csv.gz":
         frame.to_csv("t.csv.gz", index=False)
         return "t.csv.gz"
+    if form == "jsonl":
+        frame.to_json("t.jsonl", orient="records", lines=True, double_precision=15)
+        return "t.jsonl"
     table = pa.Table.from_pandas(frame, preserve_index=False)
     if form == "parquet":
         pq.write_table(table, "t.parquet", row_group_size=700)
@@ -88,7 +90,7 @@ def put(frame: pd.DataFrame, form: str) -> str:
     return {"folder": "rows", "glob": "rows/**/*.*"}[form]
 
 
-FORMS = ["csv", "csv.gz", "parquet", "arrow", "arrows", "folder", "glob"]
+FORMS = ["csv", "csv.gz", "jsonl", "parquet", "arrow", "arrows", "folder", "glob"]
 
 
 def model(path: str = "model.json") -> dict[str, Any]:
@@ -206,21 +208,11 @@ def test_exact_whole_numbers_and_columns_without_a_value(form: str, data: Any, h
     assert model("far.json") == model()
 
 
-def test_texts_without_arrow(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
-    path = put(data, "csv")
-    assert fit(path, *ASKED) == 0
-    request.getfixturevalue("is_small")
-    monkeypatch.setattr("lowcal.commands.lean.has_arrow", lambda: False)
-    assert fit(path, *ASKED, out="far.json") == 0
-    assert model("far.json") == model()
-
-
 def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: Any, monkeypatch: Any) -> None:
-    """Labels are found among all rows, of which few are kept at a time."""
+    """Labels are found among all rows."""
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
     path = put(data.assign(y=late), "csv")
     request.getfixturevalue("is_small")
-    monkeypatch.setattr(columns, "MOST_WAITING", 100)
     monkeypatch.setattr("lowcal.files.delimited.BATCH_BYTES", 1 << 14)
     assert fit(path, *ASKED, "--positive", "yes") == 0
     assert model()["classes"] == ["not yes", "yes"]
@@ -231,23 +223,6 @@ def test_standard_input(data: Any, here: Path, is_small: list[int], monkeypatch:
         monkeypatch.setattr("sys.stdin", stream)
         assert fit("-", *ASKED) == 0
     assert is_small
-
-
-@pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet", "arrow", "arrows", "feather", "folder"])
-def test_the_number_of_rows_is_estimated(form: str, here: Path, monkeypatch: Any) -> None:
-    rng, n = np.random.default_rng(0), 100_000
-    frame = pd.DataFrame({"y": rng.integers(0, 2, n), "p": rng.random(n), "g": rng.choice(list("abcd"), n)})
-    if form == "feather":
-        feather.write_feather(frame, "t.feather", compression="lz4")
-    if form == "folder":
-        Path("rows").mkdir()
-        for k in range(4):
-            feather.write_feather(frame[k * 25_000 : (k + 1) * 25_000], f"rows/{k}.feather")
-    path = {"feather": "t.feather", "folder": "rows"}.get(form) or put(frame, form)
-    asked: list[int] = []
-    monkeypatch.setattr("lowcal.commands.far.is_far", lambda rows, *given: asked.append(rows))
-    assert fit(path, "--label", "y", "--probability", "p", "--groups", "g", "--notion", "multiaccuracy") == 0
-    assert asked[0] == pytest.approx(n, rel=0.1 if form != "csv.gz" else 0.5)
 
 
 def said(capsys: Any) -> str:
@@ -321,6 +296,7 @@ def test_a_full_disk_is_one_sentence(data: Any, here: Path, capsys: Any, monkeyp
 @pytest.mark.usefixtures("is_small")
 def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tqdm.auto", None)
+    monkeypatch.setattr("lowcal.files.batches.BATCH_ROWS", 700)
     clock = iter(np.arange(9.0, 1e6, 0.7))
     monkeypatch.setattr("lowcal.progress.time.monotonic", lambda: float(next(clock)))
     assert main(["fit", put(data, "parquet"), *ASKED, "--out", "model.json", "--progress"]) == 0
@@ -328,6 +304,28 @@ def test_passes_are_shown(data: Any, here: Path, capsys: Any, monkeypatch: Any) 
     assert "reading t.parquet" in told
     assert "lowcal: encoding, " in told
     assert " of 3,000 rows" in told
+
+
+def test_json_lines_have_the_types_of_all_their_rows(data: Any, here: Path, monkeypatch: Any) -> None:
+    """Also where the first rows have no value, whole numbers come first, or texts look like dates."""
+    monkeypatch.setattr("lowcal.files.batches.JSON_BYTES", 2000)
+    frame = data.assign(age=data["age"].where(data.index > 1000), city="2020-01-0" + (data.index % 3 + 1).astype(str))
+    records = [{k: None if v != v else v for k, v in row.items()} for row in frame.to_dict(orient="records")]
+    records[0]["w"] = 1
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
+    pq.write_table(pa.Table.from_pylist(records), "t.parquet")
+    assert fit("t.jsonl", *ASKED, "--weight", "w") == fit("t.parquet", *ASKED, "--weight", "w", out="p.json") == 0
+    assert model() == model("p.json")
+    assert main(["predict", "model.json", "t.jsonl", "--out", "o.jsonl", "--quiet"]) == 0
+    written = [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k != "p_calibrated"} for row in written] == records
+
+
+def test_broken_json_lines_are_one_sentence(here: Path, capsys: Any) -> None:
+    for text in ('{"y": 1}\n{"y": ', '{"y": 1}\n{"y": "one"}\n', "y,p\n1,0.5\n"):
+        Path("t.jsonl").write_text(text)
+        assert fit("t.jsonl", *ASKED) == 65
+        assert "t.jsonl is damaged, cut short or not a" in said(capsys)
 
 
 # --- folders and globs --------------------------------------------------------------------------------------------

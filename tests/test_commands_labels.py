@@ -1,35 +1,42 @@
 """Labels of a file: which class a row has, and which class each probability speaks of."""
 
-from dataclasses import replace
-
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from lowcal.commands.labels import match_classes, read_labels
-from lowcal.commands.lean import categories, occurring, table_of
+from lowcal.commands.labels import Labels, choose_classes, encode_labels, match_classes
+from lowcal.commands.models import categories
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput
-from lowcal.files.columns import Narrow
-from lowcal.files.fields import Kind
-from lowcal.frames import Table
 from lowcal.inputs import read_outcomes
 
 
 def numbers(*values):
-    return Narrow("y", Kind.NUMBER, np.array(values, dtype=np.float64))
+    return pa.array(values, pa.float64())
 
 
 def texts(*values):
-    distinct = tuple(dict.fromkeys(values))
-    return Narrow("y", Kind.TEXT, np.array([distinct.index(v) for v in values], dtype=np.int8), distinct)
+    return pa.array(values, pa.string())
 
 
 def whole(*values):
-    return replace(texts(*values), kind=Kind.WHOLE)
+    return pa.array(values, pa.int64())
 
 
 def truth(*values):
-    return Narrow("y", Kind.BOOLEAN, np.array(values, dtype=np.int8), (False, True))
+    return pa.array([bool(value) for value in values])
+
+
+class Read:
+    """The classes of a column, and the position of each row's."""
+
+    def __init__(self, column, probability, classes, positive):
+        labels = Labels("y", column.unique().to_pylist())
+        self.classes = choose_classes(labels, probability, classes, positive)
+        self.y = encode_labels(column, self.classes)
+
+
+read_labels = Read
 
 
 def classes_of(labels):
@@ -147,43 +154,7 @@ def test_classes_that_do_not_fit_are_told():
     assert (labels.classes, labels.y.tolist()) == (("b", "a"), [1, 0])
 
 
-# --- tables without copies ---------------------------------------------------------------------------------------
-
-
-def test_a_lean_table_reads_as_the_same_values_do_in_a_dict():
-    column = texts("b", "a", "c", "a")
-    column.values[2] = -1  # now missing: 'c' no longer occurs
-    age = Narrow("age", Kind.NUMBER, np.array([1, np.nan, 3, 4], dtype=np.float32))
-    member = Narrow("member", Kind.BOOLEAN, np.array([1, 1, -1, 1], dtype=np.int8), (False, True))
-    lean = table_of([column, age, member], 4)
-    usual = Table.of({"y": ["b", "a", None, "a"], "age": [1, None, 3, 4], "member": [True, True, None, True]})
-    rows = np.array([3, 0, 0])
-    for one, other in ((lean, usual), (lean.take(rows), usual.take(rows))):
-        assert one.names == other.names
-        for name in one.names:
-            first, second = one.column(name), other.column(name)
-            assert first.categories == second.categories
-            if second.codes is None:
-                np.testing.assert_array_equal(first.values, second.values)
-                assert first.values.dtype == np.float64
-            else:
-                assert first.codes.tolist() == second.codes.tolist()
-
-
-def test_a_lean_table_keeps_nothing():
-    lean = table_of([Narrow("age", Kind.NUMBER, np.zeros(3, dtype=np.float32))], 3)
-    assert lean.column("age").values is not lean.column("age").values
-    kept = Table.of({"age": np.zeros(3)})
-    assert kept.column("age") is kept.column("age")
-
-
-def test_occurring_counts_over_pieces(monkeypatch):
-    codes = np.full((1 << 20) + 5, -1, dtype=np.int8)
-    codes[-1] = 1
-    assert occurring(Narrow("y", Kind.TEXT, codes, ("a", "b"))) == ["b"]
-
-
 def test_categories_join_equal_values():
-    column = categories("x", ["a", None, "b", "a"], np.array([0, 1, 2, 3]))
+    column = categories("x", ["a", None, "b", "a"], np.array([0, 1, 2, 3, 4]))
     assert column.categories == ("a", "b")
-    assert column.codes.tolist() == [0, -1, 1, 0]
+    assert column.codes.tolist() == [0, -1, 1, 0, -1]

@@ -14,7 +14,7 @@ import pytest
 
 import lowcal
 from lowcal.cli import main
-from lowcal.commands.bar import Bar, is_wanted
+from lowcal.commands.talk import is_wanted
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import save
 
@@ -60,7 +60,7 @@ KILL = """
     {module}.{name} = stop
 """
 MOMENTS = [
-    (PREDICT, "lowcal.files.writing", "join_fields", 3, "old"),
+    (PREDICT, "lowcal.files.writing", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
     (FIT, "lowcal.commands.fit", "write", 1, "old"),
@@ -86,7 +86,7 @@ WAIT = """
     def wait(*_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
-    writing.join_fields = wait
+    writing.join_columns = wait
 """
 
 
@@ -209,7 +209,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.files.writing.join_fields", interrupt)
+    monkeypatch.setattr("lowcal.files.writing.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
 
@@ -226,21 +226,12 @@ def test_progress_is_for_terminals(monkeypatch):
     assert not is_wanted(options(quiet=True))
 
 
-def test_a_bar_shows_the_share_and_goes(capsys):
-    with Bar("reading t.csv", 200, True) as bar:
-        bar.tell(50)
-        bar.tell(51)  # too soon to be shown
-    assert capsys.readouterr().err == f"\rreading t.csv [{'#' * 7:<30}]  25%\r\x1b[K"
-    with Bar("reading t.csv", 200, False) as bar:
-        bar.tell(50)
-    assert capsys.readouterr().err == ""
-
-
 def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main([*PREDICT, "--progress"]) == 0
     out, error = capsys.readouterr()
-    assert "recalibrating t.csv [" in error
+    assert "recalibrating t.csv: " in error
+    assert " bytes" in error
     assert out == f"Wrote {N:,} rows to out.csv, with p_calibrated.\n"
 
 

@@ -16,9 +16,8 @@ import pytest
 
 import lowcal
 import lowcal.commands.audit as audit_command
-import lowcal.files.columns as columns
+import lowcal.files.batches as batches
 import lowcal.files.delimited as delimited
-import lowcal.files.parquet as parquet
 from lowcal.cli import main
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import read, save
@@ -129,7 +128,7 @@ def test_a_fit_that_does_harm_says_so_in_a_sentence(here, data, capsys):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
     monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 700)
     make, more = FORMATS[form]
     path = make(data)
     assert (
@@ -157,7 +156,7 @@ def test_a_fit_on_a_file_is_the_fit_on_its_rows(here, data, form, monkeypatch):
 @pytest.mark.parametrize("form", FORMATS)
 def test_predict_recalibrates_as_the_library_does_whatever_the_format(here, data, form, out, monkeypatch, capsys):
     monkeypatch.setattr(delimited, "BATCH_BYTES", 20_000)
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 700)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 700)
     fit = fitted(data, depth=2, alpha=0.005)
     save(fit.predictor, "m.json", metadata={"probability": ["p"]})
     make, more = FORMATS[form]
@@ -190,7 +189,7 @@ def test_a_batch_is_read_as_the_model_was_fitted_not_as_it_looks(here, data, mon
     as_csv(new[columns], "new.csv")
     text = (here / "new.csv").read_text().replace("9.0", "nine")
     (here / "new.csv").write_text(text)
-    monkeypatch.setattr(delimited, "BATCH_ROWS", 2)
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 100)
     assert main(["predict", "m.json", "new.csv", "--probability", "p", "--out", "o.csv"]) == 0
     floors = [0, 1, "nine", None, 3, 2]
     wanted = expected(new["p"], {**{name: new[name].tolist() for name in groups}, "floor": floors})
@@ -327,6 +326,13 @@ def test_numbers_that_are_names_are_known_however_they_are_written(here, data, c
         assert capsys.readouterr().err == ""
 
 
+def test_lists_in_a_file_are_refused_by_name(here, data, capsys):
+    path = as_parquet(data.assign(several=[[1, 2]] * N))
+    for options in (["--label", "several", "--groups", "sex"], ["--label", "y", "--groups", "several"]):
+        assert main(["fit", path, "--probability", "p", *options, "--alpha", "0.01", "--out", "m.json"]) == 65
+        assert "Column 'several' " in capsys.readouterr().err
+
+
 def test_column_names_with_commas_are_given_one_by_one(here, data):
     path = as_csv(data.rename(columns={"sex": "sex, as told", "p": "p,1"}))
     options = ["--label", "y", "--probability", "p,1", "--groups", "sex, as told", "--groups", "age,city", "--quiet"]
@@ -378,6 +384,24 @@ def test_all_rows_are_used_unless_a_smaller_sample_is_asked_for(here, data, caps
     assert "sample" not in out + error
     assert "sampled" not in read("m.json").metadata
     assert "sampled" not in json.loads((here / "a.json").read_text())
+
+
+def test_dates_of_a_file_are_cut_as_the_library_cuts_them(here, data, capsys):
+    frame = data.assign(day=pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(N) % 50, unit="D"))
+    path = as_parquet(frame)
+    options = ["--label", "y", "--probability", "p", "--groups", "day", "--alpha", "0.002", "--seed", "0"]
+    assert main(["fit", path, *options, "--out", "m.json", "--quiet"]) == 0
+    kind = lowcal.Groups(["day"])
+    fit = lowcal.multicalibrate(
+        frame["y"], frame["p"], frame[["day"]], subpopulations=kind, alpha=0.002, random_state=0
+    )
+    assert read("m.json").model.to_dict() == fit.predictor.to_dict()
+    assert main(["predict", "m.json", path, "--out", "o.csv", "--quiet"]) == 0
+    np.testing.assert_array_equal(table("o.csv")["p_calibrated"], fit.predictor(frame["p"], frame[["day"]]))
+    for label, probability, weight in (("day", "p", "y"), ("y", "day", "p"), ("y", "p", "day")):
+        given = ["--label", label, "--probability", probability, "--weight", weight, "--groups", "sex"]
+        assert main(["fit", path, *given, "--out", "n.json"]) == 65
+        assert "convert it" in capsys.readouterr().err
 
 
 # --- several classes ---------------------------------------------------------------------------------------------
@@ -683,11 +707,8 @@ def model(here, data):
         ({"w": ""}, "Row 4, column 'w': the value is missing"),
     ],
 )
-@pytest.mark.parametrize("engine", ["arrow", "python"])
-def test_bad_values_are_told_with_row_and_column(here, data, change, message, capsys, monkeypatch, engine):
-    monkeypatch.setattr(delimited, "BATCH_ROWS", 3)
-    if engine == "python":
-        monkeypatch.setattr("lowcal.files.opening.find_spec", lambda _: None)
+def test_bad_values_are_told_with_row_and_column(here, data, change, message, capsys, monkeypatch):
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 150)
     frame = data.iloc[:10].assign(w="1").astype(object)
     for name, value in change.items():
         frame.loc[frame.index[3], name] = value
@@ -825,7 +846,7 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lowcal.files.writing.TextWriter.write", full)
+    monkeypatch.setattr("lowcal.files.writing.join_columns", full)
     assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
     said = capsys.readouterr().err
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"
@@ -854,18 +875,14 @@ def test_export_writes_the_graph_of_the_model(model, data, capsys):
 # --- the minimal install --------------------------------------------------------------------------------------------
 
 
-def test_text_files_need_nothing_but_python(here, data, monkeypatch):
-    path = as_csv(data)
-    assert main(["fit", path, *OPTIONS, "--seed", "0", "--quiet", "--out", "m.json"]) == 0
-    assert main(["predict", "m.json", path, "--quiet", "--out", "o.csv"]) == 0
-    for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
-        monkeypatch.delitem(sys.modules, name)
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "-"])
+def test_files_without_pyarrow_say_what_to_install(here, data, monkeypatch, capsys, name):
+    as_csv(data)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setattr("lowcal.files.opening.find_spec", lambda _: None)
-    assert main(["fit", path, *OPTIONS, "--seed", "0", "--quiet", "--out", "m2.json"]) == 0
-    assert main(["predict", "m2.json", path, "--quiet", "--out", "o2.csv"]) == 0
-    assert (here / "m.json").read_bytes() == (here / "m2.json").read_bytes()
-    assert (here / "o.csv").read_bytes() == (here / "o2.csv").read_bytes()
+    for arguments in (["fit", name, *OPTIONS, "--out", "m.json"], ["audit", name, *OPTIONS]):
+        assert main(arguments) == 65
+        shown = "standard input" if name == "-" else name
+        assert capsys.readouterr().err == f"lowcal: Reading {shown} needs pyarrow: pip install 'lowcal[cli]'.\n"
 
 
 # --- whole numbers beyond 2^53 -----------------------------------------------------------------------------------
@@ -878,16 +895,14 @@ def accounts_table(n=400):
     return pl.DataFrame({"y": y, "p": [0.5] * n, "account": [*account[:-1], None]})
 
 
-@pytest.mark.parametrize("form", ["csv", "no arrow", "parquet"])
-def test_neighbouring_accounts_of_a_file_stay_two_groups(here, monkeypatch, form):
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_neighbouring_accounts_of_a_file_stay_two_groups(here, form):
     rows = accounts_table()
     path = "rows.parquet" if form == "parquet" else "rows.csv"
     if form == "parquet":
         rows.write_parquet(path)
     else:
         rows.write_csv(path)
-    if form == "no arrow":
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
     options = [path, "--label", "y", "--probability", "p", "--groups", "account", "--quiet"]
     main(["audit", *options, "--json", "report.json"])
     assert {f"account={2**53}", f"account={2**53 + 1}"} <= {
@@ -908,9 +923,8 @@ def test_labels_beyond_floats_keep_their_digits(here):
     assert violation["g=b"] > 0 > violation["g=a"]
 
 
-def test_more_accounts_than_groups_are_numbers(here, monkeypatch):
+def test_more_accounts_than_groups_are_numbers(here):
     """So many different whole numbers are cut into bins, as if they were floats."""
-    monkeypatch.setattr(columns, "MOST_TEXTS", 50)
     lines = [f"{k % 2},0.5,{2**53 + 1 + 1000 * k}" for k in range(200)]
     Path("rows.csv").write_text("\n".join(["y,p,account", *lines]) + "\n")
     options = ["--label", "y", "--probability", "p", "--groups", "account", "--json", "r.json", "--quiet"]
@@ -921,7 +935,7 @@ def test_more_accounts_than_groups_are_numbers(here, monkeypatch):
 
 
 def test_accounts_that_turn_out_to_be_text(here, monkeypatch):
-    monkeypatch.setattr(delimited, "BATCH_ROWS", 50)
+    monkeypatch.setattr(delimited, "BATCH_BYTES", 1000)
     accounts = [str(2**53 + 1)] * 100 + ["closed"] * 100
     lines = [f"{k % 2},0.5,{account}" for k, account in enumerate(accounts)]
     Path("rows.csv").write_text("\n".join(["y,p,account", *lines]) + "\n")

@@ -38,6 +38,9 @@ try:
     data.to("pandas")
 except lowcal.MissingExtra as error:
     print("asked for:", error)
+from lowcal.cli import main
+
+assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g"]) == 65
 """
 
 
@@ -47,3 +50,4 @@ def test_works_without_any_extra():
     assert done.returncode == 0, done.stderr
     assert "pandas" in done.stdout
     assert "pip install 'lowcal[report]'" in done.stdout
+    assert done.stderr.splitlines()[-1] == "lowcal: Reading t.csv needs pyarrow: pip install 'lowcal[cli]'."

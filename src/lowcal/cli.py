@@ -45,7 +45,7 @@ _DEMO = """example:
   lowcal demo                  audit and recalibrate a model on built-in data, write lowcal-demo.html and .png
   lowcal demo --out results    the same, with the picture in the folder results
 """
-_FILE = "CSV, Parquet or Arrow, or a folder or a quoted glob of Parquet and Arrow files; '-' is standard input"
+_FILE = "CSV, JSON lines, Parquet or Arrow; a folder or a quoted glob of Parquet and Arrow files; '-': standard input"
 _AUDIT = """example:
   lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
   lowcal audit test.csv --label y --probability p --groups sex,race --per-person 0.02
@@ -410,7 +410,7 @@ def _add_talk(output: Any) -> None:
 
 def _add_format(command: argparse.ArgumentParser) -> None:
     form = command.add_argument_group("format of FILE (found out if not given)")
-    form.add_argument("--input-format", choices=("csv", "tsv", "parquet"), help="what FILE is")
+    form.add_argument("--input-format", choices=("csv", "tsv", "parquet", "jsonl"), help="what FILE is")
     form.add_argument("--separator", type=_separator, metavar="S", help="between fields: , ; tab or |")
     form.add_argument("--decimal", choices=(".", ","), default=".", help="the decimal sign of numbers ('.')")
     form.add_argument("--encoding", type=_encoding, metavar="NAME", help="of a text file, such as latin-1 (utf-8)")

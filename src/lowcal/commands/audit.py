@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from lowcal.auditing import audit
-from lowcal.commands.far import is_too_large, read_far
 from lowcal.commands.output import check_outputs, put
-from lowcal.commands.rows import Rows, find_roles, open_source, read_near, subpopulations_of
+from lowcal.commands.rows import LABEL, Rows, find_roles, open_source, read_rows, subpopulations_of
 from lowcal.commands.usage import DONE, UNDECIDED, VIOLATED
 from lowcal.errors import printable
-from lowcal.files.opening import STREAM
+from lowcal.files.paths import STREAM
 from lowcal.reports import AuditReport, Verdict, check_templates
-from lowcal.simplex import FloatArray
 from lowcal.tolerances import MIN_SHARE
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
@@ -28,10 +26,10 @@ def run(options: argparse.Namespace) -> int:
         check_templates()
     with open_source(options, options.file) as source:
         roles = find_roles(options, source, *([options.against] if options.against else []))
-        rows = (read_far if is_too_large(options, source, roles) else read_near)(options, source, roles)
+        rows = read_rows(options, source, roles)
         reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
-    one, other = (printable(", ".join(names)) for names in (rows.names[0], rows.names[-1]))
+    one, other = (printable(", ".join(names)) for names in (rows.roles.probability[0], rows.roles.probability[-1]))
     # files first: nobody may be reading what is printed
     _write(options, rows, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
@@ -41,12 +39,12 @@ def run(options: argparse.Namespace) -> int:
     return _CODES[report.verdict]
 
 
-def _audit(options: argparse.Namespace, rows: Rows, p: FloatArray) -> AuditReport:
+def _audit(options: argparse.Namespace, rows: Rows, p: str | list[str]) -> AuditReport:
     report = audit(
-        rows.y,
+        LABEL,
         p,
         rows.X,
-        subpopulations=subpopulations_of(options, rows.columns),
+        subpopulations=subpopulations_of(options, rows.roles.columns),
         notion=options.notion,
         alpha=options.alpha,
         per_person=options.per_person,

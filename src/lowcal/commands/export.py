@@ -9,7 +9,7 @@ from lowcal.commands.models import load
 from lowcal.commands.output import check_outputs
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import sentence
-from lowcal.files.opening import STREAM
+from lowcal.files.paths import STREAM
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,22 +9,21 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from lowcal.commands.bar import is_wanted
-from lowcal.commands.far import is_too_large, read_far
 from lowcal.commands.output import check_outputs, put
 from lowcal.commands.rows import (
+    LABEL,
     Rows,
     find_roles,
     is_open,
     open_source,
-    read_near,
+    read_rows,
     split_names,
     subpopulations_of,
 )
-from lowcal.commands.talk import say
+from lowcal.commands.talk import is_wanted, say
 from lowcal.commands.usage import DONE
 from lowcal.errors import sentence
-from lowcal.files.opening import STREAM
+from lowcal.files.paths import STREAM
 from lowcal.fitting import multicalibrate
 from lowcal.persistence import save as write
 from lowcal.recalibration import recalibrate
@@ -38,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     check_outputs(options.out, inputs=[options.file])
     with open_source(options, options.file) as source:
         roles = find_roles(options, source)
-        rows = (read_far if is_too_large(options, source, roles) else read_near)(options, source, roles)
+        rows = read_rows(options, source, roles)
         fit, text = (_chosen if is_open(options) else _asked)(options, rows)
     text += "".join(f"\nNote: {note}" for note in rows.notes)
     save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
@@ -52,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
 def _chosen(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
     """Let cross-validation choose; return the fit and what to say of it."""
     fit = recalibrate(
-        rows.y,
+        LABEL,
         rows.probability[0],
         rows.X,
         sample_weight=rows.weight,
-        groups=split_names(options.groups, rows.columns) or None,
+        groups=split_names(options.groups, rows.roles.columns) or None,
         progress=is_wanted(options),
         random_state=options.seed,
     )
@@ -71,10 +70,10 @@ def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         before.append(record.violation)  # the one that the update was made for
 
     fit = multicalibrate(
-        rows.y,
+        LABEL,
         rows.probability[0],
         rows.X,
-        subpopulations=subpopulations_of(options, rows.columns),
+        subpopulations=subpopulations_of(options, rows.roles.columns),
         notion=options.notion or "degree-2",
         alpha=options.alpha,
         per_person=options.per_person,
@@ -88,7 +87,6 @@ def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         callback=remember,
         progress=is_wanted(options),
         random_state=options.seed,
-        memory=1 if isinstance(rows.y, str) else None,  # it is known that they do not fit
     )
     return fit, describe(fit, before[0] if before else fit.violation, rows)
 
@@ -104,8 +102,8 @@ def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, 
     """Return what a later command must know of the file, and what was reached."""
     return {
         "label": options.label,
-        "probability": list(rows.names[0]),
-        "columns": list(rows.columns),
+        "probability": list(rows.roles.probability[0]),
+        "columns": list(rows.roles.columns),
         "classes": None if rows.classes is None else list(rows.classes),
         "notion": str(fit.notion),
         "alpha": fit.alpha,

@@ -3,66 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.commands.lean import occurring
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput, sentence, suggest
-from lowcal.files.columns import Narrow
-from lowcal.files.fields import Kind
+from lowcal.files.kinds import factorise
 from lowcal.inputs import code_labels, is_fraction, read_classes
 
 
-@dataclass(frozen=True, eq=False)
 class Labels:
-    """`y` are positions in `classes`; or, if `classes` is None, outcomes in [0, 1]."""
+    """The different labels of a column, by their text and sorted; whole numbers are integers.
 
-    y: NDArray[Any]
-    classes: tuple[Any, ...] | None
+    >>> Labels("y", [2.0, 1.0]).found
+    {'1': 1, '2': 2}
+    """
+
+    def __init__(self, name: str, values: Iterable[Any]) -> None:
+        distinct = sorted(values)
+        self.name = name
+        self.are_floats = all(isinstance(value, float) for value in distinct)
+        self.are_text = any(isinstance(value, str) for value in distinct)
+        whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in distinct]
+        self.found = {str(value): value for value in whole}
 
 
-def read_labels(
-    column: Narrow, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
-) -> Labels:
-    """Return the classes of the rows for one probability (of the positive class) or for one of each class."""
-    found = values_of(column)
-    known: tuple[Any, ...] | None
+def choose_classes(
+    labels: Labels, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
+) -> tuple[Any, ...] | None:
+    """Return the classes for one probability (of the last, the positive one) or for one of each class.
+
+    It is None for outcomes in [0, 1].
+    """
     if positive is not None:
         _check_alone(probability, classes)
-        known = _against_others(column, found, positive)
-    elif classes is not None:
-        known = _given(column, found, probability, classes)
-    elif len(probability) > 1:
-        known = match_classes(found, column.name, probability)
-    else:
-        known = _by_value(column, found)
-    return Labels(encode_labels(column, known), known)
+        return _against_others(labels, positive)
+    if classes is not None:
+        return _given(labels, probability, classes)
+    if len(probability) > 1:
+        return match_classes(labels.found, labels.name, probability)
+    return _by_value(labels)
 
 
-def encode_labels(column: Narrow, classes: Sequence[Any] | None) -> NDArray[Any]:
-    """Return the position of every row's class, or outcomes in [0, 1] where there are no classes."""
-    return column.values.astype(np.float64) if classes is None else _encode(column, values_of(column), classes)
+def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
+    """Return the position of every row's class, or outcomes in [0, 1] where there are no classes.
+
+    A label that is none of the classes belongs to the first: --positive puts it against all others.
+
+    >>> import pyarrow as pa
+    >>> encode_labels(pa.array([2.0, 1.0, 3.0]), (1, 2))
+    array([1, 0, 0], dtype=uint8)
+    """
+    if classes is None:
+        return np.asarray(column, dtype=np.float64)
+    distinct, places = factorise(column)
+    values = np.array([value if value in classes else classes[0] for value in distinct], dtype=object)
+    return np.asarray(code_labels(values, classes).astype(np.min_scalar_type(len(classes)))[places])
 
 
-def values_of(column: Narrow) -> dict[str, Any]:
-    """Return the distinct labels by their text, sorted; whole numbers as integers."""
-    if column.kind is Kind.NUMBER:
-        values = [int(v) if v.is_integer() else v for v in np.unique(column.values).tolist()]
-    else:
-        values = sorted(occurring(column))
-    return {str(value): value for value in values}
-
-
-def _by_value(column: Narrow, found: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def _by_value(labels: Labels) -> tuple[Any, ...] | None:
     """Return the two classes in the library's order; that of texts has no meaning, so which is positive is asked."""
-    values = np.array(list(found.values()), dtype=np.float64 if column.kind is Kind.NUMBER else object)
-    if not is_fraction(values) and (len(found) != 2 or column.kind is Kind.TEXT):
-        raise _unclear(column.name, found)
+    found = labels.found
+    values = np.array(list(found.values()), dtype=np.float64 if labels.are_floats else object)
+    if not is_fraction(values) and (len(found) != 2 or labels.are_text):
+        raise _unclear(labels.name, found)
     classes = read_classes(values, 2)
     return None if classes is None else tuple(classes)
 
@@ -97,25 +104,23 @@ def _check_alone(probability: Sequence[str], classes: Sequence[str] | None) -> N
         raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
 
 
-def _against_others(column: Narrow, found: Mapping[str, Any], positive: str) -> tuple[Any, ...]:
+def _against_others(labels: Labels, positive: str) -> tuple[Any, ...]:
     """Return the negative and the positive class; several other labels are one negative class."""
-    one = _known(column, found, positive)
+    found, one = labels.found, _known(labels, positive)
     others = [value for value in found.values() if value != one]
     if len(others) == len(found):
         raise InvalidInput(
-            f"No row of column {column.name!r} has the label {positive!r} of --positive; it holds {_some(found)}."
+            f"No row of column {labels.name!r} has the label {positive!r} of --positive; it holds {_some(found)}."
             f"{suggest(positive, found)}"
         )
     if not others:
-        raise _unclear(column.name, found)
+        raise _unclear(labels.name, found)
     return (others[0] if len(others) == 1 else f"not {positive}"), one
 
 
-def _given(
-    column: Narrow, found: Mapping[str, Any], probability: Sequence[str], classes: Sequence[str]
-) -> tuple[Any, ...]:
+def _given(labels: Labels, probability: Sequence[str], classes: Sequence[str]) -> tuple[Any, ...]:
     """Return the classes that --classes names; not every one need occur."""
-    known = tuple(_known(column, found, text) for text in classes)
+    known = tuple(_known(labels, text) for text in classes)
     if len(probability) > 1:
         _check_each_once(probability, known)
     elif len(known) != 2 or len(set(known)) < 2:
@@ -123,17 +128,17 @@ def _given(
             f"--classes names {len(set(known))} classes, but one probability column goes with two: the positive one "
             "last, such as --classes 0,1."
         )
-    unknown = [text for text, value in found.items() if value not in known]
+    unknown = [text for text, value in labels.found.items() if value not in known]
     if unknown:
-        raise InvalidInput(f"Column {column.name!r} holds the label {unknown[0]!r}, which --classes does not name.")
+        raise InvalidInput(f"Column {labels.name!r} holds the label {unknown[0]!r}, which --classes does not name.")
     return known
 
 
-def _known(column: Narrow, found: Mapping[str, Any], text: str) -> Any:
+def _known(labels: Labels, text: str) -> Any:
     """Return the label that a text writes; one that does not occur is the text itself."""
-    if text in found:
-        return found[text]
-    same = (value for one, value in found.items() if column.kind is not Kind.TEXT and _same(one, text))
+    if text in labels.found:
+        return labels.found[text]
+    same = (value for one, value in labels.found.items() if not labels.are_text and _same(one, text))
     return next(same, text)
 
 
@@ -245,13 +250,3 @@ def _shared(names: Sequence[str]) -> int:
     """Return how many first letters all names share."""
     short = min(len(name) for name in names)
     return next((k for k in range(short) if len({name[k] for name in names}) > 1), short)
-
-
-def _encode(column: Narrow, found: Mapping[str, Any], classes: Sequence[Any]) -> NDArray[Any]:
-    """Return the position of every row's class; a label that is none of them belongs to the first."""
-    distinct, index = column.distinct, column.values
-    if column.kind is Kind.NUMBER:
-        distinct = tuple(found.values())
-        index = np.searchsorted(np.array(distinct, dtype=np.float64), column.values)
-    labels = np.array([value if value in classes else classes[0] for value in distinct], dtype=object)
-    return np.asarray(code_labels(labels, classes).astype(np.min_scalar_type(len(classes)))[index])

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lowcal.commands.lean import categories
+import numpy as np
+from numpy.typing import NDArray
+
 from lowcal.errors import InvalidInput
-from lowcal.files.columns import may_be_rounded, read_numbers
-from lowcal.files.fields import MISSING, Field, Kind, NotANumber
-from lowcal.files.opening import check_readable
-from lowcal.frames import Column, numeric
+from lowcal.files.batches import for_frames
+from lowcal.files.columns import read_numbers
+from lowcal.files.kinds import factorise, is_text, number_of, text_of, truth_of
+from lowcal.files.paths import check_readable
+from lowcal.frames import Column, Table
 from lowcal.persistence import read
 from lowcal.runs import Fit
 from lowcal.updates import Predictor
@@ -48,26 +51,30 @@ def _levels(data: Any) -> Iterator[Mapping[str, Any]]:
             yield from _levels(value)
 
 
-def read_column(field: Field, name: str, known: tuple[Any, ...] | None, before: int) -> Column:
+def read_column(values: Any, decimal: str | None, name: str, known: tuple[Any, ...] | None, before: int) -> Column:
     """Return a column of a batch as a model reads it: by the kind of its own categories, whatever the file looks like.
 
     So a batch that happens to hold only '1' and '2' of a text column stays text.
     """
+    if known is None and decimal is None and not is_text(values):
+        return Table.of({name: for_frames(values)}).column(name)  # dates too
     if known is None:
-        return Column(name, None, None, read_numbers(field, name, before))
+        return Column(name, None, None, read_numbers(values, decimal, name, before))
+    distinct, places = factorise(values, name)
+    texts = [text_of(value) for value in distinct]
     if all(isinstance(value, bool) for value in known):
-        return categories(name, *field.factorise(Kind.BOOLEAN))
+        return categories(name, [truth_of(text) for text in texts], places)
     if any(isinstance(value, str) for value in known):
-        distinct, places = field.factorise(Kind.TEXT)
-        return categories(name, as_known(distinct, known), places)
-    try:
-        numbers = field.numbers()
-        if may_be_rounded(numbers) and field.has_rounded():
-            return numeric(name, *field.factorise(Kind.WHOLE))
-        return Column(name, None, None, numbers)
-    except NotANumber:
-        distinct, places = field.factorise(Kind.TEXT)
-        return categories(name, [_number(value) for value in distinct], places)
+        return categories(name, as_known(texts, known), places)
+    return categories(name, [number_of(text, decimal) for text in texts], places)
+
+
+def categories(name: str, distinct: Sequence[Any], places: NDArray[np.intp]) -> Column:
+    """Return a column of any distinct values, None among them, as a predictor reads it; others are missing."""
+    known = [value for value in dict.fromkeys(distinct) if value is not None]
+    code = {None: -1} | {value: k for k, value in enumerate(known)}
+    codes = np.array([*(code[value] for value in distinct), -1], dtype=np.int32)[places]
+    return Column(name, tuple(known), codes, None)
 
 
 def as_known(values: Sequence[str | None], known: Sequence[Any]) -> list[str | None]:
@@ -97,13 +104,3 @@ def _whole(text: str) -> str | None:
 def values_of(column: Column) -> list[Any]:
     """Return the distinct values of a column, none of them missing."""
     return [value for value in column.distinct()[0] if value is not None]
-
-
-def _number(text: str | None) -> float | str | None:
-    """Return the number that a text writes, or the text."""
-    if text is None or text in MISSING:
-        return None
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text

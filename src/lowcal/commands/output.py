@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from lowcal.commands.usage import WrongUsage
 from lowcal.files.atomic import check_writable
 from lowcal.files.batches import files_of
-from lowcal.files.opening import STREAM
-from lowcal.files.stored import is_stored
+from lowcal.files.opening import is_several
+from lowcal.files.paths import STREAM
 from lowcal.files.writing import open_bytes
 
 
@@ -26,7 +26,7 @@ def check_outputs(*paths: str | None, inputs: Sequence[str] = ()) -> None:
 
 def _check_no_input(path: str, inputs: Sequence[str]) -> None:
     """Refuse an output that is the same file as an input, by whatever name; pipes and devices may be both."""
-    for one in [file for given in inputs for file in (files_of(given) if is_stored(given) else [given])]:
+    for one in [file for given in inputs for file in (files_of(given) if is_several(given) else [given])]:
         if one != STREAM and os.path.isfile(one) and os.path.exists(path) and os.path.samefile(one, path):
             raise WrongUsage(f"The output {path} would replace the input {one}; give another name.")
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.commands.bar import Bar, is_wanted
 from lowcal.commands.labels import places_of
 from lowcal.commands.models import categories_of, load, read_column, values_of
 from lowcal.commands.output import check_outputs
 from lowcal.commands.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
-from lowcal.commands.talk import say
+from lowcal.commands.talk import say, showing
 from lowcal.commands.usage import DONE, WrongUsage
 from lowcal.errors import InvalidInput, printable, sentence
 from lowcal.files.columns import read_numbers
-from lowcal.files.delimited import Batch
-from lowcal.files.fields import Computed, Field
-from lowcal.files.opening import STREAM, Source, find_column
-from lowcal.files.writing import form_of, open_writer
+from lowcal.files.opening import Source, find_column
+from lowcal.files.paths import STREAM
+from lowcal.files.writing import form_of, write_table
 from lowcal.frames import Column, Table
+from lowcal.progress import Passes
+from lowcal.simplex import FloatArray
 from lowcal.updates import Predictor
 
 
@@ -35,13 +35,8 @@ def run(options: argparse.Namespace) -> int:
         recalibrator = Recalibrator.of(predictor, *_probability(options, source, predictor, metadata), source)
         names = [name + options.suffix for name in recalibrator.probability]
         _check_new(names, source, options.suffix)
-        with (
-            Bar(f"recalibrating {source.shown}", source.size, is_wanted(options)) as bar,
-            open_writer(options.out, form, source, names) as writer,
-        ):
-            for batch, new in recalibrator(source):
-                writer.write([*batch.fields, *new])
-                bar.tell(batch.position)
+        with showing(options, "recalibrating", source) as bar:
+            write_table(options.out, form, source, names, recalibrator(source, bar))
     if not options.quiet:
         recalibrator.tell_strange()
     if not options.quiet and options.out != STREAM:
@@ -98,12 +93,13 @@ class Recalibrator:
         strange = {name: None for name, known in columns.items() if known}
         return cls(predictor, tuple(probability), tuple(places), columns, strange)
 
-    def __call__(self, source: Source) -> Iterator[tuple[Batch, list[Field]]]:
-        """Yield every batch with the fields of its calibrated predictions."""
+    def __call__(self, source: Source, bar: Passes) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
+        """Yield the columns of every batch, and those of its calibrated predictions."""
         for batch in source.batches(range(len(source.names))):
-            by_name = dict(zip(source.names, batch.fields, strict=True))
-            yield batch, self._recalibrate(by_name, batch.n_rows)
+            by_name = dict(zip(source.names, batch.columns, strict=True))
+            yield batch.columns, self._recalibrate(by_name, source.decimal, batch.n_rows)
             self.n_rows += batch.n_rows
+            bar.add(batch.n_read)
         if self.n_rows == 0:
             say(f"lowcal: {source.shown} has a header but no rows.")
 
@@ -128,15 +124,14 @@ class Recalibrator:
                     f"{sentence(some)} It recalibrates by the other columns."
                 )
 
-    def _recalibrate(self, fields: Mapping[str, Field], n: int) -> list[Field]:
-        given = [read_numbers(fields[name], name, self.n_rows) for name in self.probability]
+    def _recalibrate(self, columns: Mapping[str, Any], decimal: str | None, n: int) -> list[FloatArray]:
+        given = [read_numbers(columns[name], decimal, name, self.n_rows) for name in self.probability]
         check_probabilities(self.probability, given, self.n_rows)
-        read = [read_column(fields[name], name, known, self.n_rows) for name, known in self.columns.items()]
+        read = [read_column(columns[name], decimal, name, known, self.n_rows) for name, known in self.columns.items()]
         for column in read:
             self._look(column)
         X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
         calibrated = self.predictor(arrange(given, self.places), X)
-        own = (
-            [arrange([calibrated], self.places)] if len(given) == 1 else [calibrated[:, place] for place in self.places]
-        )
-        return [Computed(np.ascontiguousarray(column)) for column in own]
+        if len(given) == 1:
+            return [arrange([calibrated], self.places)]
+        return [np.ascontiguousarray(calibrated[:, place]) for place in self.places]

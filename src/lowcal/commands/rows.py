@@ -4,47 +4,57 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowcal.commands.bar import Bar, is_wanted
-from lowcal.commands.labels import places_of, read_labels, values_of
-from lowcal.commands.lean import table_of
-from lowcal.commands.talk import say
+from lowcal.commands.labels import Labels, choose_classes, encode_labels, places_of
+from lowcal.commands.talk import say, showing
 from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput, sentence
-from lowcal.files.columns import Gathered, Wanted, gather, lacks, place
+from lowcal.files.batches import Batch as Columns
+from lowcal.files.batches import Batches, for_frames
+from lowcal.files.columns import MOST_TEXTS, Recalled, Survey, lacks, place, read_numbers, survey, typed
 from lowcal.files.delimited import count
-from lowcal.files.fields import Kind
-from lowcal.files.opening import STREAM, Source, find_column, open_table
-from lowcal.files.stored import is_stored, open_stored
+from lowcal.files.kinds import MISSING, Kind, factorise, numbers
+from lowcal.files.opening import Source, find_column, open_table
+from lowcal.files.paths import STREAM
+from lowcal.homes import is_far
 from lowcal.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
+from lowcal.progress import Passes
+from lowcal.rows.reading import Sampling
 from lowcal.simplex import FloatArray
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
+
+#: The columns of labels, probabilities and weights that the library is given, by names that no column of a file has.
+LABEL, PROBABILITY, WEIGHT = "--label", "--probability", "--weight"
+#: This many different labels are looked at.
+MOST_LABELS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a file holds: `y` are positions in `classes`, `columns` make the subpopulations.
+    """The rows of a file as the library takes them: a table or a source `X`, and the names of its columns.
 
-    `probability` has an array, and `names` the names, for each set of probability columns asked for. Of rows that do
-    not fit into memory, `X` is a function that reads them, and `y`, `probability` and `weight` name its columns.
+    The label is a position in `classes`; `probability` has the columns of each set of probabilities asked for.
     """
 
-    y: NDArray[Any] | str
-    probability: tuple[Any, ...]
+    roles: Roles
     X: object
-    weight: FloatArray | str | None
     classes: tuple[Any, ...] | None
-    columns: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]
+    probability: tuple[str | list[str], ...]
     #: The number of rows that are used, and of those that there are.
     n: int
     n_in_file: int
+
+    @property
+    def weight(self) -> str | None:
+        """The column of weights, if there is one."""
+        return None if self.roles.weight is None else WEIGHT
 
     @property
     def sampled(self) -> dict[str, Any]:
@@ -58,54 +68,171 @@ class Rows:
         return (note,) if self.sampled else ()
 
 
-def read_near(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
-    """Read the rows into memory."""
-    rows = _rows(options, roles, gather_rows(options, source, roles))
-    for note in rows.notes:
+def read_rows(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
+    """Check all rows, find their classes and what their columns are, and return how the library reads them."""
+    checks, recalled = Checks(source, roles), Recalled(source, roles.places)
+    with showing(options, "reading", source) as bar:
+        found = survey(recalled, roles.unknown, partial(checks, bar), MOST_TEXTS)
+    if found.n == 0:
+        raise InvalidInput(f"{source.shown} has a header but no rows; give at least one row.")
+    given = _convert(options, roles, Labels(roles.label, checks.values(found.kinds.get(roles.label))))
+    rows = Batches(
+        source.shown, partial(_tables, recalled, found, given), lambda: (found.n, found.n * len(roles.places))
+    )
+    X, n = (rows, found.n) if options.sample is None else _sample(rows, options)
+    if X is rows and is_far(found.n, len(roles.places), len(roles.probability[0])):
+        _check_far(options, source, roles)
+    read = Rows(roles, X, given.classes, given.probability, n, found.n)
+    for note in read.notes:
         say(f"lowcal: {note}")
-    return rows
+    return read
 
 
-def gather_rows(options: argparse.Namespace, source: Source, roles: Roles, distinct: str | None = None) -> Gathered:
-    """Read the columns that play a part, checked."""
-    kept = {"most_rows": options.sample, "seed": options.seed or 0, "distinct": distinct}
-    with Bar(f"reading {source.shown}", source.size, is_wanted(options)) as bar:
-        return gather(source, roles.wanted, check=roles.check, tell=bar.tell, **kept)
+def _sample(rows: Batches, options: argparse.Namespace) -> tuple[Columns, int]:
+    """Return a random sample of the rows in memory."""
+    sample = Sampling(options.seed or 0, options.sample)
+    for batch in rows.read(None):
+        sample.add(batch, len(batch))
+    kept = sample.rows()
+    return {name: for_frames(column) for name, column in kept.items()}, len(kept[LABEL])
+
+
+class Checks:
+    """Checks probabilities and weights of all rows, and notes the first row of each label."""
+
+    def __init__(self, source: Source, roles: Roles) -> None:
+        self.source, self.roles = source, roles
+        self.labels: dict[Any, int] = {}
+
+    def __call__(self, bar: Passes, arrays: Mapping[str, Any], before: int, n_read: int) -> None:
+        """Look at a batch."""
+        self._note(arrays[self.roles.label], before)
+        for names in self.roles.probability:
+            columns = [read_numbers(arrays[name], self.source.decimal, name, before) for name in names]
+            check_probabilities(names, columns, before)
+        name = self.roles.weight
+        if name is not None:
+            _check_weight(name, read_numbers(arrays[name], self.source.decimal, name, before), before)
+        bar.add(n_read)
+
+    def _note(self, labels: Any, before: int) -> None:
+        """Note labels that are new; of many different numbers only some."""
+        distinct, places = factorise(labels, self.roles.label)
+        occurring, first = np.unique(places, return_index=True)
+        for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
+            if value not in self.labels and (len(self.labels) < MOST_LABELS or value in (None, *MISSING)):
+                self.labels[value] = before + row
+
+    def values(self, kind: Kind | None) -> list[Any]:
+        """Return the labels as values of their kind, or refuse the first that is missing or infinite."""
+        values = list(self.labels)
+        if self.source.decimal is not None:
+            import pyarrow as pa
+
+            values = typed(pa.array(values, pa.string()), kind, self.source.decimal).to_pylist()
+        for value, row in zip(values, self.labels.values(), strict=True):
+            if value is None or value != value:
+                raise lacks(self.roles.label, row)
+            if not isinstance(value, str | bool | int | float | Decimal):
+                raise InvalidInput(
+                    f"{place(self.roles.label, row)}: {value!r} is neither text nor a number; convert it."
+                )
+            if value in (np.inf, -np.inf):
+                raise InvalidInput(f"{place(self.roles.label, row)}: the label is infinite. Correct or drop the row.")
+        return [float(value) if isinstance(value, Decimal) else value for value in values]
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """Makes the library's table of gathered columns: labels as positions, probabilities in the order of the classes."""
+
+    roles: Roles
+    classes: tuple[Any, ...] | None
+    #: Which class each column of each set of probabilities refers to.
+    places: tuple[tuple[int, ...], ...]
+
+    @property
+    def probability(self) -> tuple[str | list[str], ...]:
+        """The names of the columns of each set of probabilities."""
+        names = [[f"{PROBABILITY} {s} {k}" for k in range(len(places))] for s, places in enumerate(self.places)]
+        return tuple(each if len(each) > 1 else each[0] for each in names)
+
+    def table(self, arrays: Mapping[str, Any], kinds: Mapping[str, Kind | None], decimal: str | None) -> Columns:
+        """Return the table of a batch of the file."""
+        roles = self.roles
+        label = typed(arrays[roles.label], kinds.get(roles.label), decimal)
+        table = {LABEL: encode_labels(label, self.classes)}
+        for s, (names, places) in enumerate(zip(roles.probability, self.places, strict=True)):
+            p = arrange([numbers(arrays[name], decimal) for name in names], places)
+            table |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
+        if roles.weight is not None:
+            table[WEIGHT] = numbers(arrays[roles.weight], decimal)
+        for name in roles.columns:
+            kind = Kind.TEXT if name in roles.categorical else kinds.get(name)
+            table[name] = typed(arrays[name], kind, decimal)
+        return table
+
+
+def _convert(options: argparse.Namespace, roles: Roles, labels: Labels) -> Conversion:
+    """Find the classes, and which of them each probability refers to."""
+    first, *more = roles.probability
+    named = split_classes(options.classes, labels.found, len(first))
+    classes = choose_classes(labels, first, named, options.positive)
+    of_columns = named if len(first) > 1 else None  # the classes of one column are those of its label
+    own = tuple(range(len(first))) if len(first) > 1 else (1,)
+    return Conversion(roles, classes, (own, *(_places(one, first, classes, of_columns) for one in more)))
+
+
+def _tables(rows: Recalled, found: Survey, given: Conversion, _: Sequence[str] | None) -> Iterator[Columns]:
+    """Yield the rows of a file as the library takes them."""
+    for batch in rows:
+        yield given.table(dict(zip(rows.names, batch.columns, strict=True)), found.kinds, rows.source.decimal)
+
+
+def _check_far(options: argparse.Namespace, source: Source, roles: Roles) -> None:
+    """Refuse what needs all rows in memory."""
+    if is_open(options):
+        raise InvalidInput(
+            f"{source.shown} does not fit into memory, which cross-validation needs to choose; ask for one fit by "
+            "--groups with --alpha or --notion, or use a random sample of the rows with --sample."
+        )
+    if len(roles.probability) > 1:
+        raise InvalidInput(
+            f"{source.shown} does not fit into memory, which --against needs; audit one probability after the "
+            "other, or use a random sample of the rows with --sample."
+        )
+    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
+    if options.subpopulations not in known:
+        raise InvalidInput(
+            f"{source.shown} does not fit into memory, and --subpopulations {options.subpopulations} looks at all rows "
+            f"at once; use {' or '.join(known)}, or a random sample of the rows with --sample."
+        )
 
 
 def open_source(options: argparse.Namespace, path: str) -> Any:
     """Open a table as the options say."""
     if path == STREAM and sys.stdin is None:
         raise WrongUsage("Standard input is closed; give a file, or pass one on with '<'.")
-    if options.input_format in (None, "parquet") and is_stored(path):
-        return open_stored(path)
-    return open_table(
-        path,
-        form=options.input_format,
-        separator=options.separator,
-        decimal=options.decimal,
-        encoding=options.encoding,
-    )
+    form = {"form": options.input_format, "separator": options.separator}
+    return open_table(path, **form, decimal=options.decimal, encoding=options.encoding)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which column plays which part."""
+    """Which column plays which part; `categorical` are columns whose numbers are names."""
 
     label: str
     probability: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     weight: str | None
-    wanted: tuple[Wanted, ...]
+    categorical: frozenset[str]
+    #: Where each column that plays a part is in the file.
+    places: Mapping[str, int]
 
-    def check(self, numbers: Mapping[str, FloatArray], before: int) -> None:
-        """Refuse labels, probabilities and weights that are none."""
-        if self.label in numbers:
-            _check_label(self.label, numbers[self.label], before)
-        for names in self.probability:
-            check_probabilities(names, [numbers[name] for name in names], before)
-        if self.weight is not None:
-            _check_weight(self.weight, numbers[self.weight], before)
+    @property
+    def unknown(self) -> list[str]:
+        """The columns whose kind is to be found out."""
+        return [self.label, *(name for name in self.columns if name not in self.categorical)]
 
 
 def find_roles(options: argparse.Namespace, source: Source, *more: Sequence[str]) -> Roles:
@@ -117,13 +244,10 @@ def find_roles(options: argparse.Namespace, source: Source, *more: Sequence[str]
     twice = [name for name in taken if name in columns or taken.count(name) > 1]
     if twice:
         raise WrongUsage(f"Column {twice[0]!r} was given two parts to play; each column has one.")
-    text = set(split_names(options.categorical, source.names))
-    wanted = [Wanted(options.label, None, is_required=True)]
-    wanted += [Wanted(name, Kind.NUMBER, is_required=True) for name in numbers]
-    wanted += [Wanted(name, Kind.TEXT if name in text else None) for name in columns]
-    for one in (*wanted, *(Wanted(name) for name in text)):
-        find_column(source, one.name)
-    return Roles(options.label, sets, tuple(columns), options.weight, tuple(wanted))
+    text = split_names(options.categorical, source.names)
+    places = {name: find_column(source, name) for name in (*taken, *columns, *text)}
+    wanted = {name: places[name] for name in (*taken, *columns)}
+    return Roles(options.label, sets, tuple(columns), options.weight, frozenset(text), wanted)
 
 
 def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -166,24 +290,6 @@ def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: S
     return features or [name for name in source.names if name and name not in taken]
 
 
-def _rows(options: argparse.Namespace, roles: Roles, gathered: Gathered) -> Rows:
-    columns = gathered.columns
-    first, *more = roles.probability
-    named = split_classes(options.classes, values_of(columns[roles.label]), len(first))
-    labels = read_labels(columns[roles.label], first, named, options.positive)
-    places = [tuple(range(len(first))) if len(first) > 1 else (1,)]
-    of_columns = named if len(first) > 1 else None  # the classes of one column are those of its label
-    places += [_places(one, first, labels.classes, of_columns) for one in more]
-    probability = tuple(
-        arrange([columns[name].values for name in names], order)
-        for names, order in zip(roles.probability, places, strict=True)
-    )
-    weight = None if roles.weight is None else columns[roles.weight].values.astype(np.float64)
-    X = table_of([columns[name] for name in roles.columns], gathered.n_rows)
-    n = gathered.n_rows, gathered.n_in_file
-    return Rows(labels.y, probability, X, weight, labels.classes, roles.columns, roles.probability, *n)
-
-
 def _places(
     given: Sequence[str], first: Sequence[str], classes: Sequence[Any] | None, named: Sequence[str] | None
 ) -> tuple[int, ...]:
@@ -201,16 +307,15 @@ def check_number(option: str, given: Sequence[str], n_classes: int, who: str) ->
         raise WrongUsage(f"{who} {n_classes} classes, but {columns} were given with {option}.")
 
 
-def arrange(columns: Sequence[NDArray[Any]], places: Sequence[int]) -> FloatArray:
+def arrange(columns: Sequence[FloatArray], places: Sequence[int]) -> FloatArray:
     """Return probabilities in the order of the classes; one column alone as that of the second class.
 
     >>> arrange([np.array([0.25]), np.array([0.75])], (1, 0)).tolist(), arrange([np.array([0.25])], (0,)).tolist()
     ([[0.75, 0.25]], [0.75])
     """
     if len(columns) == 1:
-        alone = columns[0].astype(np.float64, copy=False)
-        return alone if places[0] == 1 else 1.0 - alone
-    return np.column_stack([columns[k] for k in np.argsort(places)]).astype(np.float64)
+        return columns[0] if places[0] == 1 else 1.0 - columns[0]
+    return np.column_stack([columns[k] for k in np.argsort(places)])
 
 
 def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
@@ -236,18 +341,12 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
             )
 
 
-def _check_label(name: str, label: FloatArray, before: int) -> None:
-    bad = np.isinf(label)
-    if bad.any():
-        raise InvalidInput(
-            f"{place(name, before + int(bad.argmax()))}: the label is infinite. Correct or drop the row."
-        )
-
-
 def _check_weight(name: str, weight: FloatArray, before: int) -> None:
     bad = ~((weight >= 0.0) & (weight < np.inf))
     if bad.any():
         row = int(bad.argmax())
+        if np.isnan(weight[row]):
+            raise lacks(name, before + row)
         raise InvalidInput(f"{place(name, before + row)}: the weight {weight[row]:g} is negative or infinite.")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from lowcal.errors import printable
+
+if TYPE_CHECKING:
+    from lowcal.files.opening import Source
+    from lowcal.progress import Passes
 
 
 def open_streams() -> None:
@@ -28,15 +33,26 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
 
+def is_wanted(options: argparse.Namespace) -> bool:
+    """Whether progress is shown: as asked for, or else if standard error is a terminal."""
+    if options.quiet:
+        return False
+    return bool(sys.stderr.isatty() if options.progress is None else options.progress)
+
+
+def showing(options: argparse.Namespace, what: str, source: Source) -> Passes:
+    """Show how far the reading of a file is, if that is wanted."""
+    from lowcal.progress import Passes
+
+    passes = Passes(is_wanted(options))
+    passes.start(printable(f"{what} {source.shown}"), source.size, source.unit)
+    return passes
+
+
 def say(text: str) -> None:
     """Print a message on standard error, if anything can be printed there; what it quotes can't steer the terminal."""
-    draw(printable(text, keep="\n") + "\n")
-
-
-def draw(text: str) -> None:
-    """Print on standard error as it is, controls included."""
     try:
-        print(text, end="", file=sys.stderr, flush=True)
+        print(printable(text, keep="\n"), file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

@@ -1,9 +1,10 @@
 """Tables that are read batch by batch, as often as wanted, and never held whole.
 
-A source is an Arrow IPC file or stream, a Parquet file, several of these (a list, a folder, a glob), an Arrow dataset,
-or anything that yields tables anew each time: a list of them, or a function that returns an iterator. A batch is a dict
-of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece, or the series of another data
-frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was read is given back at once.
+A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
+Arrow files, an Arrow dataset, or anything that yields tables anew each time: a list of them, or a function that returns
+an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece,
+or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was
+read is given back at once.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra, suggest
-from lowcal.files.opening import check_readable
-from lowcal.files.parquet import damaged
+from lowcal.files.paths import check_readable, damaged
 
 #: The number of rows in work at a time.
 BATCH_ROWS = 1 << 18
+#: Bytes of JSON lines that are read at a time.
+JSON_BYTES, JSON_LINES = 1 << 22, "a file of JSON lines"
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
@@ -99,6 +102,8 @@ def open_batches(rows: object) -> Batches:
     >>> [batch["p"].tolist() for batch in batches.read(None)]
     [[0.5, 0.25], [0.5, 0.25]]
     """
+    if isinstance(rows, Batches):
+        return rows
     if isinstance(rows, str) and "://" in rows:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
@@ -128,7 +133,8 @@ def is_source(rows: object) -> bool:
     if isinstance(rows, list | tuple):
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
     is_function = callable(rows) and not isinstance(rows, type)
-    return isinstance(rows, str | os.PathLike | Iterator) or is_function or _is_dataset(rows) or _is_lazy(rows)
+    is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
+    return is_named or is_function or _is_dataset(rows) or _is_lazy(rows)
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
@@ -158,7 +164,8 @@ def read_whole(rows: object) -> Batch:
     batches = list(source.read(None))
     if not batches:
         raise source.nothing()
-    return {name: for_frames(join([batch[name] for batch in batches])) for name in batches[0]}
+    # the batches of a column are let go as soon as they are joined
+    return {name: for_frames(join([batch.pop(name) for batch in batches])) for name in list(batches[0])}
 
 
 @contextmanager
@@ -297,10 +304,28 @@ def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]
         return _arrow_file
     if start[:4] == b"\xff\xff\xff\xff":
         return _arrow_stream
+    if start[:1] == b"{":
+        return _json_lines
     raise InvalidInput(
-        f"{path} is neither a Parquet nor an Arrow file. Of other files pass a function that returns an iterator of "
-        "tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
+        f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that returns an "
+        "iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
     )
+
+
+def schema_of(path: str) -> Any:
+    """Return the columns of a Parquet or an Arrow file and their types."""
+    import pyarrow as pa
+    from pyarrow.parquet import read_schema
+
+    read = reader_of(path)
+    if read is _json_lines:
+        with reading(path, JSON_LINES):
+            return _json_schema(path)
+    if read is _parquet:
+        with reading(path, "a Parquet file"):
+            return read_schema(path)
+    with reading(path, "an Arrow file"), pa.OSFile(path) as file:
+        return (pa.ipc.open_file if read is _arrow_file else pa.ipc.open_stream)(file).schema
 
 
 def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
@@ -319,32 +344,51 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
             yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
 
-def _arrow_file(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of an Arrow IPC file, in slices."""
+def _arrow(path: str, wanted: Sequence[str] | None, is_stream: bool) -> Iterator[Any]:
+    """Yield the record batches of an Arrow IPC file or stream, in slices."""
     import pyarrow as pa
 
-    with reading(path, "an Arrow file"), _mapped(path) as (buffer, give_back):
-        with pa.ipc.open_file(buffer) as file:
+    open_ = pa.ipc.open_stream if is_stream else pa.ipc.open_file
+    with reading(path, "an Arrow stream" if is_stream else "an Arrow file"), _mapped(path) as (buffer, give_back):
+        with open_(buffer) as file:
             options = _options(path, file.schema, wanted)
-        with pa.ipc.open_file(buffer, options=options) as file:
-            for k in range(file.num_record_batches):
-                for batch in _slices(file.get_batch(k)):
-                    yield batch
-                    give_back()
-
-
-def _arrow_stream(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of an Arrow IPC stream, in slices."""
-    import pyarrow as pa
-
-    with reading(path, "an Arrow stream"), _mapped(path) as (buffer, give_back):
-        with pa.ipc.open_stream(buffer) as stream:
-            options = _options(path, stream.schema, wanted)
-        with pa.ipc.open_stream(buffer, options=options) as stream:
-            for one in stream:
+        with open_(buffer, options=options) as file:
+            for one in file if is_stream else (file.get_batch(k) for k in range(file.num_record_batches)):
                 for batch in _slices(one):
                     yield batch
                     give_back()
+
+
+_arrow_file, _arrow_stream = (partial(_arrow, is_stream=is_stream) for is_stream in (False, True))
+
+
+def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the record batches of JSON lines, of the types that hold all values."""
+    from pyarrow.json import ParseOptions
+
+    with reading(path, JSON_LINES):
+        schema = _json_schema(path)
+        _require(path, schema.names, wanted or ())
+        for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
+            yield from table.select(schema.names if wanted is None else list(wanted)).to_batches()
+
+
+def _json_schema(path: str) -> Any:
+    """Return the types of JSON lines, found by reading them; texts that look like dates are texts."""
+    import pyarrow as pa
+
+    schema = pa.unify_schemas([table.schema for table in _json_tables(path, None)], promote_options="permissive")
+    return pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+
+
+def _json_tables(path: str, options: Any) -> Iterator[Any]:
+    """Yield a table for each piece of JSON lines."""
+    from pyarrow.json import ReadOptions, read_json
+
+    with open(path, "rb") as file:
+        while lines := file.readlines(JSON_BYTES):
+            data = b"".join(lines)
+            yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
 
 def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:

@@ -1,345 +1,117 @@
-"""Columns gathered from batches, each in the narrowest type that holds it: a file need not fit into memory.
-
-Numbers are kept as float32 where that is exact (whole numbers below 2^24, halves, ...) and as float64 otherwise; text
-as codes of one, two or four bytes and a dictionary, and so are whole numbers that a float would round. A column starts
-as what its first batch looks like; if a later batch contradicts, the file is read again with that column as text, or
-with all digits.
-"""
+"""What the columns of a file are, found by reading all rows once; and places in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowcal.errors import InvalidInput
 from lowcal.files.delimited import Batch
-from lowcal.files.fields import Field, Kind, NotANumber
-from lowcal.files.opening import Source, find_column
-from lowcal.simplex import MOST_EXACT, FloatArray
+from lowcal.files.kinds import Kind, NotANumber, cast, factorise, is_text, kind_of, numbers, text_of, wider
+from lowcal.files.opening import Source
+from lowcal.simplex import FloatArray
 
 #: More different texts than this are identifiers, not groups.
 MOST_TEXTS = 1_000_000
-_NUMERIC = (Kind.WHOLE, Kind.NUMBER)
-
-#: Rows that wait to be compared with the values that are known.
-MOST_WAITING = 1 << 20
-#: Takes the numbers of a batch by column, and the number of rows before it; raises what is wrong with them.
-Check = Callable[[Mapping[str, FloatArray], int], None]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A column to read: its kind (None: what it looks like), and whether a row may lack it."""
-
-    name: str
-    kind: Kind | None = None
-    is_required: bool = False
+#: Bytes of a file's columns that are remembered for the next reading.
+MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
-class Narrow:
-    """A gathered column: numbers with NaN for missing, or distinct values (no order) and codes, -1 for missing."""
+class Survey:
+    """The number of rows, and what those columns of a text file hold that were to be found out."""
 
-    name: str
-    kind: Kind
-    values: NDArray[Any]
-    distinct: tuple[Any, ...] = ()
+    n: int
+    kinds: Mapping[str, Kind | None]
 
 
-class Buffer:
-    """A growing array. The memory of a bytearray grows in place, where joining arrays at the end would double it."""
+class Recalled:
+    """Some columns of a file, batch after batch; up to `most` bytes are remembered for the next reading."""
 
-    def __init__(self, kind: type[np.generic]) -> None:
-        self.dtype, self.data = np.dtype(kind), bytearray()
+    def __init__(self, source: Source, columns: Mapping[str, int], most: int = MOST_BYTES) -> None:
+        self.source, self.names, self.columns, self.most = source, tuple(columns), list(columns.values()), most
+        self.kept: deque[Batch] | None = None
 
-    def extend(self, values: NDArray[Any]) -> None:
-        """Add values; the type widens to theirs where they need it."""
-        if values.dtype.itemsize > self.dtype.itemsize:
-            wide = self.array().astype(values.dtype)
-            self.dtype, self.data = values.dtype, bytearray(wide.view(np.uint8).data)
-        self.data += np.ascontiguousarray(values, dtype=self.dtype).view(np.uint8).data
-
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Keep some of the values."""
-        kept = self.array()[rows]
-        self.data = bytearray(kept.view(np.uint8).data)
-
-    def array(self) -> NDArray[Any]:
-        """Return the values, in the buffer's memory."""
-        return np.frombuffer(self.data, dtype=self.dtype)
-
-
-class Numbers:
-    """Gathers a column of numbers."""
-
-    def __init__(self, name: str, n_missing: int) -> None:
-        self.name = name
-        self.buffer = Buffer(np.float32)
-        self.buffer.extend(np.full(n_missing, np.nan, dtype=np.float32))
-
-    def append(self, numbers: FloatArray) -> None:
-        """Add the numbers of a batch."""
-        with np.errstate(over="ignore"):
-            narrow = numbers.astype(np.float32)
-        is_exact = self.buffer.dtype == np.float32 and np.array_equal(narrow, numbers, equal_nan=True)
-        self.buffer.extend(narrow if is_exact else numbers)
-
-    def finish(self) -> Narrow:
-        """Return the column."""
-        return Narrow(self.name, Kind.NUMBER, self.buffer.array())
-
-
-class Texts:
-    """Gathers a column of texts, truth values or exact numbers as codes."""
-
-    def __init__(self, name: str, kind: Kind, n_missing: int) -> None:
-        self.name, self.kind = name, kind
-        self.codes: dict[Any, int] = {False: 0, True: 1} if kind is Kind.BOOLEAN else {}
-        self.buffer = Buffer(np.int8)
-        self.buffer.extend(np.full(n_missing, -1, dtype=np.int8))
-
-    def append(self, distinct: Sequence[Any], places: NDArray[np.intp]) -> NDArray[Any]:
-        """Add the values of a batch; returns their codes."""
-        known = self.codes
-        for value in distinct:
-            if value is not None:
-                known.setdefault(value, len(known))
-        if len(known) > MOST_TEXTS and self.kind is Kind.WHOLE:
-            raise _NotSo(self.name, Kind.NUMBER)  # columns with this many values are cut into bins: floats will do
-        if len(known) > MOST_TEXTS:
-            raise InvalidInput(
-                f"Column {self.name!r} holds more than {MOST_TEXTS:,} different texts: it names rows, not groups. "
-                "Leave it out, or write it in coarser values."
-            )
-        # the smallest signed type that holds the codes and -1
-        kind = np.min_scalar_type(-max(1, len(known)))
-        codes = np.array([-1 if value is None else known[value] for value in distinct] or [-1], dtype=kind)[places]
-        self.buffer.extend(codes)
-        return codes
-
-    def finish(self) -> Narrow:
-        """Return the column."""
-        return Narrow(self.name, self.kind, self.buffer.array(), tuple(self.codes))
-
-
-class _NotSo(Exception):
-    """A later batch shows that a column is of another kind."""
-
-    def __init__(self, name: str, kind: Kind = Kind.TEXT) -> None:
-        self.name, self.kind = name, kind
-
-
-@dataclass
-class _Gathering:
-    """The columns of one reading of the file."""
-
-    wanted: Sequence[Wanted]
-    kinds: dict[str, Kind | None]
-    shown: str
-    columns: dict[str, Numbers | Texts] = field(default_factory=dict)
-    n_rows: int = 0
-    n_kept: int = 0
-
-    def append(self, batch: Batch, check: Check | None) -> None:
-        """Add a batch, checked."""
-        numbers: dict[str, FloatArray] = {}
-        for one, values in zip(self.wanted, batch.fields, strict=True):
-            column = self._column(one.name, values)
-            if column is None:
-                missing = np.ones(batch.n_rows, dtype=bool)
-            elif isinstance(column, Numbers):
-                numbers[one.name] = self._numbers(one, values)
-                missing = np.isnan(numbers[one.name])
-            else:
-                missing = column.append(*self._distinct(one, column.kind, values)) < 0
-            if one.is_required and missing.any():
-                raise lacks(one.name, self.n_rows + int(missing.argmax()))
-        if check is not None:
-            check(numbers, self.n_rows)
-        for name, new in numbers.items():
-            column = self.columns[name]
-            assert isinstance(column, Numbers)
-            column.append(new)
-        self.n_rows += batch.n_rows
-        self.n_kept += batch.n_rows
-
-    def _column(self, name: str, values: Field) -> Numbers | Texts | None:
-        """Return where a column is gathered; None while it has shown nothing but missing values."""
-        if name not in self.columns:
-            kind = self.kinds[name] or values.kind()
-            if kind is None:
-                return None
-            if kind is Kind.TEXT and self.kinds[name] is None and self.n_rows > 0:
-                raise _NotSo(name)  # what was taken for missing so far, such as 'None', may be text
-            is_number = kind in _NUMERIC and self.kinds[name] is not Kind.WHOLE
-            self.columns[name] = Numbers(name, self.n_kept) if is_number else Texts(name, kind, self.n_kept)
-        return self.columns[name]
-
-    def _numbers(self, one: Wanted, values: Field) -> FloatArray:
-        """Return numbers; a column that only looked numeric may turn out to be text."""
-        if self.kinds[one.name] is not None:
-            return read_numbers(values, one.name, self.n_rows)
-        try:
-            if not values.has_names():
-                numbers = values.numbers()
-                if may_be_rounded(numbers) and values.has_rounded():
-                    raise _NotSo(one.name, Kind.WHOLE)
-                return numbers
-        except NotANumber:
-            pass
-        raise _NotSo(one.name)
-
-    def _distinct(self, one: Wanted, kind: Kind, values: Field) -> tuple[list[Any], NDArray[np.intp]]:
-        """Return distinct values and places; a column that only looked boolean may turn out to be text."""
-        if kind is Kind.BOOLEAN and self.kinds[one.name] is None and values.kind() not in (None, kind):
-            raise _NotSo(one.name)
-        if kind is not Kind.WHOLE:
-            return values.factorise(kind)
-        try:
-            if not values.has_names():
-                return values.factorise(kind)
-        except NotANumber:
-            pass
-        raise _NotSo(one.name)
-
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Keep some of the rows gathered so far."""
-        for column in self.columns.values():
-            column.buffer.keep(rows)
-        self.n_kept = int(rows.sum())
-
-    def finish(self) -> dict[str, Narrow]:
-        """Return the columns; one without a single value is numeric."""
-        empty = [one.name for one in self.wanted if one.name not in self.columns]
-        self.columns |= {name: Numbers(name, self.n_kept) for name in empty}
-        return {name: column.finish() for name, column in self.columns.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """The columns of a file, or of a random sample of its rows."""
-
-    columns: Mapping[str, Narrow]
-    n_rows: int
-    n_in_file: int
-
-
-def gather(
-    source: Source,
-    wanted: Sequence[Wanted],
-    *,
-    check: Check | None = None,
-    most_rows: int | None = None,
-    seed: int | None = 0,
-    distinct: str | None = None,
-    tell: Callable[[int], None] | None = None,
-) -> Gathered:
-    """Read some columns of a file, batch after batch.
-
-    Parameters
-    ----------
-    check : is called with the numbers of every batch and the number of rows before it.
-    most_rows : keep a uniform random sample of this many rows, in the order of the file; None: all rows.
-    seed : of the sample.
-    distinct : instead of a sample, keep a row for each value of this column.
-    tell : is called with the bytes read so far.
-    """
-    places = [find_column(source, one.name) for one in wanted]
-    kinds = {one.name: one.kind for one in wanted}
-    while True:
-        kept = Distinct(distinct) if distinct else Sample(most_rows, seed) if most_rows else None
-        try:
-            return _gather(source, places, _Gathering(wanted, kinds, source.shown), check, kept, tell)
-        except _NotSo as found:
-            kinds[found.name] = found.kind
-
-
-def _gather(
-    source: Source,
-    places: Sequence[int],
-    gathering: _Gathering,
-    check: Check | None,
-    kept: Distinct | Sample | None,
-    tell: Callable[[int], None] | None,
-) -> Gathered:
-    for batch in source.batches(places):
-        gathering.append(batch, check)
+    def __iter__(self) -> Iterator[Batch]:
+        kept, self.kept = self.kept, None
         if kept is not None:
-            kept.draw(batch.n_rows, gathering)
-        if tell is not None:
-            tell(batch.position)
-    if gathering.n_rows == 0:
-        raise InvalidInput(f"{source.shown} has a header but no rows; give at least one row.")
-    if kept is not None:
-        kept.cut(gathering)
-    return Gathered(gathering.finish(), gathering.n_kept, gathering.n_rows)
-
-
-def columns_of(batch: Batch, wanted: Sequence[Wanted]) -> dict[str, Narrow]:
-    """Return the columns of one batch, whose kinds are known."""
-    gathering = _Gathering(wanted, {one.name: one.kind for one in wanted}, "")
-    gathering.append(batch, None)
-    return gathering.finish()
-
-
-class Distinct:
-    """A row for each value of a column."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def draw(self, n: int, gathering: _Gathering) -> None:
-        """Drop rows whose value is known once there are many."""
-        if gathering.n_kept > MOST_WAITING:
-            self.cut(gathering)
-
-    def cut(self, gathering: _Gathering) -> None:
-        """Keep the first row of each value; of very many values some."""
-        values = gathering.columns[self.name].buffer.array()
-        kept = np.zeros(len(values), dtype=bool)
-        kept[np.unique(values, return_index=True)[1][: MOST_WAITING // 2]] = True
-        gathering.keep(kept)
-
-
-class Sample:
-    """A uniform random sample of a stream of rows: those with the smallest of random keys, in their order."""
-
-    def __init__(self, most: int, seed: int | None) -> None:
-        self.most, self.rng = most, np.random.default_rng(seed)
-        self.keys = Buffer(np.float64)
-
-    def draw(self, n: int, gathering: _Gathering) -> None:
-        """Draw the keys of a batch; drop rows once there are many more than wanted."""
-        self.keys.extend(self.rng.random(n))
-        if gathering.n_kept > self.most + self.most // 4:
-            self.cut(gathering)
-
-    def cut(self, gathering: _Gathering) -> None:
-        """Keep the rows with the smallest keys."""
-        if gathering.n_kept <= self.most:
+            while kept:
+                yield kept.popleft()
             return
-        keys = self.keys.array()
-        kept = keys <= np.partition(keys, self.most - 1)[self.most - 1]
-        self.keys.keep(kept)
-        gathering.keep(kept)
+        some: deque[Batch] = deque()
+        n_bytes = 0
+        for batch in self.source.batches(self.columns):
+            yield batch
+            n_bytes += sum(column.nbytes for column in batch.columns)
+            if n_bytes <= self.most:
+                some.append(batch)
+            else:
+                some.clear()
+        self.kept = some if n_bytes <= self.most else None
 
 
-def may_be_rounded(numbers: FloatArray) -> bool:
-    """Whether some of these floats may stand for whole numbers that they do not equal."""
-    return bool((np.abs(numbers) >= MOST_EXACT).any())
+def survey(
+    rows: Recalled,
+    unknown: Sequence[str],
+    look: Callable[[Mapping[str, Any], int, int], None] | None = None,
+    most_texts: float = np.inf,
+) -> Survey:
+    """Read all rows and find the kinds of columns that are unknown; files with types know theirs.
+
+    `look` is given the Arrow arrays of every batch, the number of rows before it and how much was read for it. A column
+    with more than `most_texts` different texts is refused.
+    """
+    decimal = rows.source.decimal
+    n, texts = 0, {name: set[str]() for name in unknown}
+    kinds: dict[str, Kind | None] = dict.fromkeys(unknown if decimal is not None else ())
+    for batch in rows:
+        arrays = dict(zip(rows.names, batch.columns, strict=True))
+        if look is not None:
+            look(arrays, n, batch.n_read)
+        for name, known in texts.items():
+            if decimal is not None and kinds[name] is not Kind.TEXT:
+                kinds[name] = wider(kinds[name], kind_of(arrays[name], decimal))
+            if most_texts < np.inf and (is_text(arrays[name]) if decimal is None else kinds[name] is Kind.TEXT):
+                known.update(arrays[name].unique().to_pylist())
+            if len(known) > most_texts:
+                raise InvalidInput(
+                    f"Column {name!r} holds more than {most_texts:,} different texts: it names rows, not groups. "
+                    "Leave it out, or write it in coarser values."
+                )
+        n += batch.n_rows
+    return Survey(n, kinds)
 
 
-def read_numbers(values: Field, name: str, before: int) -> FloatArray:
-    """Return the numbers of a field; one that is none is told with its row (`before` rows come before the batch)."""
+def typed(values: Any, kind: Kind | None, decimal: str | None) -> Any:
+    """Return an array of a file as the values it holds; those of a file with types become names if they are to be text.
+
+    A column without a value is numeric.
+    """
+    if decimal is not None:
+        return cast(values, kind or Kind.NUMBER, decimal)
+    if kind is not Kind.TEXT:
+        return values
+    import pyarrow as pa
+
+    distinct, places = factorise(values)
+    return pa.array([*map(text_of, distinct), None], pa.string()).take(pa.array(places)).dictionary_encode()
+
+
+def read_numbers(values: Any, decimal: str | None, name: str, before: int) -> FloatArray:
+    """Return the numbers of a column; one that is none is told with its row (`before` rows come before the batch)."""
+    import pyarrow as pa
+
     try:
-        return values.numbers()
+        return numbers(values, decimal)
+    except pa.ArrowException:
+        raise InvalidInput(f"Column {name!r} has the type {values.type}; convert it to a number first.") from None
     except NotANumber as error:
         hint = ""
-        if error.is_otherwise and error.decimal == ".":
+        if error.is_otherwise and decimal == ".":
             hint = "; if the comma is a decimal comma, add --decimal ','"
         elif error.is_otherwise:
             hint = " with the decimal comma that --decimal asks for"

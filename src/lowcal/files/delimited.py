@@ -1,7 +1,7 @@
 """Text files with a row on each line: CSV and its relatives, as programs and spreadsheets write them.
 
-Two readers that agree: Arrow's where it is installed, and Python's own, which also goes on where Arrow gives up, so
-that every error is told by one place with the row and the column.
+Arrow reads them, every column as text. Where it gives up, or a quote is left open, which it takes for a long value,
+Python's own reader goes through the file and names the row at fault.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 from lowcal.errors import InvalidInput
-from lowcal.files.fields import ArrowWritten, Field, Written
 
 SEPARATORS = (",", ";", "\t", "|")
-#: Rows in a batch of Python's reader, bytes in one of Arrow's.
-BATCH_ROWS = 20_000
-BATCH_BYTES = 1 << 20
+#: A batch is made of this many bytes, or of more where a row is longer: up to the second.
+BATCH_BYTES, MOST_BYTES = 1 << 20, 1 << 30
 SAMPLE_LINES = 50
+#: A column with at most this many different values in the first batch is read as a dictionary.
+FEW = 256
 #: A quoted value that goes on over more characters without a quote, on lines of their own, was left open.
 LONGEST = 1 << 22
 #: Lines and values may be longer than that: the largest limit that Python's reader takes on every platform.
@@ -39,11 +39,11 @@ _SHOWN = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some rows: a field for each column asked for, and how many bytes of the file have been read by now."""
+    """Some rows: an Arrow array for each column asked for, and how much of the file was read for them."""
 
-    fields: tuple[Field, ...]
+    columns: tuple[Any, ...]
     n_rows: int
-    position: int
+    n_read: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,32 +57,38 @@ class Delimited:
     decimal: str
     encoding: str
     is_packed: bool
-    engine: str
     #: Empty lines above the header.
     n_empty: int = 0
-
-    @property
-    def size(self) -> int:
-        """How many bytes the file has."""
-        return self.path.stat().st_size
+    block: int = 0
 
     def batches(self, columns: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rows in batches, only the columns at these positions."""
-        if self.engine == "python":
-            yield from self._plain_batches(columns, 0)
-            return
+        """Yield the rows in batches, only the columns at these positions, as text."""
         from pyarrow import ArrowInvalid
 
         done = 0
         try:
-            for batch in self._arrow_batches(columns):
+            first = next(self._read(columns, ()), None)
+            few = [j for j, column in zip(columns, first.columns, strict=True) if _is_few(column)] if first else []
+            for batch in self._read(columns, few):
                 done += batch.n_rows
                 yield batch
-        except (ArrowInvalid, UnicodeError, *_BROKEN):
-            # whatever it is, the plain reader reads it or says where it is
-            yield from self._plain_batches(columns, done)
+        except (ArrowInvalid, UnicodeError, *_BROKEN) as error:
+            self._explain()
+            if self.block >= MOST_BYTES:
+                raise InvalidInput(f"{self.shown} can't be read ({error}); correct it.") from error
+            yield from self._longer(columns, done)
 
-    def _arrow_batches(self, columns: Sequence[int]) -> Iterator[Batch]:
+    def _longer(self, columns: Sequence[int], done: int) -> Iterator[Batch]:
+        """Yield the rows after the first: one that is longer than a block was met, but nothing is wrong with it."""
+        before = 0
+        for batch in replace(self, block=8 * (self.block or BATCH_BYTES)).batches(columns):
+            rest = max(0, min(batch.n_rows, before + batch.n_rows - done))
+            before += batch.n_rows
+            if rest:
+                yield Batch(tuple(column[-rest:] for column in batch.columns), rest, batch.n_read)
+
+    def _read(self, columns: Sequence[int], few: Sequence[int]) -> Iterator[Batch]:
+        """Yield the rows as Arrow reads them; columns that hold few values are dictionaries."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -93,7 +99,7 @@ class Delimited:
                 pa.PythonFile(counted, mode="r"),
                 arrow_csv.ReadOptions(
                     use_threads=False,
-                    block_size=BATCH_BYTES,
+                    block_size=self.block or BATCH_BYTES,
                     column_names=names,
                     skip_rows=self.n_empty,
                     skip_rows_after_names=1,
@@ -101,74 +107,48 @@ class Delimited:
                 ),
                 arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
                 arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.string()), include_columns=[names[j] for j in columns]
+                    column_types=dict.fromkeys(names, pa.string())
+                    | dict.fromkeys([names[j] for j in few], pa.dictionary(pa.int32(), pa.string())),
+                    include_columns=[names[j] for j in columns],
                 ),
             )
+            done = 0
             for batch in reader:
                 if batch.num_rows:
-                    fields = tuple(ArrowWritten(column, self.decimal) for column in batch.columns)
-                    yield Batch(fields, batch.num_rows, raw.tell())
-            self._check_quotes(counted)
+                    yield Batch(tuple(batch.columns), batch.num_rows, raw.tell() - done)
+                    done = raw.tell()
+        if counted.quotes % 2:  # the last value may have swallowed all rows after it
+            self._explain()
 
-    def _plain_batches(self, columns: Sequence[int], done: int) -> Iterator[Batch]:
-        with self.path.open("rb") as raw, unpacked(raw, self.is_packed) as stream:
-            counted = Counted(stream)
-            text = io.TextIOWrapper(counted, encoding=self.encoding, newline="")  # type: ignore[type-var]
-            rows = self._rows(text)
-            for _ in islice(rows, done):
-                pass
-            while some := list(islice(rows, BATCH_ROWS)):
-                fields = tuple(Written([row[j] for row in some], self.decimal) for j in columns)
-                yield Batch(fields, len(some), raw.tell())
-            self._check_quotes(counted)
-
-    def _check_quotes(self, counted: Counted) -> None:
-        """Refuse a file that ends inside a quoted value: readers take all rows from there on for this value."""
-        if counted.quotes % 2 == 0:
-            return
-        n = 0
-        with open_text(self.path, self.encoding, self.is_packed) as (text, _):
-            try:
-                for row in parse(text, self.separator, strict=True):
-                    n += bool(row)
-            except csv.Error as error:
-                if isinstance(error, OpenQuote) or "unexpected end" in str(error):
-                    raise never_closed(n, self.shown) from error
-
-    def _rows(self, text: TextIO) -> Iterator[list[str]]:
-        """Yield the rows below the header, none of them empty, all of the header's length."""
-        n, wanted = 0, len(self.names)
-        reader = read_rows(text, self.separator, self.shown, self.encoding)
-        next(reader)
-        for n, row in enumerate(reader, 1):
-            if len(row) != wanted:
-                raise InvalidInput(
-                    f"Row {n} of {self.shown} has {count(len(row), 'value')}, but the header names "
-                    f"{count(wanted, 'column')}; correct it, or give the right --separator (this is "
-                    f"{_SHOWN.get(self.separator, repr(self.separator))})."
-                )
-            yield row
+    def _explain(self) -> None:
+        """Go through the rows one by one and refuse the first that is wrong."""
+        with open_text(self.path, self.encoding, self.is_packed) as text:
+            for n, row in enumerate(read_rows(text, self.separator, self.shown, self.encoding)):
+                if len(row) != len(self.names):
+                    raise InvalidInput(
+                        f"Row {n} of {self.shown} has {count(len(row), 'value')}, but the header names "
+                        f"{count(len(self.names), 'column')}; correct it, or give the right --separator (this is "
+                        f"{_SHOWN.get(self.separator, repr(self.separator))})."
+                    )
 
 
-class Counted(io.BufferedIOBase):
+def _is_few(column: Any) -> bool:
+    return len(column.unique()) <= FEW
+
+
+class Counted:
     """A stream of bytes that counts the quotes which are read."""
 
-    def __init__(self, stream: IO[bytes]):
+    closed = False
+
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.quotes = stream, 0
 
-    def readable(self) -> bool:
-        """Return True: it is there to be read."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return this many bytes, or all."""
-        data = self.stream.read(-1 if size is None else size)
+    def read(self, size: int) -> bytes:
+        """Return at most this many bytes."""
+        data = self.stream.read(size)
         self.quotes += data.count(b'"')
         return data
-
-    def read1(self, size: int = -1, /) -> bytes:
-        """Return at most this many bytes."""
-        return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
 
 @contextmanager
@@ -182,42 +162,40 @@ def unpacked(raw: IO[bytes], is_packed: bool) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def open_text(path: Path, encoding: str, is_packed: bool) -> Iterator[tuple[TextIO, IO[bytes]]]:
-    """Open a text file, packed or not; gives the text and the raw file, whose position tells how far reading is."""
+def open_text(path: Path, encoding: str, is_packed: bool) -> Iterator[TextIO]:
+    """Open a text file, packed or not."""
     with path.open("rb") as raw, unpacked(raw, is_packed) as stream:
-        yield io.TextIOWrapper(stream, encoding=encoding, newline=""), raw
+        yield io.TextIOWrapper(stream, encoding=encoding, newline="")
 
 
 class OpenQuote(csv.Error):
     """A quoted value seems to have no end."""
 
 
-def parse(text: TextIO, separator: str, *, strict: bool = False) -> Iterator[list[str]]:
+class NeverClosed(InvalidInput):
+    """A quoted value of a file has no end."""
+
+
+def parse(text: TextIO, separator: str) -> Iterator[list[str]]:
     """Yield the rows of a text; a quoted value without an end is given up before it fills the memory."""
     csv.field_size_limit(max(csv.field_size_limit(), NO_LIMIT))
-    is_done, unquoted = False, 0
+    is_done, unquoted = True, 0
 
     def lines() -> Iterator[str]:
         nonlocal is_done, unquoted
         for line in text:
+            is_done = False
             yield line
             # the next line is asked for before the row is done only while a quote is open
             unquoted = 0 if is_done or '"' in line else unquoted + len(line)
-            is_done = False
             if unquoted > LONGEST:
                 raise OpenQuote
+        if not is_done:
+            raise OpenQuote
 
-    for row in csv.reader(lines(), delimiter=separator, strict=strict):
+    for row in csv.reader(lines(), delimiter=separator):
         is_done = True
         yield row
-
-
-def never_closed(row: int, shown: str) -> InvalidInput:
-    """Tell that a quoted value has no end."""
-    return InvalidInput(
-        f"Row {row} of {shown} begins a value with a quote that is never closed; all rows after it would be part of "
-        "this value. Correct it."
-    )
 
 
 def read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterator[list[str]]:
@@ -230,7 +208,10 @@ def read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterat
         except UnicodeError as error:
             raise wrong_encoding(shown, encoding) from error
         except OpenQuote as error:
-            raise never_closed(n, shown) from error
+            raise NeverClosed(
+                f"Row {n} of {shown} begins a value with a quote that is never closed; all rows after it would be part "
+                "of this value. Correct it."
+            ) from error
         except csv.Error as error:
             raise InvalidInput(f"Row {n} of {shown} can't be read ({error}); correct it.") from error
         except _BROKEN as error:
@@ -249,9 +230,7 @@ def wrong_encoding(shown: str, encoding: str) -> InvalidInput:
     return InvalidInput(f"{shown} is not text in the encoding {name}; give its encoding, such as --encoding {other}.")
 
 
-def open_delimited(
-    path: Path, shown: str, *, separator: str | None, decimal: str, encoding: str | None, engine: str
-) -> Delimited:
+def open_delimited(path: Path, shown: str, *, separator: str | None, decimal: str, encoding: str | None) -> Delimited:
     """Find out how a text file is written and read its header."""
     with path.open("rb") as raw:
         start = raw.read(4)
@@ -260,14 +239,14 @@ def open_delimited(
         raise InvalidInput(f"{shown} is a spreadsheet or an archive, not a text file; save it as CSV or Parquet.")
     encoding = encoding or _encoding(path, is_packed)
     separator = separator or _sniff(path, shown, encoding, is_packed)
-    with open_text(path, encoding, is_packed) as (text, _):
+    with open_text(path, encoding, is_packed) as text:
         names = next(read_rows(text, separator, shown, encoding), None)
         text.seek(0)
         n_empty = sum(1 for _ in takewhile(lambda row: not row, parse(text, separator)))
     if names is None:
         raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
     check_names(names, shown)
-    return Delimited(path, shown, tuple(names), separator, decimal, encoding, is_packed, engine, n_empty)
+    return Delimited(path, shown, tuple(names), separator, decimal, encoding, is_packed, n_empty)
 
 
 def check_names(names: Sequence[str], shown: str) -> None:
@@ -291,8 +270,10 @@ def _sniff(path: Path, shown: str, encoding: str, is_packed: bool) -> str:
     """Return the separator under which the first rows are longest and all of one length; a comma if none is."""
     best, most = ",", 1
     for separator in SEPARATORS:
-        with open_text(path, encoding, is_packed) as (text, _):
-            lengths = [len(row) for row in islice(read_rows(text, separator, shown, encoding), SAMPLE_LINES)]
+        lengths: list[int] = []
+        # under another separator a quote may be closed
+        with open_text(path, encoding, is_packed) as text, suppress(NeverClosed):
+            lengths.extend(len(row) for row in islice(read_rows(text, separator, shown, encoding), SAMPLE_LINES))
         if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
             best, most = separator, lengths[0]
     return best

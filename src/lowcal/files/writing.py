@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
 from lowcal.errors import InvalidInput
 from lowcal.files.atomic import atomic_write
-from lowcal.files.delimited import Delimited
-from lowcal.files.fields import ArrowWritten, Field, Kind, arrow_type, kept_kind, wider
-from lowcal.files.opening import STREAM, Source, is_packed, suffix_of
-from lowcal.files.parquet import Parquet, require_pyarrow
+from lowcal.files.columns import Recalled, survey, typed
+from lowcal.files.kinds import Kind, arrow_type, is_text
+from lowcal.files.opening import Source
+from lowcal.files.paths import STREAM, is_packed, suffix_of
+from lowcal.simplex import FloatArray
 
-#: The least number of rows in a row group of a Parquet file.
+#: A row group of a Parquet file has at least this many rows.
 GROUP_ROWS = 1 << 16
 
-
-class Writer(Protocol):
-    """Takes batches of fields, one for each column."""
-
-    def write(self, fields: Sequence[Field]) -> None:
-        """Write a batch."""
-        ...
-
-    def finish(self) -> None:
-        """Write what comes after the last batch."""
-        ...
-
-    def abandon(self) -> None:
-        """Write no more: something went wrong."""
-        ...
+#: The Arrow arrays of a source's columns, and new columns of numbers.
+Wider = tuple[Sequence[Any], Sequence[FloatArray]]
 
 
 def form_of(path: str, form: str | None) -> str:
@@ -54,38 +40,22 @@ def form_of(path: str, form: str | None) -> str:
     return found or "csv"
 
 
-@contextmanager
-def open_writer(path: str, form: str, source: Source, more: Sequence[str]) -> Iterator[Writer]:
-    """Open a table for writing: the columns of a source, then more columns of numbers.
+def write_table(path: str, form: str, source: Source, more: Sequence[str], batches: Iterable[Wider]) -> None:
+    """Write the columns of a source, then more columns of numbers, whole or not at all.
 
     Text files are written as the source is, if it is one: separator, decimal sign and mark. Formats with types need to
     know what a text file holds, so it is read once before.
     """
     names = (*source.names, *more)
-    if form in ("parquet", "json", "jsonl"):
-        check_distinct(names, form)
-    if form == "parquet":
-        require_pyarrow("writing Parquet")
+    if form not in ("csv", "tsv"):
+        _check_distinct(names, form)
     with open_bytes(path) as stream:
-        writer = _writer(stream, form, names, source, len(more))
-        try:
-            yield writer
-        except BaseException:
-            writer.abandon()
-            raise
-        writer.finish()
-
-
-def _writer(stream: IO[bytes], form: str, names: Sequence[str], source: Source, n_more: int) -> Writer:
-    if form in ("csv", "tsv"):
-        like = source if isinstance(source, Delimited) else None
-        separator = "\t" if form == "tsv" else like.separator if like else ","
-        mark = "utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"
-        return TextWriter(stream, names, separator, like.decimal if like else ".", mark)
-    kinds = [*kinds_of(source), *[Kind.NUMBER] * n_more]
-    if form == "parquet":
-        return ParquetWriter(stream, names, kinds, source.schema if isinstance(source, Parquet) else None)
-    return JsonWriter(stream, names, kinds, is_list=form == "json")
+        if form in ("csv", "tsv"):
+            _write_text(stream, names, source, batches, "\t" if form == "tsv" else None)
+        elif form == "parquet":
+            _write_parquet(stream, *_record_batches(source, more, batches))
+        else:
+            _write_json(stream, _record_batches(source, more, batches)[1], is_list=form == "json")
 
 
 @contextmanager
@@ -103,20 +73,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
             yield packed  # type: ignore[misc]
 
 
-def kinds_of(source: Source) -> list[Kind]:
-    """Return what each column of a source holds, over all its rows; a column without a value is text."""
-    kinds: list[Kind | None] = [None] * len(source.names)
-    open_ones = list(range(len(kinds)))
-    if isinstance(source, Parquet):
-        return [Kind.TEXT] * len(kinds)  # its own types are kept
-    for batch in source.batches(open_ones):
-        for j in open_ones:
-            kinds[j] = wider(kinds[j], kept_kind(batch.fields[j]))
-        open_ones = [j for j in open_ones if kinds[j] is not Kind.TEXT]
-    return [kind or Kind.TEXT for kind in kinds]
-
-
-def check_distinct(names: Sequence[str], form: str) -> None:
+def _check_distinct(names: Sequence[str], form: str) -> None:
     """Refuse columns that a format can't tell apart."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
@@ -124,48 +81,50 @@ def check_distinct(names: Sequence[str], form: str) -> None:
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; name each once, or write CSV.")
 
 
-class TextWriter:
-    """CSV: fields are quoted where they must be; lines end in a line feed."""
-
-    def __init__(self, stream: IO[bytes], names: Sequence[str], separator: str, decimal: str, encoding: str) -> None:
-        self.stream, self.decimal, self.separator = stream, decimal, separator
-        self.text = io.StringIO(newline="")
-        self.rows = csv.writer(self.text, delimiter=separator, lineterminator="\n")
-        self.rows.writerow(names)
-        self._pass_on(encoding)
-
-    def write(self, fields: Sequence[Field]) -> None:
-        """Write a batch."""
-        if len(fields) > 1 and any(isinstance(field, ArrowWritten) for field in fields):
-            self.stream.write(join_fields(fields, self.separator, self.decimal))
-            return
-        self.rows.writerows(zip(*(field.texts(self.decimal) for field in fields), strict=True))
-        self._pass_on("utf-8")
-
-    def _pass_on(self, encoding: str) -> None:
-        self.stream.write(self.text.getvalue().encode(encoding))
-        self.text.seek(0)
-        self.text.truncate()
-
-    def finish(self) -> None:
-        """Nothing comes after the last row."""
-
-    def abandon(self) -> None:
-        """Nothing is held back."""
+# --- CSV --------------------------------------------------------------------------------------------------------
 
 
-def join_fields(fields: Sequence[Field], separator: str, decimal: str) -> memoryview:
-    """Return the lines of several fields, the same bytes as Python's csv makes, joined by Arrow.
-
-    >>> from lowcal.files.fields import Written
-    >>> bytes(join_fields([Written(["0.5"]), Written([""])], ",", "."))
-    b'0.5,\\n'
-    """
+def _write_text(
+    stream: IO[bytes], names: Sequence[str], source: Source, batches: Iterable[Wider], separator: str | None
+) -> None:
+    """Write CSV: values are quoted where they must be; lines end in a line feed."""
     import pyarrow as pa
+
+    like = source.text
+    separator = separator or (like.separator if like else ",")
+    header = str(join_columns([pa.array([name]) for name in names], separator), "utf-8")
+    stream.write(header.encode("utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"))
+    for columns, more in batches:
+        texts = [_texts(column, source.decimal or ".") for column in (*columns, *more)]
+        stream.write(join_columns(texts, separator))
+
+
+def _texts(column: Any, decimal: str) -> Any:
+    """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
+    import pyarrow as pa
+
+    if not isinstance(column, np.ndarray) and is_text(column):
+        return column.cast(pa.string()).fill_null("")
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return pa.array([_text(value, decimal) for value in values], pa.string())
+
+
+def _text(value: Any, decimal: str) -> str:
+    if value is None or value != value:
+        return ""
+    return str(value).replace(".", decimal) if isinstance(value, float) and decimal != "." else str(value)
+
+
+def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
+    """Return the lines of several columns of texts.
+
+    >>> import pyarrow as pa
+    >>> bytes(join_columns([pa.array(["0.5"]), pa.array(["a,b"])], ","))
+    b'0.5,"a,b"\\n'
+    """
     import pyarrow.compute as pc
 
-    arrays = [f.values if isinstance(f, ArrowWritten) else pa.array(f.texts(decimal), pa.string()) for f in fields]
-    rows = pc.binary_join_element_wise(*(_quoted(array, separator) for array in arrays), separator)
+    rows = pc.binary_join_element_wise(*(_quoted(column, separator) for column in columns), separator)
     lines = pc.binary_join_element_wise(rows, "", "\n")
     _, offsets, data = lines.buffers()
     first, last = np.frombuffer(offsets, dtype=np.int32)[[lines.offset, lines.offset + len(lines)]]
@@ -183,64 +142,64 @@ def _quoted(array: Any, separator: str) -> Any:
     return pc.if_else(must, pc.binary_join_element_wise('"', doubled, '"', ""), array)
 
 
-class ParquetWriter:
-    """Parquet, written in row groups of a fixed least size."""
-
-    def __init__(self, stream: IO[bytes], names: Sequence[str], kinds: Sequence[Kind], schema: Any) -> None:
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter as Native
-
-        own = [] if schema is None else list(schema)
-        new = [pa.field(n, arrow_type(k)) for n, k in list(zip(names, kinds, strict=True))[len(own) :]]
-        self.schema, self.kinds = pa.schema([*own, *new]), kinds
-        self.native = Native(stream, self.schema)
-        self.waiting: list[Any] = []
-
-    def write(self, fields: Sequence[Field]) -> None:
-        """Write a batch."""
-        import pyarrow as pa
-
-        arrays = [field.arrow(kind) for field, kind in zip(fields, self.kinds, strict=True)]
-        self.waiting.append(pa.record_batch(arrays, schema=self.schema))
-        if sum(len(batch) for batch in self.waiting) >= GROUP_ROWS:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        import pyarrow as pa
-
-        self.native.write_table(pa.Table.from_batches(self.waiting, schema=self.schema))
-        self.waiting = []
-
-    def finish(self) -> None:
-        """Write the last rows and the footer."""
-        if self.waiting:
-            self._pass_on()
-        self.native.close()
-
-    def abandon(self) -> None:
-        """Leave out the footer, which would else be written when the object goes."""
-        self.native.is_open = False
+# --- formats with types -----------------------------------------------------------------------------------------
 
 
-class JsonWriter:
-    """JSON: a list of records, or a record on each line."""
+def _record_batches(source: Source, more: Sequence[str], batches: Iterable[Wider]) -> tuple[Any, Iterator[Any]]:
+    """Return a schema and record batches; columns of a text file get the types that hold all their values."""
+    import pyarrow as pa
 
-    def __init__(self, stream: IO[bytes], names: Sequence[str], kinds: Sequence[Kind], *, is_list: bool) -> None:
-        self.stream, self.names, self.kinds, self.is_list = stream, names, kinds, is_list
-        self.before = b"[\n" if is_list else b""
+    kinds: list[Kind | None] = [None] * len(source.names)
+    own = source.schema
+    if own is None:
+        everything = Recalled(source, {name: j for j, name in enumerate(source.names)}, most=0)
+        found = survey(everything, source.names).kinds
+        kinds = [found[name] or Kind.TEXT for name in source.names]
+        own = [pa.field(name, arrow_type(kind)) for name, kind in zip(source.names, kinds, strict=True)]
+    schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
 
-    def write(self, fields: Sequence[Field]) -> None:
-        """Write a batch."""
-        columns = [field.objects(kind) for field, kind in zip(fields, self.kinds, strict=True)]
-        for row in zip(*columns, strict=True):
-            record = json.dumps(dict(zip(self.names, row, strict=True)), ensure_ascii=False)
-            self.stream.write(self.before + record.encode())
-            self.before = b",\n" if self.is_list else b"\n"
+    def typed_batches() -> Iterator[Any]:
+        for columns, new in batches:
+            read = [typed(column, kind, source.decimal) for column, kind in zip(columns, kinds, strict=True)]
+            arrays = [*read, *(pa.array(column, from_pandas=True) for column in new)]
+            cast = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
+            yield pa.record_batch(cast, schema=schema)
 
-    def finish(self) -> None:
-        """Close the list."""
-        ending = b"\n]\n" if self.is_list else b"\n"
-        self.stream.write(ending if self.before not in (b"", b"[\n") else b"[]\n" if self.is_list else b"")
+    return schema, typed_batches()
 
-    def abandon(self) -> None:
-        """Nothing is held back."""
+
+def _write_parquet(stream: IO[bytes], schema: Any, batches: Iterable[Any]) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    writer, waiting = ParquetWriter(stream, schema), []
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+        writer.write_table(pa.Table.from_batches(waiting, schema=schema))
+    except BaseException:
+        writer.is_open = False  # leave out the footer, which would else be written when the object goes
+        raise
+    writer.close()
+
+
+def _write_json(stream: IO[bytes], batches: Iterable[Any], *, is_list: bool) -> None:
+    """Write a list of records, or a record on each line."""
+    before = b"[\n" if is_list else b""
+    n = 0
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+        stream.write(before + record.encode())
+        before, n = b",\n" if is_list else b"\n", n + 1
+    stream.write((b"\n]\n" if is_list else b"\n") if n else (b"[]\n" if is_list else b""))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what it does not know becomes text."""
+    if value is None or value != value:
+        return None
+    finite = not isinstance(value, float) or np.isfinite(value)
+    return value if isinstance(value, bool | int | float | str) and finite else str(value)

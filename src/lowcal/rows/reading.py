@@ -282,16 +282,17 @@ def _smallest(keys: FloatArray, size: int) -> IntArray:
 
 
 class Sampling:
-    """A uniform random sample of the rows, in their order: those with the smallest keys."""
+    """A uniform random sample of the rows, in their order: those with the smallest keys, `wanted` of them if given."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, wanted: int | None = None) -> None:
         self.seed, self.n, self.limit = seed, 0, np.inf
+        self.wanted = wanted
         self.parts: list[tuple[FloatArray, Batch]] = []
         self.n_kept, self.most = 0, SAMPLE_ROWS
 
     def add(self, batch: Batch, n_columns: int) -> None:
         """Keep the rows of a batch whose keys are small."""
-        here, self.most = _length(batch), sample_size(n_columns)
+        here, self.most = _length(batch), self.wanted or sample_size(n_columns)
         keys = sample_keys(self.seed, self.n, here)
         kept = np.flatnonzero(keys < self.limit)
         self.parts.append((keys[kept], {name: take(column, kept) for name, column in batch.items()}))
