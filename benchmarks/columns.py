@@ -17,7 +17,7 @@ import pandas as pd
 from common import ratios, table, three, timed
 
 import lowcal
-import lowcal.frames
+import lowcal.data.frames
 
 REPEATS = 5
 COLUMNS = 5
@@ -59,7 +59,7 @@ def main() -> None:
         works: dict[str, Callable[[], object]] = {
             "ours": lambda X=X: lowcal.Groups().prepare(X),
             "pandas": lambda X=X, do=by_pandas: [do(X[name]) for name in X],
-            "encode": lambda X=X, encode=predictor.encoder: encode(lowcal.frames.Table.of(X)),
+            "encode": lambda X=X, encode=predictor.encoder: encode(lowcal.data.frames.Table.of(X)),
         }
         clocks: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(REPEATS + 1):

@@ -24,20 +24,20 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 import lowcal
-from lowcal.engines import kernels
-from lowcal.engines.line import solve_line
-from lowcal.engines.parts import outer_moments, residual_moments
-from lowcal.engines.reference import Codes, Table
-from lowcal.files.batches import open_batches
-from lowcal.frames import Table as Frame
-from lowcal.moments import moments_at
-from lowcal.progress import Passes
+from lowcal.data.files.batches import open_batches
+from lowcal.data.frames import Table as Frame
+from lowcal.data.progress import Passes
+from lowcal.kernels import kernels
+from lowcal.kernels.line import solve_line
+from lowcal.kernels.parts import outer_moments, residual_moments
+from lowcal.kernels.reference import Codes, Table
+from lowcal.notions.moments import moments_at
+from lowcal.notions.weights import evaluate, monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Moments
 from lowcal.rows.reading import Roles, on_disk
-from lowcal.solvers import SOLVERS, Problem
-from lowcal.updates import Term, Update
-from lowcal.weights import evaluate, monomials
+from lowcal.rows.updates import Term, Update
+from lowcal.solve.solvers import SOLVERS, Problem
 
 TURNS = 7
 #: CPU nanoseconds that the best loop in C needs to add two numbers into a table in cache, for each row and column.
@@ -497,8 +497,8 @@ ADDED = """
 import sys
 import numba, pyarrow.ipc
 import lowcal
-from lowcal import auditing
-from lowcal.engines import compiled_codes, compiled_joint
+from lowcal.auditing import audits as auditing
+from lowcal.kernels import compiled_codes, compiled_joint
 
 def peak():  # of this program: getrusage would count what the process held before it became Python
     with open("/proc/self/status") as status:

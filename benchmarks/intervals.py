@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import lowcal
-from lowcal.engines import line
+from lowcal.kernels import line
 
 
 @dataclass(frozen=True)

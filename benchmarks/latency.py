@@ -111,12 +111,12 @@ def bandwidth(n_bytes: int) -> float:
 def passes(n: int) -> tuple[dict[str, Callable[[], Any]], int, int]:
     """Return a pass of each kind over n rows and 100 groups, the bytes it must read and its code columns."""
     import lowcal
-    from lowcal.frames import Table as Frame
-    from lowcal.moments import moments_at
+    from lowcal.data.frames import Table as Frame
+    from lowcal.notions.moments import moments_at
+    from lowcal.notions.weights import monomials
     from lowcal.rows import START, Memory
     from lowcal.rows.passes import Moments
-    from lowcal.updates import Term, Update
-    from lowcal.weights import monomials
+    from lowcal.rows.updates import Term, Update
 
     task = made_up(n, 100)
     frame = task.train.frame()

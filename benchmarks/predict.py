@@ -13,12 +13,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from common import show
+from lowcal.errors import FitWarning
 
 import lowcal
-from lowcal.engines import kernels
-from lowcal.errors import FitWarning
-from lowcal.frames import Table as Frame
-from lowcal.updates import Predictor, Update
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels import kernels
+from lowcal.rows.updates import Predictor, Update
 
 TURNS = 7
 

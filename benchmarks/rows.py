@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 import lowcal
-from lowcal.engines.reference import rows_in_cache
-from lowcal.moments import MomentSums
+from lowcal.kernels.reference import rows_in_cache
+from lowcal.kernels.simplex import brier, log_loss
+from lowcal.notions.moments import MomentSums
+from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.base import Pass
 from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.passes import Losses, Moments
-from lowcal.simplex import brier, log_loss
-from lowcal.weights import monomials
 
 #: Rows of a Parquet file.
 FILE = 1_000_000

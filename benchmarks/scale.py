@@ -16,10 +16,10 @@ import numpy as np
 from common import show
 
 import lowcal
-from lowcal.frames import Table
+from lowcal.data.frames import Table
 from lowcal.notions import parse_notion
 from lowcal.rows import START, Memory
-from lowcal.solvers import Problem, block
+from lowcal.solve.solvers import Problem, block
 from lowcal.subpopulations.base import WeakLearner
 
 #: Fits of each size.

@@ -15,9 +15,9 @@ from common import Ours, adult, made_up
 from scipy import sparse
 from sklearn.metrics import log_loss
 
-from lowcal.engines import line
-from lowcal.engines.line import PURE, Method, Passes, aggregate, passes_for, solve_line
-from lowcal.engines.reference import Codes, Matrix, Table
+from lowcal.kernels import line
+from lowcal.kernels.line import PURE, Method, Passes, aggregate, passes_for, solve_line
+from lowcal.kernels.reference import Codes, Matrix, Table
 from lowcal.notions.smooth import GridSmooth, Smooth
 
 REPEATS = 3

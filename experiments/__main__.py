@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from experiments.networks import ENGINES
 from experiments.targets import ALIASES, TARGETS, run
-from lowcal.errors import LowcalError
+from lowcal.data.errors import LowcalError
 
 INTERRUPTED = 130
 

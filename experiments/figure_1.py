@@ -16,9 +16,9 @@ from experiments.experiment import METHODS, N_SIGMOIDS, Judge, Rows, Settings, d
 from experiments.figures import COLOURS, MARKERS, new_figure
 from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, show, summarise, summarise_trees, verdict_lines
-from lowcal.fitting import multicalibrate
-from lowcal.runs import Fit
-from lowcal.simplex import FloatArray
+from lowcal.kernels.simplex import FloatArray
+from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.runs import Fit
 from lowcal.subpopulations import Linear
 
 NAME = "figure-1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowcal.errors import MissingExtra
+from lowcal.data.errors import MissingExtra
 
 #: Okabe and Ito's colours: distinct for every kind of colour vision.
 COLOURS = {"MA": "#0072B2", "MC2": "#009E73", "MC3": "#56B4E9", "smooth": "#CC79A7", "MC-full": "#D55E00"}

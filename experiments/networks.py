@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.errors import InvalidInput, MissingExtra, suggest
-from lowcal.simplex import sigmoid
+from lowcal.data.errors import InvalidInput, MissingExtra, suggest
+from lowcal.kernels.simplex import sigmoid
 
 Floats = NDArray[np.float64]
 Engine = Literal["torch", "numpy"]

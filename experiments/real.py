@@ -22,12 +22,12 @@ from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, show, summarise_trees, verdict_lines
 from experiments.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
 from experiments.sources import SOURCES, load
-from lowcal.auditing import audit
-from lowcal.datasets import Dataset
-from lowcal.errors import AuditWarning, LowcalError
-from lowcal.frames import Table
-from lowcal.metrics import excess_variance_bound
-from lowcal.simplex import FloatArray, brier, log_loss
+from lowcal.auditing.audits import audit
+from lowcal.auditing.metrics import excess_variance_bound
+from lowcal.data.datasets import Dataset
+from lowcal.data.errors import AuditWarning, LowcalError
+from lowcal.data.frames import Table
+from lowcal.kernels.simplex import FloatArray, brier, log_loss
 from lowcal.subpopulations import Groups, Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from experiments.parts import write_text
-from lowcal.errors import MissingExtra
+from lowcal.data.errors import MissingExtra
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lowcal.fitting import multicalibrate
-from lowcal.frames import Table
-from lowcal.runs import Fit
-from lowcal.simplex import FloatArray, IntArray, log_sum_exp
+from lowcal.data.frames import Table
+from lowcal.kernels.simplex import FloatArray, IntArray, log_sum_exp
+from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.runs import Fit
 from lowcal.subpopulations import Groups, Subpopulations
 
 #: The tolerance of ours: held-out rows stop earlier.

@@ -11,8 +11,8 @@ from experiments import examples, figure_1, hierarchy, real, samples, table
 from experiments.experiment import Settings, small_settings
 from experiments.parts import Parts, write_text
 from experiments.results import Result
-from lowcal.errors import FitWarning, InvalidInput, suggest
-from lowcal.inputs import check_whole
+from lowcal.data.errors import FitWarning, InvalidInput, suggest
+from lowcal.data.inputs import check_whole
 
 Target = Callable[[Parts, Settings], Result]
 

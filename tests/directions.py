@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lowcal.notions.weights import Monomial
 from lowcal.rows import Memory
+from lowcal.rows.updates import Term
 from lowcal.subpopulations.memberships import Members
-from lowcal.updates import Term
-from lowcal.weights import Monomial
 
 
 def along(p: np.ndarray, y: np.ndarray, delta: np.ndarray, weight: np.ndarray) -> tuple[Memory, tuple[Term, ...]]:

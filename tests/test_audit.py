@@ -10,30 +10,21 @@ from html import unescape
 import numpy as np
 import pandas as pd
 import pytest
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import AuditWarning, InvalidInput, brief_names
 
 import lowcal
-from lowcal import (
-    Groups,
-    Intersections,
-    Memberships,
-    MulticalibratedClassifier,
-    Trees,
-    audit,
-    auditing,
-    measure,
-    multicalibrate,
-)
-from lowcal.auditing import _panels
-from lowcal.certificates import band
-from lowcal.datasets import make_miscalibrated
-from lowcal.engines.line import aggregate, solve_line
-from lowcal.errors import AuditWarning, InvalidInput, brief_names
-from lowcal.frames import Table
-from lowcal.inputs import read_outcomes
+from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
+from lowcal.auditing import audits as auditing
+from lowcal.auditing.audits import _panels
+from lowcal.auditing.certificates import band
+from lowcal.auditing.reports import Verdict
+from lowcal.data.frames import Table
+from lowcal.data.inputs import read_outcomes
+from lowcal.kernels.line import aggregate, solve_line
 from lowcal.notions import LowDegree
-from lowcal.reports import Verdict
+from lowcal.solve.tolerances import Tolerance
 from lowcal.subpopulations.base import LeftOut
-from lowcal.tolerances import Tolerance
 from worlds import panel_of
 
 NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "full-0.2", "smooth"]

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 from scipy import sparse
 
 import lowcal
-from lowcal import blocks
-from lowcal.blocks import ridge_solve
-from lowcal.datasets import make_miscalibrated
-from lowcal.engines.reference import Codes, Cumulative, Matrix, Stacked, Table
-from lowcal.moments import displacement, moments
+from lowcal.kernels.reference import Codes, Cumulative, Matrix, Stacked, Table
+from lowcal.notions.moments import displacement, moments
+from lowcal.notions.weights import CellIds, Knots, Monomial
 from lowcal.rows import START, Memory
-from lowcal.solvers import Problem
-from lowcal.weights import CellIds, Knots, Monomial
+from lowcal.solve import blocks
+from lowcal.solve.blocks import ridge_solve
+from lowcal.solve.solvers import Problem
 from study import multicalibrate
 
 

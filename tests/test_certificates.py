@@ -15,20 +15,20 @@ from scipy import sparse
 from scipy.stats import norm, poisson
 
 import lowcal
-from lowcal.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.certificates.band import Interval, _along, _intervals, _most, deviations
-from lowcal.certificates.draws import Draws, Scores, draw, new_seed, signed_suprema, union_bound
-from lowcal.certificates.finite_sample import LARGEST_STAKE, _Block, _phi, mean_limit
-from lowcal.certificates.score import Cumulants, cumulants, normal_score
-from lowcal.certificates.sums import SUMMANDS, Sums, WitnessSums
-from lowcal.engines import reference
-from lowcal.engines.reference import Codes, Matrix, Stacked, Table
+from lowcal.auditing.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
+from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, deviations
+from lowcal.auditing.certificates.draws import Draws, Scores, draw, new_seed, signed_suprema, union_bound
+from lowcal.auditing.certificates.finite_sample import LARGEST_STAKE, _Block, _phi, mean_limit
+from lowcal.auditing.certificates.score import Cumulants, cumulants, normal_score
+from lowcal.auditing.certificates.sums import SUMMANDS, Sums, WitnessSums
+from lowcal.kernels import reference
+from lowcal.kernels.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import GridSmooth
-from lowcal.resampling import Statistic
+from lowcal.notions.weights import CellIds, Monomial, evaluate
 from lowcal.rows.keys import uniforms
-from lowcal.weights import CellIds, Monomial, evaluate
+from lowcal.solve.resampling import Statistic
 from worlds import changed, panel_of, perfect, thirty_groups
 
 ONE = (Monomial(),)
@@ -532,7 +532,7 @@ def test_a_group_of_ten_rows_has_an_interval_within_what_is_possible(notion):
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3]), st.booleans())
 def test_limits_by_betting_are_those_of_wealth_counted_row_by_row(seed, d, even):
     """No g that they exclude makes less than 2N / beta by the stakes, counted without any bound."""
-    from lowcal.certificates import finite_sample
+    from lowcal.auditing.certificates import finite_sample
 
     panel = sample(200, d, 2, seed, even)
     U = np.column_stack([np.ones(200), panel.p[:, 0]])
@@ -553,7 +553,7 @@ def test_limits_by_betting_are_those_of_wealth_counted_row_by_row(seed, d, even)
 
 
 def test_stakes_of_a_block_do_not_know_its_rows():
-    from lowcal.certificates import finite_sample
+    from lowcal.auditing.certificates import finite_sample
 
     panel = sample(320, 1, 1, 3, even=True)
     rows = finite_sample._deal(320, np.random.default_rng(0))

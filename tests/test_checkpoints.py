@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import Groups, InvalidInput, multicalibrate
-from lowcal.datasets import make_miscalibrated
 
 FITS = [
     {"alpha": 1e-6, "guard": False, "geometry": "euclidean"},
@@ -57,7 +57,7 @@ def test_steps_that_were_taken_are_not_computed_again(tmp_path: Path, monkeypatc
     given, path = {**world(), **FITS[1]}, tmp_path / "fit.json"
     whole = multicalibrate(**given, checkpoint=path)
     for name in ("logit_step", "block_terms"):
-        monkeypatch.setattr(f"lowcal.solvers.{name}", lambda *_, **__: pytest.fail("computed again"))
+        monkeypatch.setattr(f"lowcal.solve.solvers.{name}", lambda *_, **__: pytest.fail("computed again"))
     assert bits(multicalibrate(**given, checkpoint=path, resume=True)) == bits(whole)
 
 

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-import lowcal.demo as demo
-from lowcal.cli import main, parser
+import lowcal.cli.demo as demo
+from lowcal.cli.main import main, parser
 
 
 @pytest.fixture
@@ -226,10 +226,10 @@ def test_options_say_what_they_are(capsys):
 
 
 def test_help_needs_no_library():
-    script = "import sys; from lowcal.cli import parser; parser().format_help(); print(sorted(sys.modules))"
+    script = "import sys; from lowcal.cli.main import parser; parser().format_help(); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = done.stdout
-    assert "'lowcal.cli'" in loaded
+    assert "'lowcal.cli.main'" in loaded
     assert not any(f"'{name}'" in loaded for name in ("numpy", "scipy", "pyarrow", "narwhals", "sklearn"))
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from lowcal.commands.labels import Labels, choose_classes, encode_labels, match_classes
-from lowcal.commands.models import categories
-from lowcal.commands.usage import WrongUsage
 from lowcal.errors import InvalidInput
-from lowcal.inputs import read_outcomes
+
+from lowcal.cli.labels import Labels, choose_classes, encode_labels, match_classes
+from lowcal.cli.models import categories
+from lowcal.cli.usage import WrongUsage
+from lowcal.data.inputs import read_outcomes
 
 
 def numbers(*values):

@@ -11,12 +11,12 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
-
-import lowcal
-from lowcal.cli import main
-from lowcal.commands.talk import is_wanted
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import save
+
+import lowcal
+from lowcal.cli.main import main
+from lowcal.cli.talk import is_wanted
 
 N = 4000
 
@@ -40,7 +40,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
 
 def start(folder, arguments, before="", **options):
     """Start the command, with a few lines of Python run before it."""
-    script = f"import sys\n{textwrap.dedent(before)}\nfrom lowcal.cli import main\nsys.exit(main({arguments!r}))"
+    script = f"import sys\n{textwrap.dedent(before)}\nfrom lowcal.cli.main import main\nsys.exit(main({arguments!r}))"
     return subprocess.Popen(
         [sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
@@ -49,7 +49,7 @@ def start(folder, arguments, before="", **options):
 #: Kills the process at the k-th call of a function.
 KILL = """
     import os, signal, {module}
-    import lowcal.files.delimited as delimited
+    import lowcal.data.files.delimited as delimited
     delimited.BATCH_BYTES = 20_000
     real, calls = {module}.{name}, []
     def stop(*a, **k):
@@ -60,10 +60,10 @@ KILL = """
     {module}.{name} = stop
 """
 MOMENTS = [
-    (PREDICT, "lowcal.files.writing", "join_columns", 3, "old"),
+    (PREDICT, "lowcal.data.files.writing", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
-    (FIT, "lowcal.commands.fit", "write", 1, "old"),
+    (FIT, "lowcal.cli.fit", "write", 1, "old"),
     (FIT, "os", "replace", 1, "old"),
 ]
 
@@ -82,7 +82,7 @@ def test_kill_leaves_the_old_file_or_the_new_one(folder, arguments, module, name
 
 #: Says when it is in the middle of writing, and waits.
 WAIT = """
-    import time, lowcal.files.writing as writing
+    import time, lowcal.data.files.writing as writing
     def wait(*_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
@@ -110,7 +110,7 @@ def test_an_interrupted_fit_keeps_nothing(folder, monkeypatch, capsys):
         raise lowcal.FitInterrupted("Interrupted after 3 updates; they are kept in .fit.", None)
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.commands.fit.multicalibrate", interrupt)
+    monkeypatch.setattr("lowcal.cli.fit.multicalibrate", interrupt)
     assert main([*FIT, "--notion", "degree-2"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; nothing was written\n"
     assert (folder / "new.json").read_text() == "old"
@@ -209,7 +209,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.files.writing.join_columns", interrupt)
+    monkeypatch.setattr("lowcal.data.files.writing.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
 
@@ -237,7 +237,7 @@ def test_progress_goes_to_standard_error(folder, monkeypatch, capsys):
 
 def peak(folder, arguments):
     """The most memory that the command takes, in MiB."""
-    script = f"from lowcal.cli import main\nassert main({arguments!r}) == 0\n"
+    script = f"from lowcal.cli.main import main\nassert main({arguments!r}) == 0\n"
     # not getrusage: a child's maximum there starts at the size of its parent
     script += "print(next(int(line.split()[1]) // 1024 for line in open('/proc/self/status') if 'VmHWM' in line))"
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True)

@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-
-import lowcal
-import lowcal.commands.audit as audit_command
-import lowcal.files.batches as batches
-import lowcal.files.delimited as delimited
-from lowcal.cli import main
 from lowcal.datasets import make_miscalibrated
 from lowcal.persistence import read, save
-from lowcal.reports import AuditReport
+
+import lowcal
+import lowcal.cli.audit as audit_command
+import lowcal.data.files.batches as batches
+import lowcal.data.files.delimited as delimited
+from lowcal.auditing.reports import AuditReport
+from lowcal.cli.main import main
 
 N = 3000
 
@@ -846,13 +846,13 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lowcal.files.writing.join_columns", full)
+    monkeypatch.setattr("lowcal.data.files.writing.join_columns", full)
     assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
     said = capsys.readouterr().err
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"
     assert (model / "o.csv").read_text() == "old"
     before = (model / "m.json").read_bytes()
-    monkeypatch.setattr("lowcal.commands.fit.write", full)
+    monkeypatch.setattr("lowcal.cli.fit.write", full)
     assert main(["fit", "t.csv", *OPTIONS, "--out", "m.json"]) == 65
     assert "the disk is full" in capsys.readouterr().err
     assert (model / "m.json").read_bytes() == before

@@ -13,8 +13,8 @@ import pytest
 import lowcal
 from lowcal import Full, InvalidInput, LowDegree
 from lowcal import complexity as cx
-from lowcal.certificates import bernstein
-from lowcal.reports import Verdict
+from lowcal.auditing.certificates import bernstein
+from lowcal.auditing.reports import Verdict
 
 
 def centred_square(w: tuple[int, ...]) -> Fraction:

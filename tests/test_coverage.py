@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from lowcal.certificates import band, null_test
-from lowcal.engines import line
+from lowcal.auditing.certificates import band, null_test
+from lowcal.kernels import line
 from lowcal.notions import LowDegree
 from worlds import Population, perfect, thirty_groups
 

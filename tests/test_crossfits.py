@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from lowcal import crossfits
-from lowcal.candidates import GROUPS, LINE, Shared, Side, simple_names
-from lowcal.crossfits import Together, fit_simple
 from lowcal.datasets import make_miscalibrated
-from lowcal.guard import deal
-from lowcal.inputs import read_rows
+
+from lowcal.data.inputs import read_rows
+from lowcal.solve import crossfits
+from lowcal.solve.candidates import GROUPS, LINE, Shared, Side, simple_names
+from lowcal.solve.crossfits import Together, fit_simple
+from lowcal.solve.guard import deal
 
 
 def sides(y, p, X, weight=None):
@@ -51,13 +51,13 @@ def test_labels_of_a_fold_do_not_move_its_predictions(data):
 def test_many_rows_are_fitted_fold_by_fold(data, monkeypatch):
     whole, dealt = sides(data.y, data.p, data.X)
     monkeypatch.setattr(crossfits, "Together", None)
-    monkeypatch.setattr("lowcal.candidates.LINE_ROWS", 2999)
+    monkeypatch.setattr("lowcal.solve.candidates.LINE_ROWS", 2999)
     assert [list(one) for one in fit_simple(whole, dealt)] == [list(simple_names(1))] * 5
 
 
 def test_the_final_fit_of_groups_is_that_of_any_number_of_rows(data, monkeypatch):
     whole, _ = sides(data.y, data.p, data.X)
     found = crossfits.groups(whole, whole.groups()).p
-    monkeypatch.setattr("lowcal.candidates.LINE_ROWS", 2999)
+    monkeypatch.setattr("lowcal.solve.candidates.LINE_ROWS", 2999)
     np.testing.assert_allclose(found, crossfits.groups(whole, whole.groups()).p, atol=1e-5)
     assert np.abs(found - whole.outcomes.p).max() > 0.01

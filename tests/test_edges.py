@@ -6,17 +6,17 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from lowcal.errors import InvalidInput
 
 import lowcal
-from lowcal.cli import main
-from lowcal.errors import InvalidInput
+from lowcal.cli.main import main
 from lowcal.notions import Multiaccuracy
+from lowcal.notions.weights import Cell, Points, evaluate, n_cells, occupied_cells
 from lowcal.rows import START, Memory
-from lowcal.solvers import SOLVERS, Problem
+from lowcal.rows.updates import Term, Update
+from lowcal.solve.solvers import SOLVERS, Problem
 from lowcal.subpopulations import Everyone
 from lowcal.subpopulations.groups import cover
-from lowcal.updates import Term, Update
-from lowcal.weights import Cell, Points, evaluate, n_cells, occupied_cells
 from study import multicalibrate
 
 Y, P = np.array([0, 1, 0, 1]), np.array([0.2, 0.7, 0.4, 0.6])
@@ -58,7 +58,7 @@ def test_a_tolerance_beyond_all_counting_has_a_bound():
 @pytest.mark.parametrize("solver", ["worst", "block"])
 def test_a_solver_that_can_not_move_ends_and_says_so(solver, monkeypatch):
     """Rounding may leave a violation that no step lowers: the stream ends, the status is honest."""
-    from lowcal import solvers
+    from lowcal.solve import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: 0.0)
     fit = multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean")
@@ -69,14 +69,14 @@ def test_a_solver_that_can_not_move_ends_and_says_so(solver, monkeypatch):
 
 @pytest.mark.parametrize("solver", ["worst", "block"])
 def test_a_step_that_would_raise_the_loss_is_not_taken(solver, monkeypatch):
-    from lowcal import solvers
+    from lowcal.solve import solvers
 
     monkeypatch.setattr(solvers, "line_search", lambda *_: -1.0)
     assert multicalibrate(Y, P, alpha=1e-6, solver=solver, geometry="euclidean").n_updates == 0
 
 
 def test_block_takes_the_single_step_when_the_joint_one_gains_too_little(monkeypatch):
-    from lowcal import solvers
+    from lowcal.solve import solvers
 
     real = solvers.block_terms
 
@@ -130,7 +130,7 @@ def test_points_are_named_and_become_plain_data():
 
 def test_solvers_are_generators_that_know_nothing_of_limits():
     """The central algorithms run bare, without the loop around them."""
-    from lowcal.frames import Table
+    from lowcal.data.frames import Table
     from lowcal.subpopulations import Groups
 
     data = lowcal.datasets.make_miscalibrated(500, random_state=1)
@@ -152,7 +152,7 @@ def test_unknown_public_names_are_refused():
 
 def test_a_learner_cut_short_is_asked_again_before_the_notion_is_said_to_hold(monkeypatch):
     """All that is known may be satisfied while the learner would still find a violation: that is not "reached"."""
-    from lowcal import runs
+    from lowcal.solve import runs
 
     data = lowcal.datasets.make_miscalibrated(2000, random_state=0)
     options = {"subpopulations": lowcal.Trees(), "notion": "multiaccuracy", "alpha": 0.012, "guard": False}

@@ -19,18 +19,18 @@ from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
 from lowcal import CannotWrite, InvalidInput, MissingExtra
-from lowcal.engines.reference import Table
-from lowcal.export import families as families_module
-from lowcal.export import predictions as predictions_module
-from lowcal.export import tables as tables_module
-from lowcal.export import to_onnx
-from lowcal.export.columns import FEW, Columns, count_below, input_names
-from lowcal.export.graph import Graph, Port
-from lowcal.frames import Table as Frame
-from lowcal.inputs import Layout
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Layout
+from lowcal.deploy.export import families as families_module
+from lowcal.deploy.export import predictions as predictions_module
+from lowcal.deploy.export import tables as tables_module
+from lowcal.deploy.export import to_onnx
+from lowcal.deploy.export.columns import FEW, Columns, count_below, input_names
+from lowcal.deploy.export.graph import Graph, Port
+from lowcal.kernels.reference import Table
+from lowcal.notions.weights import Cell, Knots, Monomial, Points
+from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations.features import learn_features
-from lowcal.updates import Predictor, Term, Update
-from lowcal.weights import Cell, Knots, Monomial, Points
 from study import multicalibrate
 
 onnx = pytest.importorskip("onnx", reason="to_onnx needs the extra [onnx]")

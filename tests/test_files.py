@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import lowcal.files.delimited as delimited
-import lowcal.files.writing as writing
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
-from lowcal.files.atomic import check_writable
-from lowcal.files.columns import Recalled, read_numbers, survey, typed
-from lowcal.files.kinds import MISSING, Kind, NotANumber, cast, kind_of, numbers, wider
-from lowcal.files.opening import find_column, open_table
-from lowcal.files.writing import form_of, join_columns, open_bytes, write_table
+
+import lowcal.data.files.delimited as delimited
+import lowcal.data.files.writing as writing
+from lowcal.data.files.atomic import check_writable
+from lowcal.data.files.columns import Recalled, read_numbers, survey, typed
+from lowcal.data.files.kinds import MISSING, Kind, NotANumber, cast, kind_of, numbers, wider
+from lowcal.data.files.opening import find_column, open_table
+from lowcal.data.files.writing import form_of, join_columns, open_bytes, write_table
 from lowcal.rows.reading import Sampling
 
 

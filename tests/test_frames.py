@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lowcal.errors import InvalidInput, MissingColumn
 from scipy import sparse
 
-from lowcal import frames
-from lowcal.errors import InvalidInput, MissingColumn
-from lowcal.frames import Column, Table
+from lowcal.data import frames
+from lowcal.data.frames import Column, Table
 
 NAN = float("nan")
 
@@ -693,7 +693,7 @@ def test_a_column_of_missing_dates_is_any_missing_column():
 
 def test_arrays_need_no_data_frame_library():
     code = (
-        "import sys, numpy as np, scipy.sparse as sp; from lowcal.frames import Table;"
+        "import sys, numpy as np, scipy.sparse as sp; from lowcal.data.frames import Table;"
         "Table.of(np.eye(2)).column(0); Table.of({'a': ['x']}).column('a'); Table.of([[1]]).column(0);"
         "Table.of(sp.eye_array(2)).column(0);"
         "print([m for m in ('narwhals', 'pandas', 'polars', 'pyarrow') if m in sys.modules])"

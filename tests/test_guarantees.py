@@ -8,13 +8,7 @@ from math import exp, log, log1p
 import numpy as np
 import pandas as pd
 import pytest
-
-import definition
-import lowcal
-from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
 from lowcal.datasets import make_miscalibrated
-from lowcal.engines import reference
-from lowcal.engines.reference import Matrix
 from lowcal.guarantees import (
     Convex,
     above,
@@ -39,8 +33,14 @@ from lowcal.guarantees import (
     true_positive_rate,
     variance,
 )
-from lowcal.guarantees.reading import read_sample
-from lowcal.guarantees.truth import Replicates, power_means
+
+import definition
+import lowcal
+from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
+from lowcal.kernels import reference
+from lowcal.kernels.reference import Matrix
+from lowcal.theory.guarantees.reading import read_sample
+from lowcal.theory.guarantees.truth import Replicates, power_means
 
 ONE_LABEL = [
     moment_match,
@@ -623,7 +623,7 @@ DATA3 = make_miscalibrated(300, n_classes=3, random_state=4)
 @pytest.mark.parametrize("degree", [1, 2, 4])
 def test_moments_of_every_group_are_those_of_its_rows(data, subpopulations, degree):
     rng = np.random.default_rng(0)
-    outcomes = lowcal.inputs.read_outcomes(data.y, data.p, rng.random(len(data.y)))
+    outcomes = lowcal.data.inputs.read_outcomes(data.y, data.p, rng.random(len(data.y)))
     learner = subpopulations.prepare(data.X, outcomes.weight)
     design = learner.design()
     found = moments_of(design, outcomes.y, outcomes.p, outcomes.weight, degree)

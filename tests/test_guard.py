@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import FitWarning, multicalibrate
-from lowcal.datasets import make_miscalibrated
-from lowcal.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change
 from lowcal.notions import LowDegree
 from lowcal.rows import Memory
-from lowcal.solvers import Problem
+from lowcal.solve.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change
+from lowcal.solve.solvers import Problem
 from worlds import good_model, sigmoid
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 from sklearn.linear_model import LogisticRegression
 
 import lowcal
-from lowcal.datasets import make_miscalibrated
-from lowcal.weights import LogOdds, Monomial
+from lowcal.notions.weights import LogOdds, Monomial
 
 
 def sigmoid(z):
@@ -186,7 +186,7 @@ def test_rows_of_equal_weight_and_groups_that_nobody_is_in():
 @pytest.mark.parametrize("d", [1, 3])
 def test_a_finite_score_is_never_a_probability_of_one(d):
     """Rounding made it 1 from log odds of 37 on: rows far beyond those that a slope was fitted to."""
-    from lowcal.simplex import mirror, move_row
+    from lowcal.kernels.simplex import mirror, move_row
 
     p = np.array([[1 - 1e-9]]) if d == 1 else np.array([[1 - 2e-9, 1e-9, 1e-9]])
     delta = np.array([[60.0]]) if d == 1 else np.array([[60.0, 0.0, 0.0]])

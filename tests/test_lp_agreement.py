@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from lowcal import LowDegree, Memberships, Smooth, measure
-from lowcal.engines import line
-from lowcal.engines.line import PURE, aggregate, passes_for, solve_line
-from lowcal.engines.reference import Matrix
+from lowcal.kernels import line
+from lowcal.kernels.line import PURE, aggregate, passes_for, solve_line
+from lowcal.kernels.reference import Matrix
 
 Array = NDArray[np.float64]
 

@@ -82,7 +82,7 @@ def test_doubled_rows_are_doubled_weights(
     data: definition.World, notion: str, way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for the shrunk step in log odds, to which two rows say more than one of weight 2."""
-    monkeypatch.setattr("lowcal.solvers.is_shrunk", lambda problem: False)
+    monkeypatch.setattr("lowcal.solve.solvers.is_shrunk", lambda problem: False)
     if notion == "smooth" and data.p.ndim == 2:
         way = ("block", "euclidean") if way[0] == "worst" else way  # the best of all weights need not be unique there
     twice = np.random.default_rng(0).random(160) < 0.4
@@ -226,7 +226,7 @@ def test_a_column_given_twice_changes_nothing(
 
     The step in log odds is shrunk far more, and copies are shrunk less: that step is left out.
     """
-    monkeypatch.setattr("lowcal.solvers.is_shrunk", lambda problem: False)
+    monkeypatch.setattr("lowcal.solve.solvers.is_shrunk", lambda problem: False)
 
     def calibrated(C: np.ndarray) -> np.ndarray:
         run = multicalibrate(
@@ -268,7 +268,7 @@ def test_backends_agree(kind: str) -> None:
     columns = {"g0": source.X["g0"].copy(), "g1": source.X["g1"], "t": source.X["x0"].copy()}
     columns["g0"][::17] = None
     columns["t"][::23] = np.nan
-    table = lowcal.datasets.base.Dataset(columns, source.y, source.p)
+    table = lowcal.data.datasets.base.Dataset(columns, source.y, source.p)
     expected = None
     for X in (columns, *(table.to(backend).X for backend in ("pandas", "polars", "pyarrow"))):
         run = multicalibrate(

@@ -38,7 +38,7 @@ try:
     data.to("pandas")
 except lowcal.MissingExtra as error:
     print("asked for:", error)
-from lowcal.cli import main
+from lowcal.cli.main import main
 
 assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g"]) == 65
 """

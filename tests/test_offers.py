@@ -12,7 +12,7 @@ from lowcal import Trees, multicalibrate
 from lowcal.estimators import BOOSTED
 from lowcal.notions import LowDegree
 from lowcal.rows import START, Memory
-from lowcal.solvers import SOLVERS, START_STEPS, Problem, guaranteed_progress
+from lowcal.solve.solvers import SOLVERS, START_STEPS, Problem, guaranteed_progress
 from lowcal.subpopulations.trees import TreeSum
 
 #: At most this many steps for everyone come before trees are grown on what these leave; one in log odds is the line.

@@ -8,14 +8,14 @@ from math import isnan, log
 import numpy as np
 import pandas as pd
 import pytest
-
-from lowcal import Groups, Memberships, Trees, audit, measure
-from lowcal.certificates import METHODS, masses
-from lowcal.certificates.finite_sample import least_mean, mean_limit
 from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
+
+from lowcal import Groups, Memberships, Trees, audit, measure
+from lowcal.auditing.certificates import METHODS, masses
+from lowcal.auditing.certificates.finite_sample import least_mean, mean_limit
+from lowcal.auditing.reports import Verdict
 from lowcal.notions import LowDegree, Smooth
-from lowcal.reports import Verdict
 from worlds import panel_of
 
 RATE = 0.06

@@ -8,15 +8,15 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated, two_halves
+from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.guarantees import moment_sandwich
 from matplotlib.figure import Figure
 
 import lowcal
 from audits import CLASSES, MARKUP, audited, rows
 from lowcal import MulticalibratedClassifier, measure, multicalibrate
-from lowcal.datasets import make_miscalibrated, two_halves
-from lowcal.errors import InvalidInput, MissingExtra
-from lowcal.guarantees import moment_sandwich
-from lowcal.plotting import (
+from lowcal.auditing.plotting import (
     AFTER,
     BEFORE,
     HierarchyDisplay,

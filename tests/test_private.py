@@ -7,14 +7,15 @@ from math import exp, isnan, log
 
 import numpy as np
 import pytest
+from lowcal.accounting import total_cost
+from lowcal.datasets import make_miscalibrated
 from scipy import stats
 
 import definition
 import lowcal
-from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy, private
-from lowcal.accounting import total_cost
-from lowcal.datasets import make_miscalibrated
+from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy
 from lowcal.rows import Memory
+from lowcal.solve import private
 from lowcal.subpopulations import Groups, Intersections, Linear, Memberships, Private, Thresholds, Trees
 
 EPS = 1e-12
@@ -66,7 +67,7 @@ def scores_of(y: np.ndarray, p: np.ndarray, C: np.ndarray, k: int) -> dict[tuple
 def prepared(y: np.ndarray, p: np.ndarray, C: np.ndarray, notion: lowcal.Notion, alpha: float, **options: float):
     """Return the problem and the plan of a private fit on a matrix of memberships."""
     chosen = Private(Memberships(everyone=False), **options)
-    learner = chosen.listed(lowcal.frames.Table.of(C), np.full(len(y), 1 / len(y)))
+    learner = chosen.listed(lowcal.data.frames.Table.of(C), np.full(len(y), 1 / len(y)))
     rows = Memory.of(learner.rows, p[:, None], y[:, None], learner.weight)
     problem = private.Problem(rows, notion, learner, alpha)
     return problem, private.plan(chosen, problem, 1)

@@ -9,8 +9,8 @@ import pytest
 
 import definition
 import lowcal
-from lowcal.frames import Table
-from lowcal.weights import LogOdds, Monomial
+from lowcal.data.frames import Table
+from lowcal.notions.weights import LogOdds, Monomial
 from study import multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")

@@ -12,17 +12,17 @@ from scipy import sparse
 import definition
 import lowcal
 from directions import along
-from lowcal import simplex
-from lowcal.engines.clipped import best_step
-from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
-from lowcal.moments import displacement, moments
+from lowcal.kernels import simplex
+from lowcal.kernels.clipped import best_step
+from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
+from lowcal.kernels.simplex import TIE
 from lowcal.notions.low_degree import _linear_witness, best_linear
+from lowcal.notions.moments import displacement, moments
+from lowcal.notions.weights import CellIds, Points, evaluate, monomials
 from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import Along
-from lowcal.simplex import TIE
-from lowcal.steps import line_search, newton
-from lowcal.updates import Term
-from lowcal.weights import CellIds, Points, evaluate, monomials
+from lowcal.rows.updates import Term
+from lowcal.solve.steps import line_search, newton
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(deadline=None, max_examples=60)
@@ -372,7 +372,7 @@ def test_pieces_change_nothing(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = moments(design, U, rho), displacement(design, U, theta)
     cells = CellIds(rng.integers(0, 4, 50), 3)
     whole_cells = displacement(design, cells, theta)
-    monkeypatch.setattr("lowcal.engines.reference.CHUNK", 40)
+    monkeypatch.setattr("lowcal.kernels.reference.CHUNK", 40)
     np.testing.assert_allclose(moments(design, U, rho), whole[0], atol=1e-12)
     np.testing.assert_allclose(displacement(design, U, theta), whole[1], atol=1e-12)
     np.testing.assert_allclose(displacement(design, cells, theta), whole_cells, atol=1e-12)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, roc_auc_score
 
 import lowcal
-import lowcal.recalibration as recalibration
+import lowcal.solve.recalibration as recalibration
 from lowcal import FitInterrupted, InvalidInput, recalibrate
-from lowcal.candidates import Shared, Side
-from lowcal.crossfits import fit_simple
-from lowcal.datasets import make_miscalibrated
-from lowcal.guard import deal
-from lowcal.inputs import read_rows
-from lowcal.recalibration import JUDGED, Fold, Judged, Look, _choose
-from lowcal.runs import Candidates
-from lowcal.stopping import Status
+from lowcal.data.inputs import read_rows
+from lowcal.solve.candidates import Shared, Side
+from lowcal.solve.crossfits import fit_simple
+from lowcal.solve.guard import deal
+from lowcal.solve.recalibration import JUDGED, Fold, Judged, Look, _choose
+from lowcal.solve.runs import Candidates
+from lowcal.solve.stopping import Status
 from worlds import sigmoid
 
 
@@ -246,7 +246,7 @@ def test_progress_is_shown(capsys, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    monkeypatch.setattr("lowcal.progress.time.monotonic", iter(range(0, 10**6, 2)).__next__)
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", iter(range(0, 10**6, 2)).__next__)
     y, p, X, _ = world(500, "slope")
     recalibrate(y, p, X, progress=True)
     shown = capsys.readouterr().err
@@ -325,14 +325,14 @@ def test_an_interrupt_keeps_the_best_candidate_so_far(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lowcal.candidates.Boosting.grow", interrupt)
+    monkeypatch.setattr("lowcal.solve.candidates.Boosting.grow", interrupt)
     with pytest.raises(lowcal.FitInterrupted, match="after 5 candidates; the best of them, groups") as caught:
         recalibrate(y, p, X)
     fit = caught.value.fit
     assert fit.status == "stopped"
     assert [one.name for one in fit.candidates] == ["unchanged", "line", "beta", "isotonic", "groups"]
     assert log_loss(y, fit.predictor(p, X)) < log_loss(y, p)
-    monkeypatch.setattr("lowcal.recalibration.Fold", interrupt)
+    monkeypatch.setattr("lowcal.solve.recalibration.Fold", interrupt)
     with pytest.raises(KeyboardInterrupt) as early:
         recalibrate(y, p, X)
     assert not isinstance(early.value, lowcal.FitInterrupted)

@@ -12,17 +12,17 @@ from scipy import sparse
 
 import definition
 import lowcal
-from lowcal import solvers
-from lowcal.engines import kernels, parts
-from lowcal.engines.parts import Parts, labels_of, outer_moments, residual_moments
-from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
-from lowcal.frames import Table as Frame
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels import kernels, parts
+from lowcal.kernels.parts import Parts, labels_of, outer_moments, residual_moments
+from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
+from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
 from lowcal.rows.passes import Losses, Moments
-from lowcal.updates import Term, Update
-from lowcal.weights import Monomial
+from lowcal.rows.updates import Term, Update
+from lowcal.solve import solvers
 from study import multicalibrate
 
 
@@ -351,5 +351,5 @@ def test_few_rows_for_many_groups_are_not_learned_by_heart() -> None:
 
 def test_held_out_rows_take_the_place_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     y, p, X = noisy_world(5000)
-    monkeypatch.setattr("lowcal.fitting.make_guard", lambda *_: pytest.fail("the rows are dealt all the same"))
+    monkeypatch.setattr("lowcal.solve.fitting.make_guard", lambda *_: pytest.fail("the rows are dealt all the same"))
     lowcal.multicalibrate(y, p, X, notion="full-0.1", alpha=0.001, validation_fraction=0.2, random_state=0)

@@ -10,11 +10,12 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 import lowcal
-from lowcal.engines.reference import Matrix
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.kernels.reference import Matrix
 from lowcal.notions import LowDegree, Multiaccuracy
+from lowcal.notions.weights import Monomial, monomials
 from lowcal.rows import START, Memory
-from lowcal.shrinkage import (
+from lowcal.solve.shrinkage import (
     Features,
     depths_of,
     group_step,
@@ -28,7 +29,6 @@ from lowcal.shrinkage import (
     starts_with_line,
 )
 from lowcal.subpopulations.memberships import Members
-from lowcal.weights import Monomial, monomials
 
 
 def world(n=4000, seed=0, spread=0.5):
@@ -101,7 +101,7 @@ def test_a_shrunk_step_is_nearer_to_the_truth_than_one_without_a_prior(step, mon
     real = precisions
     for kind, seed in ((kind, seed) for kind in ("shrunk", "unshrunk") for seed in range(8)):
         prior = real if kind == "shrunk" else lambda g, *_: np.full(g.shape, 1e-6)
-        monkeypatch.setattr("lowcal.shrinkage.precisions", prior)
+        monkeypatch.setattr("lowcal.solve.shrinkage.precisions", prior)
         learner, rows, truth = small_world(seed)
         given = (rows, START, (0,))
         if step == "regression":
@@ -127,7 +127,7 @@ def small_world(seed):
 def test_both_ways_of_a_logit_step_are_near(monkeypatch):
     learner, rows = world()
     start, one = after(rows, logit_step(learner.families, rows, START, (0,)))
-    monkeypatch.setattr("lowcal.shrinkage.MOST_DENSE", 0)
+    monkeypatch.setattr("lowcal.solve.shrinkage.MOST_DENSE", 0)
     _, other = after(rows, logit_step(learner.families, rows, START, (0,)))
     assert np.abs(one - other).mean() < 0.02
     assert np.abs(one - start).mean() > 0.03

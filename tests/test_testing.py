@@ -15,13 +15,13 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
-from lowcal.engines.reference import Matrix
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.kernels.reference import Matrix
 from lowcal.notions import Suprema, Witness
+from lowcal.notions.weights import Monomial
 from lowcal.subpopulations import Everyone, Found, Subpopulations, WeakLearner
 from lowcal.testing import CheckFailed, check_notion, check_subpopulations, notion_checks, subpopulation_checks
 from lowcal.testing.subpopulations import draw_table
-from lowcal.weights import Monomial
 
 OURS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-4", "smooth", "full-0.1", "full-0.3")
 RNG = np.random.default_rng(0)

@@ -11,28 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lowcal.errors import InvalidInput, MissingColumn
 from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
-from lowcal import (
-    Groups,
-    Intersections,
-    Linear,
-    Memberships,
-    Regressor,
-    Thresholds,
-    Trees,
-    row_updates,
-    updates,
-)
-from lowcal.engines import kernels, reference, replay
-from lowcal.errors import InvalidInput, MissingColumn
+from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees
+from lowcal.kernels import kernels, reference, replay
+from lowcal.kernels.simplex import move, move_row
 from lowcal.notions import parse_notion
-from lowcal.rows import START, Memory
+from lowcal.notions.weights import Knots
+from lowcal.rows import START, Memory, row_updates, updates
 from lowcal.rows.passes import Moments
-from lowcal.simplex import move, move_row
-from lowcal.updates import MANY, Compiled, Term, Update, table_size
-from lowcal.weights import Knots
+from lowcal.rows.updates import MANY, Compiled, Term, Update, table_size
 from study import multicalibrate
 
 N = 400

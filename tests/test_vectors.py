@@ -8,18 +8,18 @@ from math import comb
 
 import numpy as np
 import pytest
+from lowcal.complexity import sample_size
+from lowcal.datasets import parity_square, two_halves
+from lowcal.hierarchy import implied_alpha
 
 import definition
 import lowcal
-from lowcal.complexity import sample_size
-from lowcal.datasets import parity_square, two_halves
-from lowcal.engines.line import aggregate, solve_line
-from lowcal.engines.reference import Matrix
-from lowcal.hierarchy import implied_alpha
-from lowcal.moments import moments
+from lowcal.kernels.line import aggregate, solve_line
+from lowcal.kernels.reference import Matrix
+from lowcal.kernels.simplex import project
 from lowcal.notions.low_degree import best_linear
-from lowcal.simplex import project
-from lowcal.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import Cell, CellIds, Monomial, cell_index, evaluate, monomials, n_cells, n_intervals
 from study import multicalibrate
 
 
@@ -41,7 +41,7 @@ def simplex_sample(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 # ----------------------------------------------------------------------------------------- spec 8: parity square
-def conditional(world: lowcal.datasets.base.Dataset, f: np.ndarray) -> dict[str, float]:
+def conditional(world: lowcal.data.datasets.base.Dataset, f: np.ndarray) -> dict[str, float]:
     """Return the moments on c = {x1 = 1}, with c-conditional means."""
     w = world.sample_weight * (world.X["x1"] == 1)
     w = w / w.sum()

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.certificates import Panel
-from lowcal.engines.reference import Design, Matrix
+from lowcal.auditing.certificates import Panel
+from lowcal.kernels.reference import Design, Matrix
+from lowcal.kernels.simplex import IntArray
 from lowcal.rows import Memory
-from lowcal.simplex import IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Public names have several addresses: `lowcal.Fit`, and `lowcal.runs.Fit`, to which the pages of source link back."""
+"""Public names have several addresses: `lowcal.Fit`, and `lowcal.solve.runs.Fit`, where pages of source link."""
 
 from __future__ import annotations
 

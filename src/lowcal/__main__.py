@@ -2,7 +2,7 @@
 
 import sys
 
-from lowcal.cli import main
+from lowcal.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

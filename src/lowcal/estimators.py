@@ -31,19 +31,19 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from lowcal.errors import InvalidInput
-from lowcal.fitting import check_options, multicalibrate
-from lowcal.frames import Table as Frame
-from lowcal.homes import check_class
-from lowcal.inputs import check_share, check_weight, is_share
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_share, check_weight, is_share
+from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import parse_notion
-from lowcal.provenance import remember, sketch_rows
-from lowcal.recalibration import recalibrate
-from lowcal.runs import Fit
-from lowcal.simplex import FloatArray
+from lowcal.solve.fitting import check_options, multicalibrate
+from lowcal.solve.homes import check_class
+from lowcal.solve.provenance import remember, sketch_rows
+from lowcal.solve.recalibration import recalibrate
+from lowcal.solve.runs import Fit
+from lowcal.solve.tolerances import ALPHA, Tolerance
 from lowcal.subpopulations import Groups, Private, Trees, Union
 from lowcal.subpopulations.levels import resolve
-from lowcal.tolerances import ALPHA, Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from lowcal.datasets import adult, load_adult
 from lowcal.errors import InvalidInput
 

@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
 from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 from lowcal.errors import InvalidInput
 

@@ -5,12 +5,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from lowcal.errors import InvalidInput, MissingExtra
 
 import experiments
 from experiments import figures, hierarchy, real, rivals, samples
 from experiments.experiment import small_settings
 from experiments.rivals import Sample
-from lowcal.errors import InvalidInput, MissingExtra
 
 SMALL = {"small": True, "cache": False, "progress": False}
 

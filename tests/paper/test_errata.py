@@ -8,12 +8,6 @@ from math import comb, log
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
-
-import definition
-import hierarchy_worlds as worlds
-import lowcal
-from lowcal import metrics
 from lowcal.datasets import parity_square, two_halves
 from lowcal.hierarchy import (
     basis_to_class,
@@ -22,8 +16,14 @@ from lowcal.hierarchy import (
     implied_alpha,
     robustness,
 )
-from lowcal.simplex import brier, project, width
-from lowcal.weights import monomials
+from scipy.optimize import linprog
+
+import definition
+import hierarchy_worlds as worlds
+import lowcal
+from lowcal import metrics
+from lowcal.kernels.simplex import brier, project, width
+from lowcal.notions.weights import monomials
 from study import multicalibrate
 
 POINTS = [(0, 0), (0, 1), (1, 0), (1, 1)]

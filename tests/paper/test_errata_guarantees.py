@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-
 from lowcal.guarantees import group_moments
-from lowcal.guarantees.confusion_matrices import order, second_moment, simplex_violation
-from lowcal.guarantees.rates import positive_rate, set_rate
-from lowcal.guarantees.sandwich import crossing, sandwich
-from lowcal.guarantees.spread import covariances, variances
+
+from lowcal.theory.guarantees.confusion_matrices import order, second_moment, simplex_violation
+from lowcal.theory.guarantees.rates import positive_rate, set_rate
+from lowcal.theory.guarantees.sandwich import crossing, sandwich
+from lowcal.theory.guarantees.spread import covariances, variances
 from paper.worlds import Worlds, realise, scalar_worlds, second, simplex_worlds, two_points, world
 
 

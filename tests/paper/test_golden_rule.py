@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-
 from lowcal.guarantees.convex import Convex, above, confidence, distance_from, negative_entropy, power
 from lowcal.guarantees.sandwich import sandwich
+
 from paper.worlds import agree, keeps, scalar_worlds, world
 
 

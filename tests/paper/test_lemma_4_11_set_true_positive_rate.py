@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from lowcal.guarantees import group_moments
 from scipy.optimize import linprog
 
-from lowcal.guarantees import group_moments
-from lowcal.guarantees.confusion_matrices import simplex_violation
-from lowcal.guarantees.rates import set_constant, set_rate
+from lowcal.theory.guarantees.confusion_matrices import simplex_violation
+from lowcal.theory.guarantees.rates import set_constant, set_rate
 from paper.worlds import agree, keeps, realise, second, share_of_slack, simplex_worlds
 
 SETS = [(3, 1), (3, 2), (4, 2), (4, 3), (5, 2), (5, 3), (4, 4)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.guarantees.spread import excess_variance, truth_variance, variances
+from lowcal.theory.guarantees.spread import excess_variance, truth_variance, variances
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 

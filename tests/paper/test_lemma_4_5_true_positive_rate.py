@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.guarantees.rates import negative_rate, positive_rate
+from lowcal.theory.guarantees.rates import negative_rate, positive_rate
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 

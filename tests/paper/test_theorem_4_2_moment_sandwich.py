@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.guarantees.sandwich import holder, sandwich
+from lowcal.theory.guarantees.sandwich import holder, sandwich
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, world
 
 DEGREES = [1, 2, 3, 4]

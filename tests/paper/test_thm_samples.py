@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log
 
 import pytest
-
 from lowcal.complexity import compare, full_order, game_order, low_degree_order, sample_size, smooth_order
 
 A, B = 0.1, 0.05

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowcal.errors import DamagedFile, LowcalError
 from sklearn.linear_model import Ridge
 
 import lowcal
 import saved
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
-from lowcal.errors import DamagedFile, LowcalError
+from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import CodeFamily, Subpopulations
-from lowcal.weights import Monomial
 from mutations import as_lists, at, nest, places, signed
 from study import multicalibrate
 
@@ -600,7 +600,7 @@ def test_what_can_not_be_saved(tmp_path: Path) -> None:
     assert "The notion of the fit is OwnNotion(degree=2)" in save_error(fit, tmp_path)
     persistence.to_bytes(fit.predictor)
     term = fit.predictor.updates[0].terms[0]
-    own = lowcal.updates.Term(term.family, tuple(OwnWeight(u.factors) for u in term.weights), term.theta)
+    own = lowcal.rows.updates.Term(term.family, tuple(OwnWeight(u.factors) for u in term.weights), term.theta)
     predictor = lowcal.Predictor(fit.predictor.encoder, (lowcal.Update((own,)),), fit.predictor.layout)
     assert "no plain form" in save_error(predictor, tmp_path)
     predictor = lowcal.Predictor(lambda table: (), (), fit.predictor.layout)
@@ -649,7 +649,7 @@ def test_metadata_that_can_not_be_saved(tmp_path: Path) -> None:
 def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     predictor = model_of("linear")
     term = predictor.updates[0].terms[0]
-    huge = lowcal.updates.Term(term.family, term.weights, np.full(term.theta.shape, np.inf))
+    huge = lowcal.rows.updates.Term(term.family, term.weights, np.full(term.theta.shape, np.inf))
     broken = lowcal.Predictor(predictor.encoder, (lowcal.Update((huge,)),), predictor.layout)
     assert "could not be loaded again: model.updates[0].terms[0].theta" in save_error(broken, tmp_path)
 

@@ -4,7 +4,7 @@ import pytest
 
 import chromium as driver
 from audits import COLUMN, MARKUP, audited
-from lowcal.reports import words
+from lowcal.auditing.reports import words
 
 pytestmark = pytest.mark.skipif(driver.PROGRAM is None, reason="Chromium is not installed (Debian: chromium)")
 needs_axe = pytest.mark.skipif(

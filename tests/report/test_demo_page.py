@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-import lowcal.demo as demo
-from lowcal.reports import templating
+import lowcal.cli.demo as demo
+from lowcal.auditing.reports import templating
 from markup import read
 
 

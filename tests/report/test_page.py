@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import CannotWrite, InvalidInput, printable
 
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
-from lowcal.datasets import make_miscalibrated
-from lowcal.errors import CannotWrite, InvalidInput, printable
-from lowcal.reports import Binned, Curve, Verdict, text, words
-from lowcal.reports import page as pages
-from lowcal.reports.charts import end_of, paths
-from lowcal.reports.page import Limits, View, heat, page, page_of, panels
+from lowcal.auditing.reports import Binned, Curve, Verdict, text, words
+from lowcal.auditing.reports import page as pages
+from lowcal.auditing.reports.charts import end_of, paths
+from lowcal.auditing.reports.page import Limits, View, heat, page, page_of, panels
 from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}

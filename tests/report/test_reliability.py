@@ -4,11 +4,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
-from lowcal.datasets import make_miscalibrated
-from lowcal.reports.binning import BINS, Binned, cuts, joined, reliability
+from lowcal.auditing.reports.binning import BINS, Binned, cuts, joined, reliability
 from worlds import panel_of
 
 
@@ -104,7 +104,7 @@ def test_learned_groups_have_bins_too():
 
 
 def test_only_the_worst_groups_are_kept(monkeypatch):
-    monkeypatch.setattr("lowcal.auditing.KEPT", 3)
+    monkeypatch.setattr("lowcal.auditing.audits.KEPT", 3)
     data = make_miscalibrated(1200, random_state=1)
     report = audit(data.y, data.p, data.X, subpopulations=Groups(["g0", "g1"]), random_state=0, null_draws=19)
     assert list(report.reliability) == [one.subpopulation for one in report.findings[:3]]

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowcal.errors import InvalidInput
 from scipy import sparse
 
 import lowcal
-from lowcal.auditing import Sample, judge
-from lowcal.certificates import Panel, draws
-from lowcal.certificates.sums import ConstraintSums
-from lowcal.engines.reference import Table
-from lowcal.errors import InvalidInput
-from lowcal.homes import drop_weightless
-from lowcal.inputs import read_rows
+from lowcal.auditing.audits import Sample, judge
+from lowcal.auditing.certificates import Panel, draws
+from lowcal.auditing.certificates.sums import ConstraintSums
+from lowcal.data.inputs import read_rows
+from lowcal.kernels.reference import Table
 from lowcal.notions import parse_notion
+from lowcal.notions.weights import Cell, Weight, monomials
 from lowcal.rows import Memory, Scale, Shard, disk
 from lowcal.rows.reading import in_memory
+from lowcal.solve.homes import drop_weightless
+from lowcal.solve.tolerances import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds
 from lowcal.subpopulations.base import CodeFamily
-from lowcal.tolerances import Tolerance
-from lowcal.weights import Cell, Weight, monomials
 
 pytest.importorskip("pyarrow")
 

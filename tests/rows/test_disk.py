@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 
 import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
-from lowcal import persistence, provenance
-from lowcal.engines.exact import BLOCK
-from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
-from lowcal.files.batches import open_batches
-from lowcal.progress import Passes
+from lowcal import persistence
+from lowcal.data.files.batches import open_batches
+from lowcal.data.progress import Passes
+from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, questions, reading
 from lowcal.rows.base import REMEMBERED
 from lowcal.rows.disk import Disk, Scratch, Spill
+from lowcal.solve import provenance
 
 N = len(DATA["y"])
 
@@ -352,7 +353,7 @@ def test_rows_by_their_numbers() -> None:
 def test_passes_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     clock = iter(np.arange(0.0, 1e6, 0.7))
-    monkeypatch.setattr("lowcal.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("lowcal.data.progress.time.monotonic", lambda: float(next(clock)))
     fit(cut(DATA, 1000), alpha=0.005, progress=True)
     told = capsys.readouterr().err
     assert "lowcal: reading, " in told

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal.engines import exact
-from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, decode
-from lowcal.engines.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
-from lowcal.engines.small import Small
+from lowcal.kernels import exact
+from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, decode
+from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
+from lowcal.kernels.small import Small
 
 seeds = st.integers(0, 2**32 - 1)
 KINDS = ["codes", "dense", "columns", "sparse", "float32", "bytes", "stacked"]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
-from lowcal.frames import Table
-from lowcal.inputs import Layout
+from lowcal.data.frames import Table
+from lowcal.data.inputs import Layout
 from lowcal.notions import parse_notion
 from lowcal.rows import START, Memory
-from lowcal.runs import Run
-from lowcal.solvers import Problem
+from lowcal.solve.runs import Run
+from lowcal.solve.solvers import Problem
 from lowcal.subpopulations import Subpopulations
 from people import people
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from lowcal import Groups, Memberships
-from lowcal.engines.clipped import BINS, sorted_step
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.kernels.clipped import BINS, sorted_step
+from lowcal.notions.weights import Cell, LogOdds, Monomial, Weight, monomials
 from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import (
     Ahead,
@@ -25,9 +26,8 @@ from lowcal.rows.passes import (
     Moments,
     Tries,
 )
+from lowcal.rows.updates import Term, Update
 from lowcal.subpopulations.base import WeakLearner
-from lowcal.updates import Term, Update
-from lowcal.weights import Cell, LogOdds, Monomial, Weight, monomials
 
 N = 500
 

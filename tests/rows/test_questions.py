@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from lowcal import Groups, Trees
-from lowcal.frames import Table
+from lowcal.data.frames import Table
 from lowcal.notions import parse_notion
+from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
 from lowcal.rows.ordering import ordered
 from lowcal.rows.questions import Probed, Witnessed
-from lowcal.shrinkage import probes_and_labels
-from lowcal.solvers import Problem
+from lowcal.solve.shrinkage import probes_and_labels
+from lowcal.solve.solvers import Problem
 from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import n_labels
 from lowcal.subpopulations.trees import is_seen
-from lowcal.weights import Monomial
 from people import people
 
 

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 
 import lowcal
 from far_rows import (
@@ -32,11 +33,10 @@ from far_rows import (
     three_classes,
     write,
 )
-from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
-from lowcal.files import batches
-from lowcal.frames import Table
-from lowcal.inputs import read_outcomes
-from lowcal.progress import Passes
+from lowcal.data.files import batches
+from lowcal.data.frames import Table
+from lowcal.data.inputs import read_outcomes
+from lowcal.data.progress import Passes
 from lowcal.rows import reading
 
 N = len(DATA["y"])

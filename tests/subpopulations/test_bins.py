@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.frames import Table
+from lowcal.data.frames import Table
 from lowcal.subpopulations import bins
 from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins, order_by_residual
 

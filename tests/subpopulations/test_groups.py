@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.engines.reference import Codes
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.kernels.reference import Codes
 from lowcal.subpopulations import EVERYONE, Groups, Intersections
 from lowcal.subpopulations.groups import MERGED_LEVELS, cover
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, quantile_cuts, show_numbers

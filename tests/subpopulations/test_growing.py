@@ -96,7 +96,7 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
 )
 def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform, least_rows):
     """Trees of two calls, the log odds after them, and those of every tree on other rows; columns shared or not."""
-    trees = pytest.importorskip("lowcal.engines.trees")
+    trees = pytest.importorskip("lowcal.kernels.trees")
     rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
     z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
     found = []
@@ -118,7 +118,7 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
 
 
 def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkeypatch):
-    trees = pytest.importorskip("lowcal.engines.trees")
+    trees = pytest.importorskip("lowcal.kernels.trees")
     monkeypatch.setattr(growing, "COMPILE_FROM", 0)
     rows, counts, w, Z = world(1, 300, 3, 1)
     found = []
@@ -358,7 +358,7 @@ def test_what_rounding_leaves_of_many_rows_is_no_node(where):
     first, second = (crumbs, rows) if where == "below" else (rows, crumbs)
     gain, _ = growing._best_cuts(np.stack([first, second], axis=1), 30.0, growing.LEAST)
     assert gain == -np.inf
-    trees = pytest.importorskip("lowcal.engines.trees")
+    trees = pytest.importorskip("lowcal.kernels.trees")
     assert trees._gain(first[0], (first + second)[0], 1, 30.0, growing.LEAST) == -np.inf
     below = np.vstack([first.T, [[np.nan]]])
     trees._lay_gains(below, 0, 1, (first + second)[0], 30.0, growing.LEAST)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowcal
-from lowcal.documents.plain import Plain
-from lowcal.documents.reading import read_encoder
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.solve.documents.plain import Plain
+from lowcal.solve.documents.reading import read_encoder
 from lowcal.subpopulations import levels
 from lowcal.subpopulations.groups import Groups
 from lowcal.subpopulations.levels import (

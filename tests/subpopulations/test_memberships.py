@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Matrix
-from lowcal.engines.small import pack
-from lowcal.frames import Table
+from lowcal.data.frames import Table
+from lowcal.kernels.reference import Codes, Matrix
+from lowcal.kernels.small import pack
 from lowcal.subpopulations import Memberships
 from lowcal.subpopulations.memberships import Bits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lowcal.errors import InvalidInput, suggest
+from lowcal.data.errors import InvalidInput, suggest
 from lowcal.notions.base import Notion, Suprema, Witness
 from lowcal.notions.full import Full
 from lowcal.notions.low_degree import LowDegree, Multiaccuracy

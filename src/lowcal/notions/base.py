@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from lowcal.engines.products import by_row
-from lowcal.engines.reference import Design
-from lowcal.simplex import FloatArray, leading
-from lowcal.weights import Evaluated, Weight, evaluate
+from lowcal.kernels.products import by_row
+from lowcal.kernels.reference import Design
+from lowcal.kernels.simplex import FloatArray, leading
+from lowcal.notions.weights import Evaluated, Weight, evaluate
 
 
 @dataclass(frozen=True, eq=False)

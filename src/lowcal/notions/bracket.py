@@ -15,8 +15,8 @@ from math import factorial, prod
 import numpy as np
 from scipy.optimize import linprog
 
-from lowcal.simplex import FloatArray
-from lowcal.weights import Monomial
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import Monomial
 
 
 def bracket(weights: Sequence[Monomial], v: FloatArray, raise_degree: int = 2) -> tuple[float, float]:

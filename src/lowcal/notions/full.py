@@ -11,12 +11,12 @@ from numbers import Real
 
 import numpy as np
 
-from lowcal.engines.reference import Design
-from lowcal.errors import InvalidInput
-from lowcal.moments import moments
+from lowcal.data.errors import InvalidInput
+from lowcal.kernels.reference import Design
+from lowcal.kernels.simplex import TIE, FloatArray, above_noise
 from lowcal.notions.base import Suprema, Witness, limits_around
-from lowcal.simplex import TIE, FloatArray, above_noise
-from lowcal.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
 
 #: Cells of a smaller width are more than any sample fills: each holds one row at most, and its violation is noise.
 LEAST_WIDTH = 1e-6

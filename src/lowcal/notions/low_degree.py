@@ -13,14 +13,14 @@ from numbers import Integral
 
 import numpy as np
 
-from lowcal.engines.parts import FEW_PRODUCTS, outer_moments, residual_moments
-from lowcal.engines.reference import CACHE, CHUNK, Design, pieces
-from lowcal.errors import InvalidInput
-from lowcal.moments import moments_at
+from lowcal.data.errors import InvalidInput
+from lowcal.kernels.parts import FEW_PRODUCTS, outer_moments, residual_moments
+from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces
+from lowcal.kernels.simplex import TIE, FloatArray, above_noise, leading
 from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
 from lowcal.notions.bracket import bracket
-from lowcal.simplex import TIE, FloatArray, above_noise, leading
-from lowcal.weights import Monomial, Weight, evaluate, monomials
+from lowcal.notions.moments import moments_at
+from lowcal.notions.weights import Monomial, Weight, evaluate, monomials
 
 #: Above this degree, neighbouring powers of a number in [0, 1] differ by less than 0.006: they are nearly one function.
 MOST_DEGREE = 64

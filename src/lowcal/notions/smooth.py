@@ -18,14 +18,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lowcal.engines import transport
-from lowcal.engines.line import Passes, SortedRows, passes_for, solve_line, solve_lines
-from lowcal.engines.products import dot
-from lowcal.engines.reference import Design, members_in
-from lowcal.errors import InvalidInput
+from lowcal.data.errors import InvalidInput
+from lowcal.kernels import transport
+from lowcal.kernels.line import Passes, SortedRows, passes_for, solve_line, solve_lines
+from lowcal.kernels.products import dot
+from lowcal.kernels.reference import Design, members_in
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
-from lowcal.simplex import FloatArray, IntArray
-from lowcal.weights import Cell, CellIds, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
+from lowcal.notions.weights import Cell, CellIds, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
@@ -244,7 +244,7 @@ class GridSmooth:
     Cost of `values`: one histogram of the rows for each code column, then a line problem of at most 1 + 1 / step points
     for each subpopulation.
 
-    >>> from lowcal.engines.reference import Matrix
+    >>> from lowcal.kernels.reference import Matrix
     >>> grid = GridSmooth(np.array([[0.2], [0.8]]), Matrix(np.ones((2, 1))))
     >>> rho = np.array([[-0.5], [0.5]])
     >>> bool(abs(grid.values(rho) - 0.3) <= grid.error(rho)), bool(grid.error(rho) < 0.0005)

@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.exact import Scale as Scale
-from lowcal.engines.kernels import part_of
-from lowcal.engines.reference import Design, Stacked, stack
-from lowcal.simplex import FloatArray, IntArray, scores
+from lowcal.kernels.exact import Scale as Scale
+from lowcal.kernels.kernels import part_of
+from lowcal.kernels.reference import Design, Stacked, stack
+from lowcal.kernels.simplex import FloatArray, IntArray, scores
+from lowcal.rows.updates import Update
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
-from lowcal.updates import Update
 
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)

@@ -18,14 +18,14 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.exact import BLOCK, Fine, Scale
-from lowcal.engines.kernels import part_of
-from lowcal.errors import CannotWrite, InvalidInput
-from lowcal.progress import Passes
+from lowcal.data.errors import CannotWrite, InvalidInput
+from lowcal.data.progress import Passes
+from lowcal.kernels.exact import BLOCK, Fine, Scale
+from lowcal.kernels.kernels import part_of
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
-from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.exact import Fine, normalised
-from lowcal.engines.kernels import part_of
+from lowcal.kernels.exact import Fine, normalised
+from lowcal.kernels.kernels import part_of
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import join_rows, take_rows
-from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import Encoded
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.exact import Grid, Scale, Tables
-from lowcal.engines.reference import histogram
+from lowcal.kernels.exact import Grid, Scale, Tables
+from lowcal.kernels.reference import histogram
+from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.base import START, Local, Rows, Shard
 from lowcal.rows.memory import Memory
-from lowcal.simplex import FloatArray
 from lowcal.subpopulations.asking import part_of_rows
 from lowcal.subpopulations.base import Encoded, Encoder, WeakLearner
 from lowcal.subpopulations.bins import BinEncoder, Binned, can_be_ordered, order_by_sums, recoded

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.simplex import IntArray
+from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import Encoded
 
 #: Arrays, as they come out of `flatten` -> the rows.

@@ -13,18 +13,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.clipped import TINY, Clipping, Line
-from lowcal.engines.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
-from lowcal.engines.logistic import LEAST_CURVATURE, residuals
-from lowcal.engines.parts import FEW_PRODUCTS
-from lowcal.engines.reference import Codes, Design, Table, columns_of, rows_in_cache
-from lowcal.moments import MomentSums
+from lowcal.kernels.clipped import TINY, Clipping, Line
+from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
+from lowcal.kernels.logistic import LEAST_CURVATURE, residuals
+from lowcal.kernels.parts import FEW_PRODUCTS
+from lowcal.kernels.reference import Codes, Design, Table, columns_of, rows_in_cache
+from lowcal.kernels.simplex import (
+    FloatArray,
+    Geometry,
+    IntArray,
+    brier_losses,
+    centred,
+    from_scores,
+    log_losses,
+    move,
+    scores,
+)
 from lowcal.notions.low_degree import monomial_moments
+from lowcal.notions.moments import MomentSums
+from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
 from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State
-from lowcal.simplex import FloatArray, Geometry, IntArray, brier_losses, centred, from_scores, log_losses, move, scores
+from lowcal.rows.updates import Term, displacements
 from lowcal.subpopulations.base import Family
-from lowcal.updates import Term, displacements
-from lowcal.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
 
 #: Rows of a block whose moments are summed before they are rounded, and the grid of such sums: weights sum to one.
 ALIGNED, SUMMED = 1 << 16, Grid.of(1.0, 1 << 10)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.engines.exact import ExactSums, Grid, Tables, Wholes, decode
-from lowcal.engines.reference import Design
+from lowcal.kernels.exact import ExactSums, Grid, Tables, Wholes, decode
+from lowcal.kernels.reference import Design
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import CellIds
 from lowcal.rows.base import Scale
-from lowcal.simplex import FloatArray
-from lowcal.weights import CellIds
 
 
 class Block(NamedTuple):

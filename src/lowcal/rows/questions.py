@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.moments import residual
+from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Witness
+from lowcal.notions.moments import residual
+from lowcal.notions.weights import Cell, Monomial, Weight
 from lowcal.rows.base import Local, State
-from lowcal.simplex import FloatArray
 from lowcal.subpopulations.asking import Residuals
-from lowcal.weights import Cell, Monomial, Weight
 
 
 @dataclass(frozen=True, eq=False)

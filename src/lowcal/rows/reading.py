@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.errors import InvalidInput
-from lowcal.files.batches import Batch, Batches, at_row, for_frames, is_arrow_array, join, take, to_numpy
-from lowcal.frames import Table as Frame
-from lowcal.inputs import (
+from lowcal.data.errors import InvalidInput
+from lowcal.data.files.batches import Batch, Batches, at_row, for_frames, is_arrow_array, join, take, to_numpy
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import (
     Layout,
     Outcomes,
     check_labels,
@@ -29,13 +29,13 @@ from lowcal.inputs import (
     is_fraction,
     read_probabilities,
 )
-from lowcal.progress import Passes
+from lowcal.data.progress import Passes
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import Rows
 from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
-from lowcal.simplex import FloatArray, IntArray
 from lowcal.subpopulations import (
     EVERYONE,
     Groups,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowcal.frames import Table as Frame
+from lowcal.data.frames import Table as Frame
 from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Found, Subpopulations, WeakLearner
 from lowcal.subpopulations.groups import Groups, Intersections
 from lowcal.subpopulations.linear import Linear

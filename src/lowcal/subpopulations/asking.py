@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lowcal.engines.exact import Scale
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.kernels.exact import Scale
+from lowcal.kernels.simplex import FloatArray, IntArray
 
 
 class Trail(Protocol):

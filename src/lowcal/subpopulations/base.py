@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.products import dot
-from lowcal.engines.reference import Codes, Decode, Design, Table, stack
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.inputs import read_weight
-from lowcal.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import read_weight
+from lowcal.kernels.products import dot
+from lowcal.kernels.reference import Codes, Decode, Design, Table, stack
+from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
 
 if TYPE_CHECKING:

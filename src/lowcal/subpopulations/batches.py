@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.joint import Look, join_codes
-from lowcal.files.batches import for_frames, is_arrow_array
-from lowcal.frames import Table as Frame
-from lowcal.simplex import IntArray
+from lowcal.data.files.batches import for_frames, is_arrow_array
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.joint import Look, join_codes
+from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import Encoded, Encoder
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, Levels

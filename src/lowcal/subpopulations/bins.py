@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.products import product
-from lowcal.engines.reference import CHUNK, histogram, pieces
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray, leading
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.products import product
+from lowcal.kernels.reference import CHUNK, histogram, pieces
+from lowcal.kernels.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import effective_rows, is_enough
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, values_of, weighted_values
 

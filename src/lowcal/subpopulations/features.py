@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.frames import Column
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray
+from lowcal.data.frames import Column
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.simplex import FloatArray
 from lowcal.subpopulations.levels import (
     MISSING,
     Levels,

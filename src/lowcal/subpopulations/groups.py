@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Table, histogram
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.inputs import check_whole
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_whole
+from lowcal.kernels.reference import Table, histogram
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     EVERYONE,
     CodeFamily,

@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from lowcal.engines.exact import Grid, Scale, Tables, row_bits
-from lowcal.engines.portable import portable_sigmoid
-from lowcal.engines.reference import CHUNK, histogram, pieces
-from lowcal.engines.switch import compiled
-from lowcal.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
+from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
+from lowcal.kernels.portable import portable_sigmoid
+from lowcal.kernels.reference import CHUNK, histogram, pieces
+from lowcal.kernels.simplex import FLOOR, SMALLEST, TIE, FloatArray, Geometry, IntArray
+from lowcal.kernels.switch import compiled
 from lowcal.subpopulations.asking import Here, Source, Visited, part_of_rows
 from lowcal.subpopulations.bins import Binned
 
@@ -276,7 +276,7 @@ def kernels_for(additions: int) -> ModuleType | None:
 
 def _evaluators(steps: int) -> ModuleType | None:
     """Return the kernels that evaluate trees; once loaded they serve small problems too, as they give the same bits."""
-    return kernels_for(COMPILE_FROM if "lowcal.engines.trees" in sys.modules else steps)
+    return kernels_for(COMPILE_FROM if "lowcal.kernels.trees" in sys.modules else steps)
 
 
 # --- rows in one piece, compiled -------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.engines.reference import CACHE, CHUNK, histogram, pieces, sample_rows
-from lowcal.errors import InvalidInput
-from lowcal.frames import Column, count_bytes
-from lowcal.frames import Table as Frame
-from lowcal.simplex import MOST_EXACT, FloatArray, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Column, count_bytes
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
+from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough, list_rare
 
 UNSEEN, MISSING, FIRST = 0, 1, 2

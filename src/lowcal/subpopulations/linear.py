@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from lowcal.engines.products import Cholesky, by_row, product
-from lowcal.engines.reference import Design, Matrix, pieces
-from lowcal.frames import Table as Frame
-from lowcal.inputs import check_positive
-from lowcal.simplex import FloatArray, IntArray, leading
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_positive
+from lowcal.kernels.products import Cholesky, by_row, product
+from lowcal.kernels.reference import Design, Matrix, pieces
+from lowcal.kernels.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 

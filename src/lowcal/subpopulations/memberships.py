@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Codes, Design, Matrix, Table, pieces
-from lowcal.engines.small import AnyArray, Small, pack
-from lowcal.errors import InvalidInput
-from lowcal.frames import Column
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Column
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.reference import Codes, Design, Matrix, Table, pieces
+from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.small import AnyArray, Small, pack
 from lowcal.subpopulations.base import (
     EVERYONE,
     Everyone,

@@ -1,17 +1,17 @@
 """Private: a finite class of subpopulations that is searched under differential privacy (spec 4.8).
 
-The wrapper holds the budget and lists the class; `lowcal.private` holds the algorithm. What it protects are the rows:
-labels, start probabilities and who belongs to which group. The LIST of the groups is taken as public.
+The wrapper holds the budget and lists the class; `lowcal.solve.private` holds the algorithm. What it protects are the
+rows: labels, start probabilities and who belongs to which group. The LIST of the groups is taken as public.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.inputs import check_positive, check_whole, is_share
-from lowcal.simplex import FloatArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_positive, check_whole, is_share
+from lowcal.kernels.simplex import FloatArray
 from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
 from lowcal.subpopulations.groups import Groups, Intersections
 from lowcal.subpopulations.memberships import Members, MembershipEncoder, Memberships

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.engines.products import product
-from lowcal.engines.reference import Design, Matrix
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.products import product
+from lowcal.kernels.reference import Design, Matrix
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from lowcal.engines.reference import Decode
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.kernels.reference import Decode
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import CodeFamily, Everyone, Family
 from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.linear import Sigmoids

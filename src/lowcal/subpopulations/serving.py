@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lowcal.errors import InvalidInput, MissingColumn, suggest
-from lowcal.frames import Table as Frame
+from lowcal.data.errors import InvalidInput, MissingColumn, suggest
+from lowcal.data.frames import Table as Frame
 from lowcal.subpopulations.base import Encoder
 from lowcal.subpopulations.bins import BinEncoder
 from lowcal.subpopulations.features import FeatureEncoder, Indicators, Scale

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lowcal.engines.reference import Cumulative, Decode, Table, histogram
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.reference import Cumulative, Decode, Table, histogram
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     EVERYONE,
     CodeFamily,

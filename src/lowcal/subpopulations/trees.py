@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.engines.exact import Scale
-from lowcal.engines.products import by_row, gram, product
-from lowcal.engines.reference import Codes, Design, Matrix, Table
-from lowcal.errors import InvalidInput
-from lowcal.frames import Table as Frame
-from lowcal.inputs import check_positive, check_whole
-from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_positive, check_whole
+from lowcal.kernels.exact import Scale
+from lowcal.kernels.products import by_row, gram, product
+from lowcal.kernels.reference import Codes, Design, Matrix, Table
+from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     Everyone,

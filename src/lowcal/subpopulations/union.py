@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lowcal.engines.reference import Design
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, Geometry, IntArray
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.reference import Design
+from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import (
     Encoded,

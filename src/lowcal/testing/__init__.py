@@ -10,7 +10,7 @@ that says which, by how much, and what to change. `notion_checks` and `subpopula
 
 from __future__ import annotations
 
-from lowcal.errors import CheckFailed
+from lowcal.data.errors import CheckFailed
 from lowcal.testing.notions import check_notion, notion_checks
 from lowcal.testing.subpopulations import check_subpopulations, subpopulation_checks
 

@@ -16,15 +16,15 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from lowcal.engines.reference import Codes, Design, Matrix, Stacked, Table
-from lowcal.errors import InvalidInput
-from lowcal.fitting import SolverName, multicalibrate, read_random_state
-from lowcal.inputs import check_whole
+from lowcal.data.errors import InvalidInput
+from lowcal.data.inputs import check_whole
+from lowcal.kernels.reference import Codes, Design, Matrix, Stacked, Table
+from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
-from lowcal.simplex import FloatArray
+from lowcal.notions.weights import Weight
+from lowcal.solve.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.subpopulations import Memberships
 from lowcal.testing.rules import CLOSE, attempt, largest_rise, require
-from lowcal.weights import Weight
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
@@ -497,7 +497,7 @@ def storage_of_memberships_does_not_matter(notion: Notion, sample: Sample) -> No
     }
     for kind, design in kinds.items():
         other = notion.suprema(sample.p, sample.rho, design)
-        remedy = "Use only the methods of Design (moments, column, ...), or lowcal.moments.moments."
+        remedy = "Use only the methods of Design (moments, column, ...), or lowcal.notions.moments.moments."
         _require_same(found, other, 1.0, sample, f"With memberships as {kind}", remedy)
 
 

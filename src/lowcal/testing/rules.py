@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lowcal.errors import CheckFailed, FitWarning
-from lowcal.runs import Fit
-from lowcal.simplex import FloatArray, brier
+from lowcal.data.errors import CheckFailed, FitWarning
+from lowcal.kernels.simplex import FloatArray, brier
+from lowcal.solve.runs import Fit
 
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.errors import InvalidInput, sentence
-from lowcal.fitting import SolverName, multicalibrate, read_random_state
-from lowcal.frames import Column
-from lowcal.frames import Table as Frame
-from lowcal.simplex import FloatArray, IntArray, brier
+from lowcal.data.errors import InvalidInput, sentence
+from lowcal.data.frames import Column
+from lowcal.data.frames import Table as Frame
+from lowcal.kernels.simplex import FloatArray, IntArray, brier
+from lowcal.solve.fitting import SolverName, multicalibrate, read_random_state
 from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Residual
 from lowcal.testing.rules import CLOSE, attempt, distance, fail, largest_rise, require
@@ -290,7 +290,7 @@ def the_design_is_one_matrix(setting: Setting) -> None:
     for what, (given, wanted) in pairs.items():
         away = distance(given, wanted)
         broken = f"{what} is off by {away:.3g} from the matrix that dense() returns."
-        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.engines.reference, or correct yours.")
+        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.kernels.reference, or correct yours.")
 
 
 def _some(m: int, rng: np.random.Generator) -> Sequence[int]:

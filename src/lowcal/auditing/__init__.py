@@ -1,0 +1,1 @@
+"""Audits: certificates, reports and plots."""

@@ -1,0 +1,685 @@
+"""Measuring and auditing: the suprema that a fit drives down, on any rows, and what they say of the population.
+
+`measure` is the exact in-sample figure of spec 2 for each c; `audit` adds confidence (spec 10.i), on rows that were
+not used to make the model or to find the subpopulations.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from lowcal.auditing.certificates import (
+    METHODS,
+    Band,
+    Constraints,
+    Masses,
+    Method,
+    Null,
+    Panel,
+    band,
+    constraints,
+    draws_for,
+    masses,
+    null_test,
+)
+from lowcal.auditing.reports import (
+    KEPT,
+    AuditReport,
+    By,
+    Finding,
+    Gap,
+    Largest,
+    Verdict,
+    check_by,
+    joined,
+    label_of,
+    percent,
+    reliability,
+    sort_findings,
+)
+from lowcal.data.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Layout, Outcomes, check_share, check_whole, read_rows
+from lowcal.data.progress import Passes
+from lowcal.kernels.exact import Tables, normalised
+from lowcal.kernels.reference import Matrix, rows_in_cache
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
+from lowcal.notions.weights import Monomial
+from lowcal.rows import START, Memory
+from lowcal.rows.base import Local, Scale, Shard
+from lowcal.rows.passes import MassSums
+from lowcal.rows.powers import Block, Plan
+from lowcal.rows.reading import in_memory, is_listed
+from lowcal.solve import provenance
+from lowcal.solve.fitting import read_random_state
+from lowcal.solve.homes import choose_subpopulations, drop_weightless, far_roles, open_home
+from lowcal.solve.solvers import Problem, explore
+from lowcal.solve.tolerances import ALPHA, MIN_SHARE, Tolerance
+from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations.base import Family, LeftOut
+from lowcal.theory.guarantees import GroupMoments
+from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """The supremum over the weight class for every subpopulation.
+
+    `violation[j]` = sup over w in W of |E[c_j <w(f), y - f>]|, attained by the witness; `upper[j]` is certified to be
+    no less than it; `basis[j]` is the part that single basis elements show; `mass[j]` = E[c_j]; `names[j]` says who.
+    """
+
+    notion: Notion
+    names: tuple[str, ...]
+    mass: FloatArray
+    suprema: Suprema
+    is_exact: bool
+
+    @property
+    def violation(self) -> FloatArray:
+        """The supremum for every subpopulation."""
+        return self.suprema.value
+
+    @property
+    def upper(self) -> FloatArray:
+        """A certified upper bound on it; equal where the supremum is exact."""
+        return self.suprema.upper
+
+    @property
+    def basis(self) -> FloatArray:
+        """The largest violation of a single basis element."""
+        return self.suprema.basis
+
+    @property
+    def conditional(self) -> FloatArray:
+        """The violation divided by the mass of the subpopulation: the error per person."""
+        return self.violation / np.maximum(self.mass, SMALLEST)
+
+    @property
+    def largest(self) -> float:
+        """The largest violation of all."""
+        return float(self.violation.max())
+
+    def worst(self, n: int = 5, by: By = "violation") -> list[tuple[str, float, str]]:
+        """Return the n worst subpopulations: (name, violation or error per person, weight that shows it).
+
+        With by="per_person", groups below 1% of the rows come last: a measurement has no intervals, and there chance
+        alone shows large errors per person.
+        """
+        size = self.conditional if check_by(by) == "per_person" else self.violation
+        is_last = (self.mass < MIN_SHARE) & (by == "per_person")
+        order = np.lexsort((-size, is_last))[:n]
+        return [(self.names[j], float(size[j]), str(self.suprema.witness(int(j)))) for j in order]
+
+    def __repr__(self) -> str:
+        return f"Measurement({self.notion}, {len(self.names)} subpopulations, largest violation {self.largest:.4g})"
+
+    def __str__(self) -> str:
+        worst = self.worst(10)
+        names = brief_names(name for name, _, _ in worst)
+        wide = max(13, *map(len, names)) + 2
+        rows = [f"  {'subpopulation':<{wide}}{'violation':>9}   weight"]
+        for shown, (_, violation, weight) in zip(names, worst, strict=True):
+            rows.append(f"  {shown:<{wide}}{violation:>9.4f}   {brief(weight)}")
+        more = len(self.names) - len(worst)
+        return "\n".join([repr(self), *rows, *([f"  and {more} more"] if more else [])])
+
+
+def measure(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object = None,
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    sample_weight: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+    memory: int | None = None,
+) -> Measurement:
+    """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
+
+    The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Smooth weights of rows that
+    do not fit into memory are bracketed: `suprema.value` and `suprema.upper` are at most 2^-16 apart.
+
+    >>> from lowcal.datasets import parity_square
+    >>> from lowcal.subpopulations import Groups
+    >>> world = parity_square()
+    >>> groups = Groups(min_mass=0)
+    >>> kind = dict(subpopulations=groups, sample_weight=world.sample_weight)
+    >>> round(measure(world.y, world.p, world.X, notion="multiaccuracy", **kind).largest, 12)
+    0.0
+    >>> measured = measure(world.y, world.p, world.X, notion="degree-2", **kind)
+    >>> measured.worst(1)[0][0], round(measured.largest * 27, 9)
+    ('x1=0', 1.0)
+    """
+    chosen_notion = parse_notion(notion)
+    given = (y, p, X, sample_weight, classes, subpopulations)
+    home = open_home(*given, 0, memory, Passes(False), is_fit=False)
+    problem = Problem(home.rows, chosen_notion, home.learner, alpha=np.inf)
+    explore(problem, START)
+    found, _ = problem.measure(START, None)
+    mass = home.rows.run(MassSums(problem.families))[:, 0]
+    return Measurement(chosen_notion, home.learner.names, mass, found, home.learner.is_exact)
+
+
+#: How often a learner is asked, and how many of the worst members it finds on one half are judged on the other.
+SEARCHES = 3
+JUDGED = 10
+#: Up to this number of rows times squared classes, an audit of smooth weights with several classes also
+#: brackets those of all probabilities at once.
+BRACKET = 200_000
+#: The chance with which a detectable violation is seen.
+POWER = 0.8
+#: Levels and cut points of many rows are learned from a sample that this seed draws: the class is the same each time.
+SEED = 0
+
+
+def audit(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object = None,
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    alpha: float | None = None,
+    per_person: float | None = None,
+    min_share: float = MIN_SHARE,
+    sample_weight: ArrayLike | None = None,
+    confidence: float = 0.95,
+    random_state: int | np.random.Generator | None = None,
+    method: Method = "bootstrap",
+    null_draws: int = 99,
+    classes: Sequence[Any] | None = None,
+    memory: int | None = None,
+) -> AuditReport:
+    """Report whether the notion holds in the population these rows were drawn from, and for whom it does not.
+
+    For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, the same per
+    person (divided by the mass E[c]), intervals with a simultaneous confidence level, and what chance alone would show.
+    alpha bounds violations, which are means over all rows, so that a group of 1% may be off by 100 alpha per person;
+    `per_person` bounds the violation of every group by per_person times its mass instead.
+
+    Nothing of the rows may have been used to fit the model. Subpopulations that are learned (trees, linear functions)
+    are found on one half of the rows and judged on the other, and the other way round.
+
+    Parameters
+    ----------
+    y, p, X, subpopulations, notion, sample_weight, classes : as in `multicalibrate`; weights are taken as fixed.
+    alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
+    per_person : the largest error per person that is tolerated in every group that holds at least `min_share` of the
+        rows, in place of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person
+        hold given which rows belong to each group (`lowcal.auditing.certificates.masses`).
+    min_share : the least share of the rows that a group must hold to be judged per person; smaller ones are listed.
+    confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
+    random_state : seed of the bootstrap, of the redrawn labels and of the halves.
+    method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
+    null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
+    memory : bytes that rows may take, if they come from files or other sources (see `multicalibrate`); None: a quarter
+        of the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same
+        to the last bit. Listed classes (groups, intersections, memberships, thresholds), multiaccuracy, degrees and
+        full can be audited there, by every method but "exact".
+
+    Examples
+    --------
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(5000, random_state=0)
+    >>> report = audit(data.y, data.p, data.X, alpha=0.005, random_state=0)
+    >>> report.verdict.value, report.violation > report.null_floor, report.p_value
+    ('violated', True, 0.01)
+    >>> finding = report.worst(1)[0]
+    >>> finding.lower <= finding.violation <= finding.upper
+    True
+    """
+    tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
+    _check_options(confidence, method, null_draws)
+    parsed = parse_notion(notion)
+    # each part draws from its own stream, so that the test does not depend on the method of the bands
+    dealing, *streams = read_random_state(random_state).spawn(4)
+    given = y, p, X, sample_weight, classes, subpopulations
+    if far_roles(y, p, X, sample_weight, memory) is not None:
+        sample = _far_sample(*given, parsed, method, memory)
+    else:
+        sample = _near_sample(*given, parsed, dealing)
+    report = judge(sample, parsed, tolerance, confidence, method, null_draws, streams)
+    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
+    return replace(report, seed=seed)
+
+
+def judge(
+    sample: Sample,
+    notion: Notion,
+    tolerance: Tolerance,
+    confidence: float,
+    method: Method,
+    null_draws: int,
+    streams: Sequence[np.random.Generator],
+) -> AuditReport:
+    """Report on a sample, wherever its rows live."""
+    bounding, testing, describing = streams
+    panels, layout = sample.panels, sample.layout
+    beta = (1.0 - confidence) / len(panels)
+    level = 1.0 - beta
+    # the least p-value of any panel is multiplied by their number
+    draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
+    nulls = [null_test(panel, notion, level, testing, draws=draws) for panel in panels]
+    bands = [
+        band(panel, notion, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
+    ]
+    groups = [
+        _groups(panel, notion, one, level, method, layout, describing) for panel, one in zip(panels, bands, strict=True)
+    ]
+    parts = [_Part(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
+    binned = joined([reliability(one.rows, one.families) for one in panels])
+    notes = _notes(notion, sample, bands, nulls, tolerance)
+    report = _report(notion, tolerance, confidence, method, layout, parts, sample.is_exact, notes)
+    if sample.left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
+        report = replace(report, verdict=Verdict.UNDECIDED)
+    kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
+    return replace(report, reliability=kept)
+
+
+def _check_options(confidence: object, method: str, null_draws: object) -> None:
+    check_share("confidence", confidence)
+    if confidence == 0:
+        raise InvalidInput("confidence must be above 0, for instance 0.95.")
+    if method not in METHODS:
+        raise InvalidInput(f"Unknown method {method!r}; valid: {', '.join(METHODS)}.{suggest(str(method), METHODS)}")
+    check_whole("null_draws", null_draws, 19)
+
+
+# --- who is judged on which rows ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What is judged: on all rows, and for a learner what each half of the rows found, judged on the other.
+
+    Then whether that is the whole class, which groups of it hold too few rows to be judged, and whether a fit of this
+    process was given these rows.
+    """
+
+    panels: Sequence[Panel]
+    layout: Layout
+    is_exact: bool
+    left_out: LeftOut
+    is_fitted: bool
+
+
+def _near_sample(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    notion: Notion,
+    rng: np.random.Generator,
+) -> Sample:
+    """Return rows in memory."""
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    chosen = choose_subpopulations(subpopulations, X, table)
+    some = provenance.sketch_rows(len(outcomes.p))
+    is_fitted = provenance.was_fitted_on(len(outcomes.p), outcomes.y[some], outcomes.p[some])
+    outcomes, table = drop_weightless(outcomes, table)
+    panels, is_exact, left_out = _panels(chosen, table, outcomes, notion, rng)
+    return Sample(panels, outcomes.layout, is_exact, left_out, is_fitted)
+
+
+def _far_sample(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    notion: Notion,
+    method: Method,
+    memory: int | None,
+) -> Sample:
+    """Return rows on disk, which do not fit into memory."""
+    if method == "exact" or not isinstance(notion, LowDegree | Multiaccuracy | Full):
+        what = 'method="exact"' if method == "exact" else f"the notion {notion}"
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {what} looks at all of them at once. Use a degree, multiaccuracy or "
+            'full with method="bootstrap", "bernstein" or "hoeffding", raise memory=, or give a sample of the rows.'
+        )
+    if isinstance(subpopulations, Subpopulations) and not is_listed(subpopulations):
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {subpopulations!r} is learned on one half of them and judged on the "
+            "other. Use Groups, Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
+        )
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
+    rows, n = home.rows, home.rows.scale.n
+    some = rows.sample(provenance.sketch_rows(n))
+    is_fitted = provenance.was_fitted_on(n, some.y, some.at(START))
+    panel = Panel(rows, tuple(home.learner.families), home.layout.classes is not None)
+    return Sample([panel], home.layout, True, home.learner.left_out, is_fitted)
+
+
+def _panels(
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
+) -> tuple[list[Panel], bool, LeftOut]:
+    """Return the panels of rows in memory, whether they are the whole class, and which groups are too small."""
+    is_label = outcomes.layout.classes is not None
+    if is_listed(chosen):
+        rows, learner = in_memory(chosen, outcomes, table, SEED)
+        return [Panel(rows, tuple(learner.families), is_label)], True, learner.left_out
+    learner = chosen.prepare(table, outcomes.weight)
+    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    whole = Panel(rows, tuple(learner.families), is_label)
+    if learner.is_exact:
+        return [whole], True, learner.left_out
+    halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
+    if any(outcomes.weight[half].sum() <= 0 for half in halves):
+        raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
+    crossed = [_crossed(chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
+    return [whole, *(panel for panel in crossed if panel is not None)], False, learner.left_out
+
+
+def _crossed(
+    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, finds: IntArray, judges: IntArray
+) -> Panel | None:
+    """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
+    y, p = outcomes.y[finds], outcomes.p[finds]
+    learner = chosen.prepare(table.take(finds), outcomes.weight[finds], lambda: y - p)
+    problem = Problem(Memory.of(learner.rows, p, y, learner.weight), notion, learner, np.inf)
+    known = len(learner.names)
+    for _ in range(SEARCHES):
+        if not explore(problem, START):
+            break
+    found = problem.suprema(START).value[known:]
+    if len(found) == 0:
+        return None
+    worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]
+    weight = normalised(outcomes.weight[judges])
+    rows = Memory.of(learner.encoder(table.take(judges)), outcomes.p[judges], outcomes.y[judges], weight)
+    return Panel(rows, tuple(learner.member(j) for j in worst), outcomes.layout.classes is not None)
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+
+
+def _notes(
+    notion: Notion, sample: Sample, bands: Sequence[Band], nulls: Sequence[Null], tolerance: Tolerance
+) -> tuple[str, ...]:
+    """Return what a reader must know, and warn of rows that were used before."""
+    panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
+    if sample.is_fitted:
+        notes.append(
+            "these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen."
+        )
+    elif nulls[0].is_too_good:
+        notes.append(
+            "the violations are smaller than a perfect model would show by chance: were these rows used to fit the "
+            "model? Audit it on rows it has not seen."
+        )
+    for note in notes:
+        warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)
+    if layout.d > 1 and isinstance(notion, Smooth):
+        notes.append(_all_smooth(notion, panels[0], bands[0]))
+    if not sample.is_exact:
+        notes.append("subpopulations were found by a learner; others may exist that it does not find.")
+    if layout.classes is None:
+        notes.append("outcomes are numbers, not labels: there is no exact test, and the null floor is that of labels.")
+    if left_out.groups:
+        notes.append(f"not examined, as there are too few rows (min_mass): {', '.join(left_out.groups)}.")
+    if left_out.columns:
+        columns = ", ".join(left_out.columns)
+        notes.append(f"no group of {columns} could be examined: give more rows, other values or a smaller min_mass.")
+    empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
+    if empty:
+        notes.append(sentence(f"no row belongs to {_listed(empty)}"))
+    if tolerance.per_person is not None:
+        notes += _unjudged(panels, tolerance)
+    return tuple(printable(note) for note in notes)
+
+
+def _unjudged(panels: Sequence[Panel], tolerance: Tolerance) -> list[str]:
+    """Say which groups have an interval but no part in a verdict per person."""
+    small = [
+        n for one in panels for n, c in zip(one.names, one.is_share & ~tolerance.judges(one.mass), strict=True) if c
+    ]
+    signed = [name for one in panels for name, c in zip(one.names, ~one.is_share, strict=True) if c]
+    whys = (
+        (small, f"they hold less than {percent(tolerance.min_share)} of the rows (min_share)"),
+        (signed, "memberships with signs have no error per person"),
+    )
+    return [f"not judged, as {why}: {_listed(names)}." for names, why in whys if names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and that there are more."""
+    return f"{', '.join(abbreviate(name) for name in names[:5])}{', ...' if len(names) > 5 else ''}"
+
+
+def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
+    """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
+    note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
+    if panel.p.size * panel.p.shape[1] > BRACKET:
+        return f"{note}."
+    j = found.found.worst
+    every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))
+    low, high = float(every.value[0]), float(every.upper[0])
+    between = f"is {low:.4f}" if low == high else f"lies between {low:.4f} and {high:.4f}"
+    whose = abbreviate(panel.names[j])
+    return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A panel with all that is known of its subpopulations, at the confidence level of the panel."""
+
+    panel: Panel
+    band: Band
+    null: Null
+    groups: Groups
+    level: float
+
+
+def _report(
+    notion: Notion,
+    tolerance: Tolerance,
+    confidence: float,
+    method: Method,
+    layout: Layout,
+    parts: Sequence[_Part],
+    is_exact: bool,
+    notes: tuple[str, ...],
+) -> AuditReport:
+    findings = [one for part in parts for one in _findings(part, method, layout)]
+    is_bounded = not (isinstance(notion, Smooth) and layout.d > 1)  # else only class-wise weights are judged
+    largest = _largest(findings, parts, is_bounded)
+    per_person = _largest_per_person(findings, parts, tolerance, is_bounded)
+    asked = largest if tolerance.per_person is None else per_person
+    return AuditReport(
+        notion=notion,
+        tolerance=tolerance,
+        confidence=float(confidence),
+        method=method,
+        layout=layout,
+        n_rows=parts[0].panel.n,
+        n_effective=1.0 / parts[0].panel.energy,
+        verdict=_verdict(asked, tolerance.largest),
+        violation=largest.error,
+        basis_error=max(float(part.band.found.basis.max()) for part in parts),
+        certified_lower=largest.lower,
+        certified_alpha=largest.upper,
+        p_value=float(np.minimum(1.0, len(parts) * np.min([part.null.p_value for part in parts]))),
+        null_floor=largest.null_floor,
+        detectable=largest.detectable,
+        largest_per_person=per_person,
+        is_exact=is_exact,
+        findings=sort_findings(findings, "violation" if tolerance.per_person is None else "per_person"),
+        constraints=tuple(
+            (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
+        ),
+        moments={name: described for part in parts for name, described in part.groups.described.items()},
+        notes=notes,
+    )
+
+
+def _verdict(found: Largest, tolerated: float) -> Verdict:
+    """Compare limits with what is tolerated; limits that are not known decide nothing."""
+    if found.lower > tolerated:
+        return Verdict.VIOLATED
+    return Verdict.SATISFIED if found.upper <= tolerated else Verdict.UNDECIDED
+
+
+def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bool) -> Largest:
+    """Return the largest violation of all subpopulations."""
+    return Largest(
+        error=max(float(part.band.found.value.max()) for part in parts),
+        lower=max(float(part.band.lower.max()) for part in parts),
+        upper=min(1.0, max(float(part.band.upper.max()) for part in parts)) if is_bounded else 1.0,
+        null_floor=max(part.null.largest for part in parts),
+        detectable=max(one.detectable for one in findings),
+    )
+
+
+def _largest_per_person(
+    findings: Sequence[Finding], parts: Sequence[_Part], tolerance: Tolerance, is_bounded: bool
+) -> Largest:
+    """Return the largest error per person among groups that hold min_share of the rows; nan if there is none."""
+    judged = [one for one in findings if one.is_judged(tolerance)]
+    if not judged:
+        return Largest(*[np.nan] * 5)
+    drawn = []
+    for part in parts:
+        mass = part.panel.mass
+        is_judged = tolerance.judges(mass) & part.panel.is_share & (mass > 0.0)
+        if is_judged.any():
+            largest = (part.null.drawn.suprema[:, is_judged] / mass[is_judged]).max(axis=1)
+            drawn.append(float(np.quantile(largest, part.level, method="higher")))
+    return Largest(
+        error=max(abs(one.conditional) for one in judged),
+        lower=max(one.least_per_person for one in judged),
+        upper=max(one.greatest_per_person for one in judged) if is_bounded else 1.0,
+        null_floor=max(drawn),
+        detectable=max(min(1.0, one.detectable / one.mass) for one in judged),
+    )
+
+
+#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
+Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What is said of the subpopulations of a panel beside their violations: moments with margins, and gaps."""
+
+    described: Mapping[str, Margins]
+    gaps: Sequence[tuple[Gap, ...]]
+    masses: Masses
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """The moments of f and f y of every subpopulation and label (`moments_of`), in a pass."""
+
+    families: tuple[Family, ...]
+    degree: int
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        width = 1 + 2 * some.y.shape[1] * self.degree
+        return Plan.of(some.design(self.families), [Block(1, 1, width)], scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard."""
+        sums, p = self._plan(shard, shard.scale).sums(), shard.at(START)
+        for part in rows_in_cache(len(p), 1 + 2 * p.shape[1] * self.degree):
+            sums.add(part, [moment_columns(shard.y[part], p[part], shard.weight[part], self.degree)])
+        return sums.wholes()
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> list[list[GroupMoments]]:
+        """Return the moments."""
+        return read_moments(self._plan(some, scale).read(total)[0], self.degree)
+
+
+def _groups(
+    panel: Panel, notion: Notion, known: Band, level: float, method: Method, layout: Layout, rng: np.random.Generator
+) -> Groups:
+    """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
+
+    Margins and gaps come from the band itself where it holds these constraints, from one of degree 2 otherwise.
+    """
+    degree = max(2, notion.degree) if isinstance(notion, LowDegree) else 2
+    held = known.constraints if isinstance(notion, LowDegree) and notion.degree >= 2 else None
+    limits = constraints(panel, LowDegree(2), level, method, rng) if held is None else held
+    margins = _margins(limits, panel, degree)
+    moments = panel.rows.run(Described(panel.families, degree, panel.rows.is_even))
+    described = {
+        name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
+        for name, labels, own in zip(panel.names, moments, margins, strict=True)
+    }
+    shares = masses(panel, notion, method, level)
+    per_person = shares.per_person(limits.lower, limits.upper)
+    s = list(limits.weights).index(Monomial())
+    gaps = [_gaps([one[j, s].tolist() for one in per_person], labels, layout) for j, labels in enumerate(moments)]
+    return Groups(described, gaps, shares)
+
+
+def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
+    """Return the largest half-width among the powers of each label's own probability, (m, d), at most the mass."""
+    place = {weight: s for s, weight in enumerate(limits.weights)}
+    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.d)]
+    half = np.minimum(limits.half, panel.reach[:, None, None])
+    return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
+
+
+def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout: Layout) -> tuple[Gap, ...]:
+    """Return, for every label, mean prediction and outcome of a subpopulation, and limits on their difference."""
+    return tuple(
+        Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower, upper)
+        for a, (one, lower, upper) in enumerate(zip(labels, *limits, strict=True))
+    )
+
+
+def _findings(part: _Part, method: Method, layout: Layout) -> list[Finding]:
+    """Return a finding for every subpopulation of a panel."""
+    panel, intervals = part.panel, part.band.intervals
+    named = tuple(str(label_of(layout, a)) for a in range(panel.d))
+    limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
+    per_person = part.groups.masses.per_person(*limits)
+    return [
+        Finding(
+            subpopulation=name,
+            weight=replace(one.weight, labels=named),
+            label=gaps[max(range(len(gaps)), key=lambda a: abs(gaps[a].gap))].label,
+            violation=one.violation,
+            conditional=np.nan if np.isnan(conditional_lower) else one.violation / mass,
+            standard_error=one.standard_error,
+            lower=one.lower,
+            upper=one.upper,
+            conditional_lower=conditional_lower,
+            conditional_upper=conditional_upper,
+            mass=mass,
+            n_effective=worth,
+            basis=basis,
+            null_floor=floor,
+            detectable=min(1.0, (one.upper - one.lower) / 2 + NormalDist().inv_cdf(POWER) * one.standard_error),
+            method=method,
+            gaps=gaps,
+        )
+        for name, one, gaps, conditional_lower, conditional_upper, mass, worth, basis, floor in zip(
+            panel.names,
+            intervals,
+            part.groups.gaps,
+            *(limit.tolist() for limit in per_person),
+            panel.mass.tolist(),
+            panel.n_effective.tolist(),
+            part.band.found.basis.tolist(),
+            part.null.floor.tolist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,306 @@
+"""Bands: simultaneous limits on the suprema of all subpopulations, by any of the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lowcal.auditing.certificates.draws import Draws, draw, draws_for, new_seed, observed_moments, union_bound
+from lowcal.auditing.certificates.finite_sample import bernstein, betting, hoeffding, mean_limit, symmetrisation
+from lowcal.auditing.certificates.panel import Panel
+from lowcal.auditing.certificates.score import Cumulants, cumulants, normal_score
+from lowcal.auditing.certificates.sums import Sums, WitnessSums
+from lowcal.kernels.simplex import SMALLEST, FloatArray, leading
+from lowcal.notions.base import Finite, Notion, Suprema, Witness
+from lowcal.notions.full import Full
+from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.notions.weights import Cell, Monomial, Weight, evaluate
+from lowcal.solve.resampling import STEP
+
+Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
+METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
+#: Of the error that finite-sample methods allow, this share goes to either side of the masses, the rest to deviations.
+MASS_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """The moments v[c, s, a] with their standard errors and simultaneous limits, and the sums behind them."""
+
+    weights: Sequence[Weight]
+    v: FloatArray
+    standard_error: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    sums: Sums[FloatArray]
+
+    @property
+    def half(self) -> FloatArray:
+        """The farther of the two limits, as a distance from v."""
+        return np.maximum(self.upper - self.v, self.v - self.lower)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """The violation of one subpopulation by its witness, signed, with limits.
+
+    The outer limit bounds the whole class: no weight has a larger violation of either sign on this subpopulation.
+    """
+
+    weight: Witness
+    violation: float
+    standard_error: float
+    lower: float
+    upper: float
+
+    @property
+    def least(self) -> float:
+        """The least size of the violation."""
+        return max(self.lower, -self.upper, 0.0)
+
+    @property
+    def greatest(self) -> float:
+        """The greatest size of any violation of this subpopulation."""
+        return max(-self.lower, self.upper)
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The suprema of a panel with simultaneous limits: an interval for every c, all of which hold together."""
+
+    found: Suprema
+    intervals: Sequence[Interval]
+    constraints: Constraints | None
+
+    @property
+    def lower(self) -> FloatArray:
+        """A lower limit on the supremum of every c in the population."""
+        return np.array([one.least for one in self.intervals])
+
+    @property
+    def upper(self) -> FloatArray:
+        """An upper limit on it."""
+        return np.array([one.greatest for one in self.intervals])
+
+
+def band(
+    panel: Panel,
+    notion: Notion,
+    confidence: float,
+    method: Method,
+    rng: np.random.Generator,
+    drawn: Draws | None = None,
+) -> Band:
+    """Return the suprema of a panel with limits that hold together with the given confidence.
+
+    `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already. Of the error
+    that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations, a
+    quarter for upper and a quarter for lower limits (`per_person`).
+    """
+    beta = 1.0 - confidence
+    if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
+        drawn = draw(panel, notion, panel.share, draws_for(beta), new_seed(rng))
+    if not isinstance(notion, Finite) or not (method == "bootstrap" or is_listed(notion, panel.d)):
+        found = _suprema(panel, notion)
+        if method == "bootstrap":
+            assert drawn is not None
+            return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), None)
+        most = symmetrisation(panel, notion, beta / 2, rng)
+        return Band(found, _intervals_around(panel, found, np.full(len(found.value), most), beta), None)
+    known = constraints(panel, notion, confidence, method, rng, drawn)
+    found = notion.norm(known.weights, known.v)
+    if notion.is_largest(panel.d):
+        return Band(found, _single_intervals(known), known)
+    if method == "bootstrap":
+        assert drawn is not None
+        return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn, known), known)
+    deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
+    return Band(found, _intervals_around(panel, found, deviation, beta, known), known)
+
+
+def _suprema(panel: Panel, notion: Notion) -> Suprema:
+    """Return the suprema with their witnesses; those of smooth weights are class-wise."""
+    if isinstance(notion, Finite):
+        weights = panel.constraints(notion)
+        return notion.norm(weights, observed_moments(panel, weights))
+    search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
+    return search(panel.p, panel.rho, panel.design)
+
+
+def is_listed(notion: Finite, d: int) -> bool:
+    """Whether a union bound over the constraints counts all of them, also those that no row shows."""
+    return not isinstance(notion, Full) or notion.lists_every_cell(d)
+
+
+# --- finitely many moments ----------------------------------------------------------------------------------
+
+
+def constraints(
+    panel: Panel,
+    notion: Finite,
+    confidence: float,
+    method: Method,
+    rng: np.random.Generator,
+    drawn: Draws | None = None,
+) -> Constraints:
+    """Return simultaneous limits on all moments: by the largest scores of draws, or by a union bound without them."""
+    beta, weights = 1.0 - confidence, panel.constraints(notion)
+    sums = cumulants(panel, weights)
+    if method == "bootstrap":
+        scores = np.zeros(1) if drawn is None or drawn.scores is None else drawn.scores
+        largest = float(np.quantile(scores, confidence, method="higher"))  # 0 if no label varies in most draws
+        q = max(largest, union_bound(1, beta)) if largest > 0.0 else union_bound(sums.v.size, beta)
+        lower, upper = sums.limits(q)
+        most = _most(panel, q)
+    else:
+        lower, upper = _finite_sample(panel, weights, sums, beta / 2, method, rng)
+        most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
+    lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
+    return Constraints(weights, sums.v, sums.standard_error, lower, upper, sums.sums)
+
+
+def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
+    """Return what no violation exceeds: an upper limit on the mass of its subpopulation, q^2 / n without a row."""
+    rare = np.square(critical) * panel.energy / 2.0
+    return np.minimum(1.0, panel.reach + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
+
+
+def _finite_sample(
+    panel: Panel, weights: Sequence[Weight], sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return limits that hold for every number of rows, by a union bound over all constraints."""
+    if method == "exact" and not _is_signed(panel):
+        shape: tuple[int, int, int] = sums.v.shape
+        return betting(panel, evaluate(weights, panel.p), shape, beta, rng)
+    half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta)
+    if method != "hoeffding":
+        half = bernstein(sums.standard_error, panel.n, panel.n * panel.largest_weight, sums.v.size, beta)
+    return sums.v - half, sums.v + half
+
+
+def _is_signed(panel: Panel) -> bool:
+    """Whether a membership is negative: bets on such a class can't be told apart by the sign of a residual."""
+    return any(panel.design.column(j).min(initial=0.0) < 0.0 for j in range(panel.design.shape[1]))
+
+
+def _single_intervals(known: Constraints) -> list[Interval]:
+    """Return the interval of the largest moment of every c; its outer limit is that of all moments of c."""
+    outer = np.maximum(known.upper, -known.lower).max(axis=(1, 2))
+    intervals = []
+    for j, most in enumerate(outer.tolist()):
+        s, a = (int(k) for k in np.unravel_index(leading(np.abs(known.v[j]).ravel()), known.v.shape[1:]))
+        label = np.eye(known.v.shape[2])[[a]]
+        v, error, lower, upper = (
+            float(of[j, s, a]) for of in (known.v, known.standard_error, known.lower, known.upper)
+        )
+        lower, upper = (lower, most) if v >= 0.0 else (-most, upper)
+        intervals.append(Interval(Witness((known.weights[s],), label), v, error, lower, upper))
+    return intervals
+
+
+# --- any weight class: the deviation of the supremum itself -------------------------------------------------
+
+
+def _redrawn_intervals(
+    panel: Panel, notion: Notion, found: Suprema, beta: float, drawn: Draws, known: Constraints | None = None
+) -> list[Interval]:
+    """Return score intervals along the witnesses, as wide as suprema deviate under labels drawn anew.
+
+    The draws have the noise of the believed labels. What they say of a class, the normal score of its deviation along
+    the witness, is carried over to the variance and the skewness that the witness has under any g: where the model is
+    right, nothing changes. No class deviates by less than a single weight does.
+    """
+    deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
+    weights, sums = _along(panel, found, known)
+    noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
+    union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
+    t = np.copysign(deviation / np.where(noise > 0.0, noise, 1.0), sums.v)
+    score = np.maximum(np.abs(normal_score(t, sums.skewness(np.zeros_like(t)))), union_bound(1, beta))
+    critical = np.where(is_drawn & (noise > 0.0), score, union)
+    lower, upper = sums.limits(critical)
+    is_empty = is_drawn & (noise <= 0.0)  # no weight shows anything: chance would have shown this much
+    lower, upper = np.where(is_empty, -deviation, lower), np.where(is_empty, deviation, upper)
+    return _intervals(found, weights, sums, lower, upper, _most(panel, np.maximum(critical, union)))
+
+
+def deviations(suprema: FloatArray, beta: float) -> FloatArray:
+    """Return for every c what its supremum exceeds, any of them, with probability beta, from draws (draws, m).
+
+    Cube roots of the suprema are close to normal, whatever their skewness, so that a common quantile of their
+    standardised values treats rare and common outcomes alike. Every draw is standardised by the others, as the sample
+    is by all draws: by itself among them, it would look closer to their mean than the sample does.
+    """
+    root = np.cbrt(suprema)
+    centre, spread_of = root.mean(axis=0), root.std(axis=0)
+    n = len(root)
+    off = (root - centre) / np.where(spread_of > 0.0, spread_of, np.inf)
+    others = np.maximum((1.0 - np.square(off) / (n - 1)) * (n - 1) / n, SMALLEST)
+    z = off / np.sqrt(others)
+    q = float(np.quantile(z.max(axis=1), 1.0 - beta, method="higher"))
+    return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)
+
+
+def _grid_error(panel: Panel, notion: Notion) -> FloatArray | float:
+    """Return what the rounding of predictions may cost a redrawn smooth supremum."""
+    return GridSmooth(panel.p, panel.design, STEP).error(panel.rho) if isinstance(notion, Smooth) else 0.0
+
+
+def _intervals_around(
+    panel: Panel, found: Suprema, deviation: FloatArray, beta: float, known: Constraints | None = None
+) -> list[Interval]:
+    """Return intervals of a given half-width around the suprema."""
+    weights, sums = _along(panel, found, known)
+    most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
+    return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
+
+
+def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[list[Witness], Cumulants]:
+    """Return the witnesses of all subpopulations without their signs, and their sums over the members."""
+    witnesses = [found.witness(j) for j in range(len(found.value))]
+    if known is not None and panel.d == 1 and all(isinstance(u, Cell) for u in known.weights):
+        return _along_cells(panel, witnesses, known)
+    unsigned = [Witness(one.weights, _sign(panel, one) * one.coefficients) for one in witnesses]
+    share = panel.share if panel.is_label else None
+    sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share))
+    return unsigned, Cumulants.of(sums, panel.energy, panel.is_label, is_chosen=True)
+
+
+def _sign(panel: Panel, witness: Witness) -> float:
+    """Return the sign of a weight: that of its coefficients or, where these differ, of its values.
+
+    A polynomial that is not zero has the sign at a corner of the simplex or in its centre.
+    """
+    theta = witness.coefficients
+    if (theta >= 0.0).all() or (theta <= 0.0).all():
+        return -1.0 if (theta < 0.0).any() else 1.0
+    corners = np.vstack([np.eye(panel.d), np.full(panel.d, 1.0 / panel.d)]) if panel.d > 1 else np.array([[0.0], [1.0]])
+    are_powers = all(isinstance(u, Monomial) for u in witness.weights)
+    return -1.0 if witness(corners if are_powers else panel.p).min(initial=0.0) < -1e-9 else 1.0
+
+
+def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:
+    """Return the same where a weight is a set of disjoint cells of a scalar: what they hold adds up."""
+    chosen = np.array([one.coefficients for one in witnesses]) != 0.0
+    joined = Sums(*(np.where(chosen, part, 0.0).sum(axis=(1, 2)) for part in known.sums))
+    unsigned = [Witness(one.weights, np.abs(one.coefficients)) for one in witnesses]
+    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label, is_chosen=True)
+
+
+def _intervals(
+    found: Suprema,
+    weights: Sequence[Witness],
+    sums: Cumulants,
+    lower: FloatArray,
+    upper: FloatArray,
+    most: FloatArray,
+) -> list[Interval]:
+    """Return signed intervals; the outer limits leave room for what a supremum may be beyond its witness."""
+    room = found.upper - found.value
+    outer = np.minimum(most, np.maximum(upper, -lower) + room)
+    is_up = sums.v >= 0.0
+    lower, upper = np.where(is_up, np.maximum(lower, -outer), -outer), np.where(is_up, outer, np.minimum(upper, outer))
+    columns = (one.tolist() for one in (sums.v, sums.standard_error, lower, upper))
+    return [Interval(*row) for row in zip(weights, *columns, strict=True)]

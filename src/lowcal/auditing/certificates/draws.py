@@ -1,0 +1,201 @@
+"""What chance shows: labels drawn anew from probabilities, and everything measured again.
+
+A label of a draw depends on the seed, the draw and the number of its row alone, and many draws share a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import NormalDist
+
+import numpy as np
+
+from lowcal.auditing.certificates.panel import Panel, believed
+from lowcal.auditing.certificates.score import normal_score
+from lowcal.auditing.certificates.sums import ConstraintSums, cells_of
+from lowcal.kernels.exact import Tables
+from lowcal.kernels.reference import Design
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.base import Finite, Notion
+from lowcal.notions.weights import CellIds, Weight
+from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.keys import draw_labels, key_of, uniforms_of
+from lowcal.rows.passes import decode_moments, moment_sums
+from lowcal.solve.resampling import statistic
+from lowcal.solve.threads import spread
+from lowcal.subpopulations.base import Family
+
+#: At least this many draws lie beyond a quantile that is taken from them.
+BEYOND = 5
+#: The most sums that the draws of one pass hold.
+MOST_SUMS = 1 << 23
+
+
+def draws_for(beta: float) -> int:
+    """Return how many draws a quantile at 1 - beta asks for.
+
+    >>> draws_for(0.05)
+    99
+    """
+    return ceil(BEYOND / beta - 1e-9) - 1
+
+
+def union_bound(n_constraints: int, beta: float) -> float:
+    """Return the normal quantile at which n two-sided intervals hold together, whatever their dependence.
+
+    >>> round(union_bound(1, 0.05), 2), round(union_bound(100, 0.05), 2)
+    (1.96, 3.48)
+    """
+    return NormalDist().inv_cdf(1.0 - beta / (2.0 * n_constraints))
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The suprema of every draw and subpopulation, (draws, m), and the largest score of every draw.
+
+    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size, and
+    `scored` is what they were computed by.
+    """
+
+    suprema: FloatArray
+    scores: FloatArray | None = None
+    scored: Scores | None = None
+
+
+def new_seed(rng: np.random.Generator) -> int:
+    """Return a seed of draws."""
+    return int(rng.integers(1 << 63))
+
+
+def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> Draws:
+    """Draw labels of which a `share` is random and measure them again; numbers get their residuals with signs anew."""
+    own = share if panel.is_label else None
+    if not isinstance(notion, Finite):
+        return Draws(_drawn_suprema(panel, notion, own, draws, seed))
+    weights = panel.constraints(notion)
+    every = drawn_moments(panel, weights, own, draws, seed)
+    if not notion.is_largest(panel.d):
+        return Draws(np.array([notion.norm(weights, v).value for v in every]))
+    scores = Scores.of(panel, notion, weights, own)
+    both = [scores.both(v) for v in every]
+    return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
+
+
+def drawn_moments(
+    panel: Panel, weights: tuple[Weight, ...], share: float | None, draws: int, seed: int
+) -> Iterator[FloatArray]:
+    """Yield the moments (m, S, d) of every draw; of as many draws in each pass over the rows as may be held."""
+    size = max(1, MOST_SUMS // (len(panel.names) * len(weights) * panel.d))
+    for start in range(0, draws, size):
+        some = tuple(range(start, min(start + size, draws)))
+        yield from panel.rows.run(Redraws(panel.families, weights, share, seed, some))
+
+
+def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
+    """Return the moments (m, S, d) of the outcomes as they are."""
+    return np.asarray(panel.rows.run(Redraws(panel.families, weights, None, 0, (None,)))[0])
+
+
+def signed_suprema(panel: Panel, notion: Notion, draws: int, seed: int) -> FloatArray:
+    """Return no less than the suprema of residuals with signs drawn at random, shape (draws, m)."""
+    if not isinstance(notion, Finite):
+        return _drawn_suprema(panel, notion, None, draws, seed, is_bound=True)
+    weights = panel.constraints(notion)
+    return np.array([notion.norm(weights, v).value for v in drawn_moments(panel, weights, None, draws, seed)])
+
+
+def _drawn_suprema(
+    panel: Panel, notion: Notion, share: float | None, draws: int, seed: int, is_bound: bool = False
+) -> FloatArray:
+    """Return the suprema of draws where these are no function of finitely many moments, or bounds on them."""
+    compute, whole = statistic(notion, panel.p, panel.design), panel.whole
+    every = slice(0, panel.n)
+
+    def one(number: int) -> FloatArray:
+        rho = redrawn(whole, share, seed, number, 0)(every)
+        return compute.values(rho) + compute.error(rho) if is_bound else compute.values(rho)
+
+    return np.array(spread(one, range(draws), panel.n))
+
+
+def redrawn(
+    rows: Local, share: float | None, seed: int, number: int | None, first: int
+) -> Callable[[slice], FloatArray]:
+    """Return the weighted residuals of a draw as a function of a slice of the rows, which begin at number `first`.
+
+    Without a number, they are those of the outcomes as they are.
+    """
+    p, y, weight = rows.at(START), rows.y, rows.weight[:, None]
+    if number is None:
+        return lambda part: weight[part] * (y[part] - p[part])
+    key = key_of((seed, number))
+
+    def residuals(part: slice) -> FloatArray:
+        f, w = p[part], weight[part]
+        u = uniforms_of(key, first + part.start, len(f))
+        if share is None:
+            return w * (y[part] - f) * np.where(u < 0.5, -1.0, 1.0)[:, None]
+        chance = believed(f, share)
+        rho = draw_labels(chance, u)
+        rho -= chance
+        rho *= w
+        return rho
+
+    return residuals
+
+
+@dataclass(frozen=True, eq=False)
+class Redraws:
+    """The moments of some draws, shape (draws, m, S, d); None is no draw, but the outcomes as they are.
+
+    Labels are drawn from `believed` probabilities; with share None, residuals get new signs.
+    """
+
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+    share: float | None
+    seed: int
+    draws: Sequence[int | None]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of all draws, one after the other."""
+        design, cells = shard.design(self.families), cells_of(self.weights, shard.at(START))
+        each = spread(lambda number: self._one(shard, design, cells, number), self.draws, len(shard))
+        return Tables(table for tables in each for table in tables)
+
+    def _one(self, shard: Shard, design: Design, cells: CellIds | None, number: int | None) -> Tables:
+        residuals = redrawn(shard, self.share, self.seed, number, shard.first)
+        return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the moments."""
+        design, d = some.design(self.families), some.y.shape[1]
+        size = len(total) // len(self.draws)
+        each = [total[k * size : (k + 1) * size] for k in range(len(self.draws))]
+        return np.array([decode_moments(design, self.weights, d, one, scale) for one in each])
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The normal scores of all moments, if labels have given probabilities: these depend on no label."""
+
+    notion: Finite
+    weights: tuple[Weight, ...]
+    variance: FloatArray
+    skewness: FloatArray
+
+    @classmethod
+    def of(cls, panel: Panel, notion: Finite, weights: tuple[Weight, ...], share: float | None) -> Scores:
+        """Sum up the noise of every moment; signs at random are not skewed."""
+        one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
+        second, third = panel.rows.run(one)
+        safe = np.where(second > 0.0, second, 1.0)
+        return cls(notion, weights, second, third / safe**1.5 if panel.is_label else np.zeros_like(third))
+
+    def both(self, v: FloatArray) -> tuple[FloatArray, float]:
+        """Return the suprema of moments v, and their largest score; what can't be has an infinite one."""
+        t = v / np.sqrt(np.where(self.variance > 0.0, self.variance, 1.0))
+        z = np.where(self.variance > 0.0, normal_score(t, self.skewness), np.where(np.abs(v) > 1e-12, np.inf, 0.0))
+        return self.notion.norm(self.weights, v).value, float(np.abs(z).max())

@@ -1,0 +1,188 @@
+"""Intervals that hold for every number of rows: by betting, Bernstein, Hoeffding and symmetrisation (spec 10.i)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+
+import numpy as np
+
+from lowcal.auditing.certificates.draws import new_seed, signed_suprema
+from lowcal.auditing.certificates.panel import Panel
+from lowcal.kernels.products import dot
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
+from lowcal.notions.base import Notion
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import CellIds, Evaluated
+
+#: Blocks of the rows, in an order drawn at random, within which stakes are fixed: shares of all rows.
+BLOCKS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+#: The largest stake: a bet never loses more than this share of what it has.
+LARGEST_STAKE = 0.95
+#: Halvings of the interval in which a limit is searched.
+HALVINGS = 50
+
+
+def hoeffding(energy: float, n_pairs: int, beta: float) -> float:
+    """Return sqrt(2 ln(2N / beta) sum p_i^2): the deviation of N means of terms in [-1, 1] (spec 10.i.a).
+
+    >>> round(hoeffding(1 / 5000, 60, 0.05), 4)
+    0.0558
+    """
+    return sqrt(2.0 * log(2.0 * n_pairs / beta) * energy)
+
+
+def bernstein(se: FloatArray, n: int, spread: float, n_pairs: int, beta: float) -> FloatArray:
+    """Return the empirical Bernstein deviation sqrt(2 V ln(4N/b) / n) + 14 ln(4N/b) / (3 (n - 1)) (spec 10.i.b).
+
+    `se` = sqrt(V / n), and `spread` = n max p_i widens the range for uneven weights. Maurer and Pontil, 2009.
+
+    >>> bernstein(np.array([0.002]), 5000, 1.0, 60, 0.025).round(4)
+    array([0.0171])
+    """
+    level = log(4.0 * n_pairs / beta)
+    if n < 2:
+        return np.full(np.shape(se), np.inf)
+    return np.asarray(se * sqrt(2.0 * level) + 14.0 * spread * level / (3.0 * (n - 1)))
+
+
+def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
+    """Return upper confidence limits on means of terms in [0, 1]: mu_n + L + sqrt(L (L + 2 mu_n)), or 1.
+
+    L = ln(m / beta) max p_i. The lower tail of terms in [0, s] is mu - mu_n <= sqrt(2 mu s ln(1 / beta)); this is its
+    solution for mu.
+    """
+    level = log(len(mean) / beta) * panel.largest_weight
+    return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * mean)))
+
+
+def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
+    """Return lower confidence limits on the same means: (sqrt(mu_n + L / 6) - sqrt(L / 2))^2, or 0.
+
+    The upper tail of terms in [0, s] is mu_n - mu <= sqrt(2 mu s ln(1 / beta)) + s ln(1 / beta) / 3 (Bernstein).
+    """
+    level = log(len(mean) / beta) * panel.largest_weight
+    root = np.sqrt(np.maximum(mean + level / 6.0, 0.0)) - sqrt(level / 2.0)
+    return np.square(np.maximum(root, 0.0))
+
+
+def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Generator, draws: int = 20) -> float:
+    """Return 2 R + 2 sqrt(2 L e / B) + 3 sqrt(2 L e), L = ln(3 / beta), e = sum p_i^2 (spec 10.i.e).
+
+    R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
+    violation of any weight of the class, however large the class, deviates by more.
+    """
+    found = signed_suprema(panel, notion, draws, new_seed(rng))
+    level = 2.0 * log(3.0 / beta) * panel.energy
+    return 2.0 * float(found.max(axis=1).mean()) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
+
+
+# --- betting ------------------------------------------------------------------------------------------------
+
+
+def betting(
+    panel: Panel, U: Evaluated, shape: tuple[int, int, int], beta: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return limits on every E[Z] that hold for every number of rows, (m, S, d) each (Waudby-Smith and Ramdas 2024).
+
+    Whoever stakes a share l of their wealth on Z_i - g, row by row, ends with K(g) = prod_i (1 + l b_i (Z_i - g)),
+    where b_i = p_i / max p. If E[Z] = g, that is 1 on average, so that it exceeds 1 / beta with probability beta at
+    most; a g for which it does, with a stake on more or on less, is excluded. Stakes are fixed within a block of rows
+    and depend on the blocks before it. log K is bounded by sums of |Z| and Z^2 (`_Block.log_wealth`): two passes.
+    """
+    blocks = [_Block.of(panel, U, rows) for rows in _deal(len(panel.p), rng)]
+    level = log(2.0 * int(np.prod(shape)) / beta)
+    start = sum(block.first[0] - block.first[1] for block in blocks) / sum(block.rows for block in blocks)
+
+    def search(side: int) -> FloatArray:
+        """Return the first g towards `side` that a stake on the other side excludes."""
+        stakes = _stakes(blocks, level, -side)
+        inside, outside = np.clip(start, -1.0, 1.0), np.full(shape, float(side))
+        for _ in range(HALVINGS):
+            g = (inside + outside) / 2
+            wealth = sum(block.log_wealth(stake, g, -side) for block, stake in zip(blocks, stakes, strict=True))
+            inside, outside = np.where(wealth < level, g, inside), np.where(wealth < level, outside, g)
+        return outside
+
+    return search(-1), search(1)
+
+
+def _deal(n: int, rng: np.random.Generator) -> list[IntArray]:
+    """Return the rows in an order drawn at random, cut into blocks."""
+    ends = np.rint(np.cumsum(BLOCKS) * n).astype(np.intp)
+    return [rows for rows in np.split(rng.permutation(n), ends[:-1]) if len(rows)]
+
+
+def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
+    """Return a stake for every block: sqrt(2 L / sum Z^2) with the sum as the blocks before foretell it.
+
+    Smaller where rows that lose, lose much: then the logarithm falls faster than its parabola.
+    """
+    win, lose = (0, 1) if side > 0 else (1, 0)
+    everything = sum(block.square for block in blocks)
+    nothing = np.zeros_like(blocks[0].second[0])
+    stakes, gains, losses, seen = [nothing], nothing, nothing, 0.0
+    for block in blocks[:-1]:
+        gains, losses, seen = gains + block.second[win], losses + block.second[lose], seen + block.square
+        total = np.maximum((gains + losses) * everything / seen, 1.0)
+        bold = np.sqrt(2.0 * level / total)
+        share = losses / np.maximum(gains + losses, SMALLEST)
+        stakes.append(bold / (1.0 + bold * share))
+    return stakes
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Sums over a block of rows: of b and b^2, and, apart for outcomes above and below f, of b |Z| and (b Z)^2.
+
+    `largest` bounds b |Z| on either side, for every label.
+    """
+
+    rows: float
+    square: float
+    first: tuple[FloatArray, FloatArray]
+    second: tuple[FloatArray, FloatArray]
+    largest: tuple[FloatArray, FloatArray]
+
+    @classmethod
+    def of(cls, panel: Panel, U: Evaluated, rows: IntArray) -> _Block:
+        """Sum up some rows."""
+        b = panel.weight[rows] / panel.weight.max()
+        z = b[:, None] * (panel.y[rows] - panel.p[rows])
+        sides = np.maximum(z, 0.0), np.maximum(-z, 0.0)
+        design = panel.design.rows(rows)
+        here = CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
+        square = here if isinstance(here, CellIds) else np.square(here)
+        first = np.split(moments(design, here, np.hstack(sides)), 2, axis=2)
+        second = np.split(moments(design.power(2), square, np.square(np.hstack(sides))), 2, axis=2)
+        largest = [one.max(axis=0, initial=0.0) for one in sides]
+        return cls(float(b.sum()), dot(b, b), (first[0], first[1]), (second[0], second[1]), (largest[0], largest[1]))
+
+    def log_wealth(self, stake: FloatArray, g: FloatArray, side: int) -> FloatArray:
+        """Return a lower bound on sum_i log(1 + l b_i s (Z_i - g)) for a stake l and a side s = 1 or -1.
+
+        1 + l b (Z - g) = (1 - l b g)(1 + l' b Z) with l' between l and l / (1 - l g). Logarithms of rows that win are
+        at least their chord and at least x - x^2 / 2, those of rows that lose at least x - phi(r) x^2, x >= -r.
+        """
+        win, lose = (0, 1) if side > 0 else (1, 0)
+        g = g * side
+        stake = np.minimum(stake, LARGEST_STAKE / (1.0 + np.maximum(g, 0.0)))  # no row loses more than 1 + g
+        other = stake / (1.0 - stake * g)
+        low, high = np.minimum(stake, other), np.maximum(stake, other)
+        shift = stake * g
+        base = -shift * self.rows - _phi(np.maximum(shift, 0.0)) * np.square(shift) * self.square
+        top = np.maximum(low * self.largest[win], SMALLEST)
+        chord = np.log1p(top) / top * low * self.first[win]
+        parabola = low * self.first[win] - np.square(low) * self.second[win] / 2.0
+        loss = high * self.first[lose] + _phi(high * self.largest[lose]) * np.square(high) * self.second[lose]
+        return np.asarray(base + np.maximum(chord, parabola) - loss)
+
+
+def _phi(r: FloatArray) -> FloatArray:
+    """Return (-log(1 - r) - r) / r^2, which is 1/2 at 0: log(1 + x) >= x - phi(r) x^2 for x >= -r (Fan et al. 2015).
+
+    >>> _phi(np.array([0.0, 0.5])).round(4)
+    array([0.5   , 0.7726])
+    """
+    safe = np.clip(r, 1e-4, 1.0 - 1e-12)
+    return np.where(r < 1e-4, 0.5 + r / 3.0 + r * r / 3.0, (-np.log1p(-safe) - safe) / np.square(safe))

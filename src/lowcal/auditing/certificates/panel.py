@@ -1,0 +1,221 @@
+"""The rows that judge, and what is assumed of the noise in their labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.kernels.exact import Fine, Tables, Wholes
+from lowcal.kernels.reference import Design, rows_in_cache
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.base import Finite
+from lowcal.notions.full import Full
+from lowcal.notions.low_degree import LowDegree, Multiaccuracy
+from lowcal.notions.weights import Weight
+from lowcal.rows.base import START, Local, Rows, Scale, Shard
+from lowcal.rows.passes import CellMoments
+from lowcal.rows.powers import Block, Plan
+from lowcal.subpopulations.base import Family, effective_rows
+
+#: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
+LEAST_NOISE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Rows to judge on, and the subpopulations judged there. No label of these rows helped to choose them.
+
+    `is_label` says that outcomes are labels, drawn with some probability, and not numbers in [0, 1]. What is asked of
+    the rows are passes; only weight classes that are not finitely many moments, and betting, look at `whole`.
+    """
+
+    rows: Rows
+    families: tuple[Family, ...]
+    is_label: bool = True
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all subpopulations."""
+        return tuple(name for family in self.families for name in family.names)
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.rows.scale.n
+
+    @property
+    def d(self) -> int:
+        """The number of coordinates of a prediction."""
+        return self.rows.d
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest p_i."""
+        return self.rows.scale.most
+
+    @cached_property
+    def energy(self) -> float:
+        """Return sum p_i^2 = 1 / n_eff."""
+        return 1.0 / self.rows.worth
+
+    @property
+    def mass(self) -> FloatArray:
+        """E[c] for every subpopulation."""
+        return self._sizes[0]
+
+    @cached_property
+    def reach(self) -> FloatArray:
+        """What no violation of a subpopulation exceeds on these rows: its mass, or 1 for memberships with signs."""
+        return np.where(self.is_share, self.mass, 1.0)
+
+    @cached_property
+    def is_share(self) -> NDArray[np.bool_]:
+        """Whether memberships have no signs, so that the mass is a share of the rows."""
+        return self._sizes[1] <= self.mass * (1.0 + 1e-9)
+
+    @cached_property
+    def is_set(self) -> NDArray[np.bool_]:
+        """Whether memberships are 0 or 1."""
+        return np.abs(self._sizes[1] - self.mass) <= np.abs(self.mass) * 1e-9
+
+    @cached_property
+    def n_effective(self) -> FloatArray:
+        """The effective number of rows of every subpopulation."""
+        return effective_rows(self.mass, self._sizes[2])
+
+    @cached_property
+    def mass_error(self) -> FloatArray:
+        """The standard error of every mass."""
+        return np.sqrt(np.maximum(self._sizes[2] - np.square(self.mass) * self.energy, 0.0))
+
+    @cached_property
+    def _sizes(self) -> list[FloatArray]:
+        """E[c], E[c^2] and sum p_i^2 c_i^2."""
+        return self.rows.run(Sizes(self.families, self.rows.is_even))
+
+    @cached_property
+    def share(self) -> float:
+        """The share t of labels that are drawn at random: their noise is that of `believed` probabilities.
+
+        It is next to nothing unless the residuals are plainly larger than f allows (E|y - f|^2 = 1 - |f|^2 + 2t (|f|^2
+        - 1 / labels) if a share t of the labels is drawn at random): then it is the least share within two standard
+        errors. Predictions of 0 and 1 that are wrong now and then show no noise of their own.
+        """
+        return self.rows.run(Excess())
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether the noise is modelled by the predictions themselves."""
+        return self.share <= LEAST_NOISE
+
+    def constraints(self, notion: Finite) -> tuple[Weight, ...]:
+        """Return the weights whose moments determine the suprema on these rows."""
+        if isinstance(notion, Full) and not notion.lists_every_cell(self.d):
+            cells, _ = self.rows.run(CellMoments(START, self.families, notion.width))
+            return cells
+        if isinstance(notion, Full | LowDegree | Multiaccuracy):
+            return tuple(notion.constraints(np.empty((0, self.d))))
+        return tuple(notion.constraints(self.p))
+
+    # --- all rows at once, which must be in memory
+
+    @property
+    def whole(self) -> Local:
+        """All rows."""
+        return self.rows.sample(None)
+
+    @property
+    def y(self) -> FloatArray:
+        """The outcomes."""
+        return self.whole.y
+
+    @property
+    def p(self) -> FloatArray:
+        """The predictions."""
+        return self.whole.at(START)
+
+    @property
+    def weight(self) -> FloatArray:
+        """The weights, which sum to one."""
+        return self.whole.weight
+
+    @property
+    def design(self) -> Design:
+        """The memberships."""
+        return self.whole.design(self.families)
+
+    @property
+    def rho(self) -> FloatArray:
+        """The weighted residuals p_i (y_i - f_i)."""
+        return self.weight[:, None] * (self.y - self.p)
+
+    @property
+    def believed(self) -> FloatArray:
+        """The probabilities by which the noise of the labels is modelled."""
+        return believed(self.p, self.share)
+
+
+def believed(f: FloatArray, share: float) -> FloatArray:
+    """Return (1 - t) f + t / labels: the probabilities of labels of which a share t is drawn at random.
+
+    >>> believed(np.array([[1.0], [0.5]]), 0.2).ravel().tolist()
+    [0.9, 0.5]
+    """
+    return np.asarray((1.0 - share) * f + share / max(2, f.shape[1])) if share > 0.0 else f
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """Sums of w c, w c^2 and w^2 c^2 of every member."""
+
+    families: tuple[Family, ...]
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        blocks = Block(1, 1), Block(2, 1), Block(2, 2)
+        return Plan.of(some.design(self.families), blocks, scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard."""
+        sums = self._plan(shard, shard.scale).sums()
+        for part in rows_in_cache(len(shard), 3):
+            w = shard.weight[part, None]
+            sums.add(part, [w, w, w * w])
+        return sums.wholes()
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
+        """Return the sums."""
+        return [one[:, 0] for one in self._plan(some, scale).read(total)]
+
+
+@dataclass(frozen=True, eq=False)
+class Excess:
+    """The share of labels that are drawn at random (`Panel.share`)."""
+
+    def _grids(self, scale: Scale) -> list[Fine]:
+        return [scale.fine(bound) for bound in (2.0, 1.0, 2.0 * scale.most, 4.0 * scale.most, scale.most)]
+
+    def __call__(self, shard: Shard) -> Wholes:
+        """Return the sums of e, room, w e, w e^2 and w, times w, for an excess e and a room |f|^2."""
+        grids = self._grids(shard.scale)
+        total = np.zeros((len(grids), 2), dtype=np.int64)
+        p = shard.at(START)
+        for part in rows_in_cache(len(p), 4 * p.shape[1]):
+            f, w = p[part], shard.weight[part]
+            both = 2.0 if f.shape[1] == 1 else 1.0  # a scalar stands for two labels
+            room = np.square(f).sum(axis=1) + (np.square(1.0 - f[:, 0]) if f.shape[1] == 1 else 0.0)
+            e = both * np.square(shard.y[part] - f).sum(axis=1) - (1.0 - room)
+            terms = w * e, w * room, w * w * e, np.square(w * e), w * w
+            total += [fine.wholes(one) for fine, one in zip(grids, terms, strict=True)]
+        return total
+
+    def read(self, total: Wholes, some: Local, scale: Scale) -> float:
+        """Return the share."""
+        sums = (float(fine.total(one)) for fine, one in zip(self._grids(scale), total, strict=True))
+        mean, room, cross, square, energy = sums
+        error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
+        slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))
+        return min(1.0, max(LEAST_NOISE, float(mean - 2.0 * error) / slope if slope > LEAST_NOISE else 0.0))

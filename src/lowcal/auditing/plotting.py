@@ -1,0 +1,509 @@
+"""Displays: pictures in the style of scikit-learn, with their values as attributes (matplotlib, an extra).
+
+`from_...` computes and draws; `plot(ax=...)` draws again, on the axes given; `ax_` and `figure_` are what it drew on.
+Colours are two of the Okabe-Ito palette and the map cividis: distinct for every kind of colour vision and in grey;
+marks, hatches and numbers say the same. No setting of matplotlib is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from lowcal.auditing.audits import audit, measure
+from lowcal.auditing.reports import SHOWN, AuditReport, By, Curve, by_degree, reliability
+from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, suggest
+from lowcal.data.inputs import check_share, check_whole
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions import Notion
+from lowcal.rows import Memory
+from lowcal.solve.runs import Fit
+from lowcal.subpopulations import EVERYONE, Subpopulations
+from lowcal.subpopulations.base import Everyone
+from lowcal.theory.guarantees import moment_sandwich
+from lowcal.theory.guarantees.reading import read_label, read_sample
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+#: What `HierarchyDisplay` measures.
+LEVELS = ("multiaccuracy", "degree-2", "degree-3", "degree-4", "smooth", "full-0.1")
+METRICS = ("violation", "brier", "log_loss")
+#: Vermilion and blue of the Okabe-Ito palette.
+BEFORE, AFTER = "#D55E00", "#0072B2"
+#: The height of a row of a picture, in inches.
+ROW = 0.24
+LONGEST = 44
+
+
+class Display:
+    """What displays share: the axes and the figure they drew on."""
+
+    ax_: Any = None
+    figure_: Any = None
+
+    def _axes(self, ax: Any, width: float, height: float) -> Any:
+        """Return the axes given, or new ones of pyplot, as scikit-learn's displays do."""
+        pyplot = _pyplot()
+        self.ax_ = pyplot.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+
+@dataclass(eq=False)
+class ViolationDisplay(Display):
+    """Violations of groups, the worst first: each with its interval, or by degree as a heat map.
+
+    `by_degree[j, k]` = E[c_j f^k (y - f)], of the label where it is largest; `before` are the violations of an earlier
+    model, nan where it has no such group. `unit` names what is drawn: violations, or errors per person.
+
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(2000, random_state=0)
+    >>> report = audit(data.y, data.p, data.X, random_state=0)
+    >>> display = ViolationDisplay.from_report(report, kind="heatmap", n=10)
+    >>> display.names[0], display.by_degree.shape[1]
+    ('everyone', 2)
+    """
+
+    names: tuple[str, ...]
+    violation: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    by_degree: FloatArray
+    alpha: float
+    confidence: float
+    before: FloatArray | None = None
+    unit: str = "violation"
+
+    def plot(self, kind: str = "intervals", *, n: int | None = SHOWN, ax: Any = None) -> Self:
+        """Draw the n worst groups (None: all) and return the display.
+
+        `kind` is "intervals", each violation with its limits, or "heatmap", violations by degree.
+        """
+        kinds = {"intervals": self._intervals, "heatmap": self._heat_map}
+        if kind not in kinds:
+            raise InvalidInput(f"Unknown kind {kind!r}; valid: {', '.join(kinds)}.{suggest(str(kind), kinds)}")
+        if n is not None:
+            check_whole("n", n, 1)
+        shown = len(self.names) if n is None else min(n, len(self.names))
+        kinds[kind](self._axes(ax, 8.0, 1.6 + ROW * max(shown, 3)), shown)
+        return self
+
+    def _rows(self, axes: Any, shown: int) -> None:
+        """Name the rows, the worst on top."""
+        axes.set_yticks(np.arange(shown), [short(name) for name in self.names[:shown]])
+        for label in axes.get_yticklabels():
+            label.set_parse_math(False)  # dollar signs in names are shown as they are
+        axes.set_ylim(shown - 0.5, -0.5)
+
+    def _intervals(self, axes: Any, shown: int) -> None:
+        at = np.arange(shown)
+        value, lower, upper = self.violation[:shown], self.lower[:shown], self.upper[:shown]
+        axes.axvspan(-self.alpha, self.alpha, color="0.9", zorder=0, label=f"tolerated, ±{self.alpha:g}")
+        axes.axvline(0.0, color="0.4", linewidth=1, zorder=1)
+        if self.before is not None:
+            axes.plot(self.before[:shown], at, "s", color=BEFORE, markersize=5, label="before", zorder=2)
+        axes.hlines(at, lower, upper, color=AFTER, linewidth=2, zorder=3)
+        name = self.unit if self.before is None else "after"
+        axes.plot(value, at, "o", color=AFTER, markersize=6, label=f"{name}, {self.confidence:.0%} interval", zorder=4)
+        self._rows(axes, shown)
+        side = f"predictions too high  ←  {self.unit}  →  too low"
+        axes.set_xlabel(side + _rest(shown, len(self.names)))
+        axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+        _tidy(axes)
+
+    def _heat_map(self, axes: Any, shown: int) -> None:
+        table = self.by_degree[:shown]
+        reach = max(float(np.nanmax(np.abs(table), initial=0.0)), self.alpha)
+        image = axes.imshow(table, cmap="cividis", vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest")
+        for (j, k), value in np.ndenumerate(table):
+            color = _readable(image.cmap(image.norm(value)))
+            weight = "bold" if abs(value) > self.alpha else "normal"
+            axes.text(k, j, f"{value:+.4f}", ha="center", va="center", color=color, fontsize=8, fontweight=weight)
+        self._rows(axes, shown)
+        axes.set_xticks(np.arange(table.shape[1]), [f"degree {k + 1}" for k in range(table.shape[1])])
+        axes.set_xlabel(f"bold: beyond the tolerated ±{self.alpha:g}{_rest(shown, len(self.names))}")
+        axes.figure.colorbar(image, ax=axes, label=f"{self.unit} (+: predictions too low)", aspect=40)
+
+    @classmethod
+    def from_report(
+        cls,
+        report: AuditReport,
+        *,
+        kind: str = "intervals",
+        n: int | None = SHOWN,
+        before: AuditReport | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Draw the n worst groups of an audit (None: all), with the violations of an earlier one beside them."""
+        _check_report(report)
+        names, by = tuple(one.subpopulation for one in report.findings), report.by
+        value, lower, upper = np.array([one.interval(by) for one in report.findings]).T
+        old = None if before is None else _earlier(names, report.comparable(before))
+        unit = "violation" if by == "violation" else "error per person"
+        limits = report.tolerance.largest, report.confidence
+        return cls(names, value, lower, upper, _degrees(report, by), *limits, old, unit).plot(kind, n=n, ax=ax)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        X: object = None,
+        *,
+        kind: str = "intervals",
+        n: int | None = SHOWN,
+        ax: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Audit and draw; further options are those of `audit`."""
+        return cls.from_report(audit(y, p, X, **options), kind=kind, n=n, ax=ax)
+
+
+@dataclass(eq=False)
+class ReliabilityDisplay(Display):
+    """The reliability of one group: mean outcome against mean prediction in bins, with the band of the outcomes.
+
+    The band holds for all bins of the group at once. `before` is the curve of an earlier model.
+
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(2000, random_state=0)
+    >>> display = ReliabilityDisplay.from_predictions(data.y, data.p, data.X["g0"] == "a", title="g0=a")
+    >>> len(display.curve.prediction)
+    10
+    """
+
+    curve: Curve
+    before: Curve | None
+    title: str
+    confidence: float
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw and return the display."""
+        axes, curve, before = self._axes(ax, 5.0, 5.0), self.curve, self.before
+        axes.plot([0, 1], [0, 1], ":", color="0.4", label="perfect")
+        if before is not None:
+            axes.plot(before.prediction, before.outcome, "s--", color=BEFORE, markersize=5, label="before")
+        axes.fill_between(curve.prediction, curve.lower, curve.upper, color=AFTER, alpha=0.2, linewidth=0)
+        axes.vlines(curve.prediction, curve.lower, curve.upper, color=AFTER, linewidth=1)
+        label = f"{'model' if before is None else 'after'}, {self.confidence:.0%} band"
+        axes.plot(curve.prediction, curve.outcome, "o-", color=AFTER, markersize=5, label=label)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="mean prediction", ylabel="mean outcome")
+        axes.set_title(short(self.title, 40), parse_math=False)
+        axes.legend(frameon=False, loc="upper left")
+        _tidy(axes)
+        return self
+
+    @classmethod
+    def from_report(
+        cls,
+        report: AuditReport,
+        subpopulation: str | None = None,
+        *,
+        label: Any = None,
+        before: AuditReport | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Draw one group of an audit, the worst unless named; of several labels, the worst unless named."""
+        _check_report(report)
+        found = report.findings[0] if subpopulation is None else report.finding(subpopulation)
+        shown = found.label if label is None else label
+        a = 0 if report.layout.d == 1 and label is None else read_label(shown, report.layout)
+        name = found.subpopulation
+        models = [report] if before is None else [report, report.comparable(before)]
+        curve, *old = (Curve.find(one.reliability, name, a, report.confidence) for one in models)
+        if curve is None:
+            kept = f"only of the worst {len(report.reliability)} groups"
+            raise InvalidInput(f"The report keeps no bins of {name!r}, {kept}.")
+        title = name if report.layout.d == 1 else f"{name}, label {shown}"
+        return cls(curve, old[0] if old else None, title, report.confidence).plot(ax)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        c: ArrayLike | None = None,
+        *,
+        label: Any = None,
+        p_before: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        classes: Sequence[Any] | None = None,
+        confidence: float = 0.95,
+        title: str = "",
+        ax: Any = None,
+    ) -> Self:
+        """Draw the rows of one group, c being the membership of each row (None: everyone)."""
+        check_share("confidence", confidence)
+        models = [p] if p_before is None else [p, p_before]
+        curve, *old = (_curve(y, one, c, label, sample_weight, classes, confidence) for one in models)
+        return cls(curve, old[0] if old else None, title, confidence).plot(ax)
+
+
+@dataclass(eq=False)
+class TrajectoryDisplay(Display):
+    """A figure after every update of a fit, on the fitted and on the held-out rows (nan where there are none).
+
+    >>> from lowcal import multicalibrate
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(2000, random_state=0)
+    >>> fit = multicalibrate(data.y, data.p, data.X, validation_fraction=0.2, random_state=0)
+    >>> display = TrajectoryDisplay.from_fit(fit, metric="brier")
+    >>> len(display.training) == fit.n_updates
+    True
+    """
+
+    metric: str
+    training: FloatArray
+    held_out: FloatArray
+    alpha: float | None
+    kept: int | None
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw and return the display."""
+        axes, at = self._axes(ax, 6.5, 4.0), np.arange(1, len(self.training) + 1)
+        marks = ("", "") if len(at) > 60 else ("o", "s")  # more would hide the lines
+        axes.plot(at, self.training, f"{marks[0]}-", color=AFTER, label="fitted rows", markersize=4)
+        if np.isfinite(self.held_out).any():
+            axes.plot(at, self.held_out, f"{marks[1]}--", color=BEFORE, label="held-out rows", markersize=4)
+        if self.alpha is not None:
+            axes.axhline(self.alpha, color="0.4", linewidth=1, linestyle=":", label=f"alpha {self.alpha:g}")
+            axes.set_ylim(bottom=0.0)
+        if self.kept is not None:
+            axes.axvline(self.kept, color="0.4", linewidth=1, label=f"kept: {self.kept} updates")
+        metric = self.metric.replace("_", " ").replace("brier", "Brier score")
+        axes.set(xlabel="updates", ylabel=metric, xlim=(0.5, max(len(at), self.kept or 0) + 0.5))
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        axes.legend(frameon=False)
+        _tidy(axes)
+        return self
+
+    @classmethod
+    def from_fit(cls, fit: Any, *, metric: str = "violation", ax: Any = None) -> Self:
+        """Draw what `multicalibrate` returned, or the fit of a fitted estimator: violation, brier or log_loss."""
+        done = getattr(fit, "fit_", fit)
+        if not isinstance(done, Fit):
+            raise InvalidInput(
+                f"fit must be what multicalibrate returns, or a fitted estimator, but {fit!r} was given."
+            )
+        if metric not in METRICS:
+            raise InvalidInput(
+                f"Unknown metric {metric!r}; valid: {', '.join(METRICS)}.{suggest(str(metric), METRICS)}"
+            )
+        if not done.history:
+            raise InvalidInput("The fit made no update, so there is no trajectory to draw: the start is good enough.")
+        training = np.array([getattr(one, metric) for one in done.history], dtype=np.float64)
+        held_out = np.array([getattr(one, f"held_out_{metric}") for one in done.history], dtype=np.float64)
+        kept = len(done.predictor) if len(done.predictor) < done.n_updates else None
+        return cls(metric, training, held_out, done.alpha if metric == "violation" else None, kept).plot(ax)
+
+
+@dataclass(eq=False)
+class HierarchyDisplay(Display):
+    """The largest violation at each level of the hierarchy, or at each degree, for one or two models.
+
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(1000, random_state=0)
+    >>> display = HierarchyDisplay.from_predictions(data.y, data.p, data.X, notions=("degree-1", "degree-2"))
+    >>> bool(display.violation[0] <= display.violation[1])
+    True
+    """
+
+    levels: tuple[str, ...]
+    violation: FloatArray
+    before: FloatArray | None
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw and return the display."""
+        axes, at = self._axes(ax, max(4.0, 1.5 + 0.8 * len(self.levels)), 4.0), np.arange(len(self.levels))
+        if self.before is None:
+            axes.bar(at, self.violation, 0.6, color=AFTER)
+        else:
+            axes.bar(at - 0.2, self.before, 0.4, label="before", color=BEFORE)
+            axes.bar(at + 0.2, self.violation, 0.4, label="after", color=AFTER, hatch="//", edgecolor="white")
+            axes.legend(frameon=False)
+        axes.set_xticks(at, self.levels, rotation=25, ha="right", rotation_mode="anchor")
+        axes.set_ylabel("largest violation over all groups")
+        _tidy(axes)
+        return self
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        X: object = None,
+        *,
+        notions: Sequence[str | Notion] = LEVELS,
+        p_before: ArrayLike | None = None,
+        subpopulations: Subpopulations | None = None,
+        sample_weight: ArrayLike | None = None,
+        classes: Sequence[Any] | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Measure every notion on these rows and draw; the figures are those of `measure`, without certificates."""
+
+        def largest(one: ArrayLike) -> FloatArray:
+            options = {"subpopulations": subpopulations, "sample_weight": sample_weight, "classes": classes}
+            return np.array([measure(y, one, X, notion=notion, **options).largest for notion in notions])  # type: ignore[arg-type]
+
+        if isinstance(notions, str) or not notions:
+            raise InvalidInput(
+                f"notions must be a list such as ['multiaccuracy', 'degree-2'], but {notions!r} was given."
+            )
+        earlier = None if p_before is None else largest(p_before)
+        return cls(tuple(str(notion) for notion in notions), largest(p), earlier).plot(ax)
+
+    @classmethod
+    def from_report(cls, report: AuditReport, *, before: AuditReport | None = None, ax: Any = None) -> Self:
+        """Draw, by degree, the largest moment E[c f^j (y - f)] over all groups and labels of an audit."""
+        _check_report(report)
+        models = [report] if before is None else [report, report.comparable(before)]
+        degrees, *old = (np.abs(_degrees(one, "violation")).max(axis=0) for one in models)
+        return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old[0] if old else None).plot(ax)
+
+
+@dataclass(eq=False)
+class SandwichDisplay(Display):
+    """The moments of the predictions on one group, between their bounds (Theorem 4.2, spec 5.2 and 5.3).
+
+    >>> from lowcal.datasets import two_halves
+    >>> d = two_halves()
+    >>> display = SandwichDisplay.from_predictions(d.y, d.p, f_star=d.f_star, sample_weight=d.sample_weight)
+    >>> display.moment.round(3).tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+
+    degrees: tuple[int, ...]
+    moment: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw and return the display."""
+        axes, label = self._axes(ax, 6.5, 4.5), "degree (bounds include their slack)"
+        if np.isfinite(self.upper).all():
+            axes.fill_between(self.degrees, self.lower, self.upper, color="0.9", label="allowed")
+            axes.plot(self.degrees, self.upper, "v--", color=BEFORE, markersize=5, label="at most: the truth's moment")
+        else:
+            label += "\nthe upper bound needs the truth: pass f_star or replicates"
+        least = "at least: mean outcome x moment below"
+        axes.plot(self.degrees, self.lower, "^:", color="black", markersize=5, label=least)
+        axes.plot(self.degrees, self.moment, "o-", color=AFTER, markersize=6, label="moment of the predictions")
+        axes.set(xticks=list(self.degrees), xlabel=label, ylabel="moment")
+        axes.set_ylim(bottom=min(0.0, float(np.nanmin(self.lower))))
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize="small")
+        _tidy(axes)
+        return self
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        c: ArrayLike | None = None,
+        *,
+        degrees: Sequence[int] = (1, 2, 3, 4),
+        ax: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Evaluate the sandwich at every degree and draw; options are those of `lowcal.guarantees.moment_sandwich`."""
+        found = [moment_sandwich(y, p, c, degree=d, **options) for d in degrees]
+        if not found:
+            raise InvalidInput("degrees is empty. Give at least one, for instance degrees=(1, 2, 3).")
+        lower = np.array([one.lower.bound if one.lower else np.nan for one in found])
+        upper = np.array([one.upper.bound if one.upper else np.nan for one in found])
+        return cls(tuple(degrees), np.array([one.estimate for one in found]), lower, upper).plot(ax)
+
+
+def draw_before_after(
+    levels: HierarchyDisplay, report: AuditReport, before: AuditReport, path: str | PathLike[str], n: int = 15
+) -> None:
+    """Draw the largest violation at each level and the n worst groups, before and after, and save the picture."""
+    _pyplot()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5.5), layout="constrained")  # no screen is needed, and no pyplot
+    left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.6]})
+    levels.plot(left)
+    ViolationDisplay.from_report(report, n=n, before=before, ax=right)
+    what = f"each level, and the worst groups of {report.notion}"
+    figure.suptitle(f"Violations on held-out rows, before and after recalibration: {what}")
+    figure.savefig(path, dpi=120)
+
+
+# --- helpers ------------------------------------------------------------------------------------------------
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingExtra("matplotlib is not installed; run: pip install 'lowcal[plot]'") from error
+    return plt
+
+
+def short(name: str, length: int = LONGEST) -> str:
+    """Return a name on one line, of at most `length` characters; the middle is left out, as ends tell groups apart.
+
+    >>> short("education=Some-college", 12)
+    'educat…llege'
+    """
+    return abbreviate(" ".join(str(name).split()), length)
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _rest(shown: int, total: int) -> str:
+    """Say how many groups are left out."""
+    left = total - shown
+    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, ranked below these, are not shown"
+
+
+def _readable(color: Sequence[float]) -> str:
+    """Return black or white, whichever stands out more: they are equal at a luminance of 0.179 (WCAG 2)."""
+    rgb = np.array(color[:3])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
+
+
+def _check_report(report: object) -> None:
+    if not isinstance(report, AuditReport):
+        raise InvalidInput(f"report must be an AuditReport, as audit() returns it, but {report!r} was given.")
+
+
+def _earlier(names: Sequence[str], before: AuditReport) -> FloatArray:
+    """Return the errors of an earlier audit on groups, nan where it has no such group."""
+    known = {name: one.interval(before.by)[0] for name, one in before.by_name.items()}
+    return np.array([known.get(name, np.nan) for name in names])
+
+
+def _degrees(report: AuditReport, by: By) -> FloatArray:
+    """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
+    moments = (report.moments[one.subpopulation] for one in report.findings)
+    return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])
+
+
+def _curve(
+    y: ArrayLike,
+    p: ArrayLike,
+    c: ArrayLike | None,
+    label: Any,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    confidence: float,
+) -> Curve:
+    """Return the reliability of one label on the members of c."""
+    sample = read_sample(y, p, c, sample_weight, classes)
+    if not sample.weight.any():
+        raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
+    a = read_label(label, sample.layout)
+    rows = Memory.of(np.zeros((len(sample.p), 0)), sample.p[:, [a]], sample.y[:, [a]], sample.weight)
+    return Curve.of(reliability(rows, [Everyone()])[EVERYONE][0], confidence)

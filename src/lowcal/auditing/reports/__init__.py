@@ -1,0 +1,40 @@
+"""What an audit says, and how it is shown: text, one HTML page, a fragment for notebooks, Markdown, plain data."""
+
+from lowcal.auditing.reports.audit_report import (
+    SHOWN,
+    AuditReport,
+    By,
+    Finding,
+    Gap,
+    Largest,
+    Verdict,
+    check_by,
+    label_of,
+    sort_findings,
+)
+from lowcal.auditing.reports.binning import KEPT, Binned, Curve, Reliability, joined, reliability
+from lowcal.auditing.reports.degrees import by_degree
+from lowcal.auditing.reports.templating import check_templates
+from lowcal.auditing.reports.text import percent
+
+__all__ = [
+    "KEPT",
+    "SHOWN",
+    "AuditReport",
+    "Binned",
+    "By",
+    "Curve",
+    "Finding",
+    "Gap",
+    "Largest",
+    "Reliability",
+    "Verdict",
+    "by_degree",
+    "check_by",
+    "check_templates",
+    "joined",
+    "label_of",
+    "percent",
+    "reliability",
+    "sort_findings",
+]

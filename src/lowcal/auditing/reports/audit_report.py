@@ -1,0 +1,526 @@
+"""What an audit says: a finding for every subpopulation, a verdict, and how sure it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from math import isfinite, isnan
+from os import PathLike
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from lowcal.auditing.certificates import Constraints, Method
+from lowcal.auditing.reports import words
+from lowcal.auditing.reports.binning import Binned
+from lowcal.auditing.reports.markdown import as_markdown
+from lowcal.auditing.reports.page import fragment, page
+from lowcal.auditing.reports.text import percent
+from lowcal.data.errors import InvalidInput, MissingExtra, brief, brief_names, printable, suggest
+from lowcal.data.files.atomic import atomic_write
+from lowcal.data.inputs import Layout, check_whole
+from lowcal.notions import Notion, Witness
+from lowcal.solve.runs import Fit
+from lowcal.solve.tolerances import Tolerance
+from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
+
+if TYPE_CHECKING:
+    from lowcal.auditing.plotting import ViolationDisplay
+
+#: What findings are ranked by: the violation over all rows, or the error per person.
+By = Literal["violation", "per_person"]
+#: The number of groups drawn unless more are asked for.
+SHOWN = 40
+#: Fields of a report that plain data has in another form, or not at all.
+_NOT_PLAIN = frozenset(
+    {"notion", "tolerance", "verdict", "largest_per_person", "layout", "findings", "constraints", "moments", "notes"}
+    | {"reliability"}
+)
+
+
+class Verdict(StrEnum):
+    """Whether the notion holds in the population, at alpha or per person, with the stated confidence."""
+
+    SATISFIED = "satisfied"
+    VIOLATED = "violated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One class on one subpopulation, per person: the mean prediction, the mean outcome and limits on their difference.
+
+    The limits hold for all classes and subpopulations at once, with the report's confidence.
+    """
+
+    label: Any
+    predicted: float
+    actual: float
+    lower: float
+    upper: float
+
+    @property
+    def gap(self) -> float:
+        """Mean outcome less mean prediction: positive where predictions are too low."""
+        return self.actual - self.predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the gap as plain data."""
+        return {**{k: _finite(v) for k, v in vars(self).items()}, "label": _plain(self.label), "gap": _finite(self.gap)}
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest error of any subpopulation, as violations or per person.
+
+    `error` is that of the sample; with the report's confidence the population's lies between `lower` and `upper`.
+    `null_floor` is what a perfect model would show by chance, `detectable` is detected with 80% power in any of them.
+    """
+
+    error: float
+    lower: float
+    upper: float
+    null_floor: float
+    detectable: float
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One subpopulation c and the weight w of the class that shows its largest violation.
+
+    `violation` = E[c <w(f), y - f>], signed: positive where outcomes exceed predictions. `conditional` is the same per
+    person, divided by the mass of c. `lower` and `upper` hold the violation of (c, w) in the population, for all
+    findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
+    `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
+    memberships of 0 or 1 given which rows belong to c, otherwise with the uncertainty of its mass
+    (`lowcal.auditing.certificates.masses`); nan for memberships with signs, which have no share of the people.
+    `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
+    `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
+    with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
+    """
+
+    subpopulation: str
+    weight: Witness
+    label: Any
+    violation: float
+    conditional: float
+    standard_error: float
+    lower: float
+    upper: float
+    conditional_lower: float
+    conditional_upper: float
+    mass: float
+    n_effective: float
+    basis: float
+    null_floor: float
+    detectable: float
+    method: Method
+    gaps: tuple[Gap, ...]
+
+    @property
+    def least(self) -> float:
+        """The least size of the violation: above 0 where the interval excludes 0."""
+        return max(self.lower, -self.upper, 0.0)
+
+    @property
+    def greatest(self) -> float:
+        """The greatest size of any violation of the class on this subpopulation."""
+        return max(-self.lower, self.upper)
+
+    @property
+    def least_per_person(self) -> float:
+        """The least size of the error per person: above 0 where its interval excludes 0."""
+        return max(self.conditional_lower, -self.conditional_upper, 0.0)
+
+    @property
+    def greatest_per_person(self) -> float:
+        """The greatest size of any error per person of the class on this subpopulation."""
+        return max(-self.conditional_lower, self.conditional_upper)
+
+    def interval(self, by: By = "violation") -> tuple[float, float, float]:
+        """Return the violation, or the error per person, with its limits."""
+        if by == "per_person":
+            return self.conditional, self.conditional_lower, self.conditional_upper
+        return self.violation, self.lower, self.upper
+
+    def is_judged(self, tolerance: Tolerance) -> bool:
+        """Return whether the group is large enough to be judged per person."""
+        return bool(tolerance.judges(self.mass)) and not isnan(self.conditional_lower)
+
+    @property
+    def largest_gap(self) -> Gap:
+        """The class whose mean prediction is farthest from its mean outcome."""
+        return max(self.gaps, key=lambda one: abs(one.gap))
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.lower > 0.0 or self.upper < 0.0
+
+    def named(self, classes: Sequence[Any]) -> Finding:
+        """Return the finding with other names for the classes 0, 1, ..., by which it was made."""
+        gaps = tuple(replace(one, label=classes[one.label]) for one in self.gaps)
+        weight = replace(self.weight, labels=tuple(str(one) for one in classes))
+        return replace(self, label=classes[self.label], gaps=gaps, weight=weight)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as plain data."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        gaps = [one.to_dict() for one in self.gaps]
+        return {**values, "weight": str(self.weight), "label": _plain(self.label), "gaps": gaps}
+
+    def __str__(self) -> str:
+        one = self.largest_gap
+        what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
+        return (
+            f"{brief(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
+            f"with weight {brief(self.weight)}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AuditReport:
+    """What `audit` returns.
+
+    `violation` is the supremum over the whole weight class for the worst subpopulation of the sample, `basis_error` the
+    largest of single basis elements. With the stated confidence the supremum in the population lies between
+    `certified_lower` and `certified_alpha`; the verdict compares these with alpha. `null_floor` is what a perfect model
+    would show by chance, `p_value` the exact test of "this model is perfectly calibrated". `detectable`: a violation
+    of this size is detected with 80% power in any subpopulation.
+
+    `largest_per_person` has the same figures per person, among the subpopulations that hold at least `min_share` of the
+    rows; an audit with `per_person` compares these with it. `findings` are ranked by what was asked (`worst`).
+    """
+
+    notion: Notion
+    tolerance: Tolerance
+    confidence: float
+    method: Method
+    layout: Layout
+    n_rows: int
+    n_effective: float
+    verdict: Verdict
+    violation: float
+    basis_error: float
+    certified_lower: float
+    certified_alpha: float
+    p_value: float
+    null_floor: float
+    detectable: float
+    largest_per_person: Largest
+    is_exact: bool
+    findings: tuple[Finding, ...] = field(repr=False)
+    constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
+    moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    reliability: Mapping[str, Sequence[Binned]] = field(default_factory=dict, repr=False)
+    seed: int | None = None
+
+    @property
+    def alpha(self) -> float | None:
+        """The largest violation that is tolerated; None if the audit was asked with per_person."""
+        return self.tolerance.alpha
+
+    @property
+    def per_person(self) -> float | None:
+        """The largest error per person that is tolerated; None if the audit was asked with alpha."""
+        return self.tolerance.per_person
+
+    @property
+    def min_share(self) -> float:
+        """The least share of the rows that a group holds to be judged per person."""
+        return self.tolerance.min_share
+
+    @property
+    def certified_per_person(self) -> float:
+        """The upper limit on the largest error per person among groups of at least `min_share`; nan without any."""
+        return self.largest_per_person.upper
+
+    @property
+    def by(self) -> By:
+        """What was asked about: violations, or errors per person."""
+        return "violation" if self.per_person is None else "per_person"
+
+    @property
+    def largest(self) -> Largest:
+        """The largest error, as violation or per person: the one that the verdict is about."""
+        if self.by == "per_person":
+            return self.largest_per_person
+        return Largest(self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable)
+
+    @property
+    def proof(self) -> Finding:
+        """The finding that proves the most: with the largest lower limit of what was asked about."""
+        if self.by == "violation":
+            return max(self.findings, key=lambda one: one.least)
+        judged = [one for one in self.findings if one.is_judged(self.tolerance)] or self.findings
+        return max(judged, key=lambda one: one.least_per_person)
+
+    def worst(self, n: int = 5, by: By | None = None) -> tuple[Finding, ...]:
+        """Return the n worst findings by "violation" or "per_person" (default: by what was asked about).
+
+        By violation, the largest come first. Per person, those with the largest certified lower limit come first, then
+        those with the largest estimate: in a group of few rows, chance alone shows a large error per person.
+        """
+        check_whole("n", n, 1)
+        return (self.findings if by is None or check_by(by) == self.by else sort_findings(self.findings, by))[:n]
+
+    def shown(self, n: int) -> tuple[Finding, ...]:
+        """Return the n worst findings, and the one that the verdict rests on if it is not among them."""
+        worst = self.worst(n)
+        return worst if any(one is self.proof for one in worst) else (*worst, self.proof)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Finding]:
+        """The findings by the names of their subpopulations; of equal names the worst counts."""
+        return {one.subpopulation: one for one in reversed(self.findings)}
+
+    def finding(self, subpopulation: str) -> Finding:
+        """Return the finding of one subpopulation by its name."""
+        if subpopulation in self.by_name:
+            return self.by_name[subpopulation]
+        raise InvalidInput(f"There is no subpopulation {subpopulation!r}; see [f.subpopulation for f in .findings].")
+
+    def guarantees(self, subpopulation: str | None = None) -> str:
+        """Return what follows for the people of every subpopulation, or of one (Section 4 of the paper), to be read.
+
+        Figures in the text hold with the report's confidence wherever it says so; `pages` has them as numbers.
+        """
+        names = [one.subpopulation for one in self.findings]
+        chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
+        sure = (
+            f"With {self.confidence:.0%} confidence for all of it at once, by {self.method}, where a margin is given."
+        )
+        return "\n\n".join([sure, *(str(page) for name in chosen for page in self.pages(name))])
+
+    def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
+        """Return what is known of a subpopulation, a page for each label: sentences and figures."""
+        name = subpopulation if subpopulation in self.moments else self.finding(subpopulation).subpopulation
+        known = zip(words.labels(self.layout), self.moments[name], strict=True)
+        return tuple(describe(group, name, label, margin) for label, (group, margin) in known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data, ready for JSON."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _NOT_PLAIN}
+        return {
+            "notion": str(self.notion),
+            "verdict": self.verdict.value,
+            "alpha": self.alpha,
+            "per_person": self.per_person,
+            "min_share": self.min_share,
+            "certified_per_person": _finite(self.certified_per_person),
+            "largest_per_person": {name: _finite(value) for name, value in vars(self.largest_per_person).items()},
+            **{name: _finite(value) for name, value in plain.items()},
+            "layout": self.layout.to_dict(),
+            "notes": list(self.notes),
+            "findings": [{k: _finite(v) for k, v in one.to_dict().items()} for one in self.findings],
+        }
+
+    def to_json(self, path: str | PathLike[str] | None = None) -> str:
+        """Return `to_dict` as JSON; with a path, also write it there, whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
+        if path is not None:
+            _write(text, path)
+        return text
+
+    def to_html(
+        self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None, fit: Fit | None = None
+    ) -> str:
+        """Return the report as one HTML page that needs nothing else; with a path, also write it there.
+
+        The page stays below 2 MB: the worst groups come first, and it says what is left out. Needs jinja2.
+
+        Parameters
+        ----------
+        path : where the page goes, whole or not at all
+        before : an audit of another model by the same notion, to compare with
+        fit : what `recalibrate` returned for the model audited here, to show what it chose from
+        """
+        if fit is not None and not isinstance(fit, Fit):
+            raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, but {fit!r} was given.")
+        made = page(self, None if before is None else self.comparable(before), () if fit is None else fit.candidates)
+        if path is not None:
+            _write(made, path)
+        return made
+
+    def comparable(self, before: object) -> AuditReport:
+        """Return an earlier report if this one can be compared with it, refuse it otherwise."""
+        if not isinstance(before, AuditReport):
+            raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
+        if str(before.notion) != str(self.notion) or before.layout != self.layout:
+            raise InvalidInput(
+                f"before is an audit of {before.notion} with {before.layout}, this one of {self.notion} with "
+                f"{self.layout}, or their classes differ. Audit both models in the same way."
+            )
+        if before.by != self.by:
+            raise InvalidInput(
+                f"before is an audit at {before.tolerance}, this one at {self.tolerance}. Give both one."
+            )
+        return before
+
+    def to_markdown(self, n: int = 10) -> str:
+        """Return the verdict, the figures and the n worst groups as Markdown."""
+        check_whole("n", n, 1)
+        return as_markdown(self, n)
+
+    def plot(
+        self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
+    ) -> ViolationDisplay:
+        """Draw the n worst groups (None: all) with their intervals, or by degree with kind="heatmap".
+
+        Returns a `lowcal.ViolationDisplay` with the attributes `ax_` and `figure_`. Needs matplotlib.
+        """
+        from lowcal.auditing.plotting import ViolationDisplay
+
+        return ViolationDisplay.from_report(self, kind=kind, n=n, before=before, ax=ax)
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return fragment(self)
+        except MissingExtra:  # notebooks show the text then
+            return None
+
+    def to_frame(self, constraints: bool = False) -> Any:
+        """Return the findings as a data frame (pandas, or polars where pandas is not installed).
+
+        With `constraints`, every single constraint (subpopulation, basis weight, label) with its own interval.
+        """
+        rows = self._constraint_rows() if constraints else [one.to_dict() for one in self.findings]
+        try:
+            import pandas
+
+            return pandas.DataFrame(rows)
+        except ImportError:
+            pass
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().") from error
+        return polars.DataFrame(rows)
+
+    def _constraint_rows(self) -> list[dict[str, Any]]:
+        """Return a row for every constraint."""
+        rows = []
+        for names, found in self.constraints:
+            for j, s, a in np.ndindex(*found.v.shape):
+                v, lower, upper = (float(of[j, s, a]) for of in (found.v, found.lower, found.upper))
+                row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
+                error = float(found.standard_error[j, s, a])
+                rows.append({**row, "violation": v, "standard_error": error, "lower": lower, "upper": upper})
+        return rows
+
+    def __str__(self) -> str:
+        lines = [self._headline(), "", *self._figures(), "", *self._table()]
+        lines += [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in self.notes]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        return fill(f"{self.notion} at {self.tolerance}: {self.verdict.value}. {self._reason()}", 110)
+
+    def _reason(self) -> str:
+        if self.by == "per_person":
+            return self._reason_per_person()
+        sure = f"With {self.confidence:.0%} confidence"
+        if self.verdict is Verdict.SATISFIED:
+            return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
+        if self.verdict is Verdict.VIOLATED:
+            whose = brief(self.proof.subpopulation)
+            return f"{sure} the violation of {whose} is at least {self.certified_lower:.3g}."
+        between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
+        return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
+
+    def _reason_per_person(self) -> str:
+        sure, found = f"With {self.confidence:.0%} confidence", self.largest_per_person
+        groups = f"groups of at least {percent(self.min_share)} of people"
+        if isnan(found.upper):
+            return f"There are no {groups}, and nobody else is judged."
+        if self.verdict is Verdict.SATISFIED:
+            return f"{sure} predictions are off by at most {found.upper:.3g} per person in all {groups}."
+        if self.verdict is Verdict.VIOLATED:
+            who = f"{printable(self.proof.subpopulation)} ({percent(self.proof.mass)} of people)"
+            return f"{sure} predictions for {who} are off by at least {found.lower:.3g} per person."
+        between = f"between {found.lower:.3g} and {found.upper:.3g}"
+        return (
+            f"{sure} the largest error per person in {groups} lies {between}: these rows can't tell it from the limit."
+        )
+
+    def _figures(self) -> list[str]:
+        whose = "" if self.is_exact else " (found by a learner on one half of the rows, judged on the other)"
+        test = "" if isnan(self.p_value) else f", p-value of perfect calibration {self.p_value:.3g}"
+        basis = f" (single basis elements: {self.basis_error:.4f})" if self.basis_error < self.violation else ""
+        found, person = self.largest, self.largest_per_person
+        limits = f" [{person.lower:.4f}, {person.upper:.4f}]"
+        large = f"{limits}, groups of at least {percent(self.min_share)} of people"
+        unit, who = ("", "any subpopulation") if self.by == "violation" else (" per person", "any group judged")
+        return [
+            f"  largest violation      {self.violation:.4f}{basis}",
+            f"  largest per person     {person.error:.4f}{large}",
+            f"  by chance alone up to  {found.null_floor:.4f}{unit}{test}",
+            f"  smallest detectable    {found.detectable:.4f}{unit} in {who}, with 80% power",
+            f"  {self.n_rows:,} rows, {len(self.findings)} subpopulations{whose}, intervals by {self.method}",
+        ]
+
+    def _table(self, n: int = 10) -> list[str]:
+        shown = self.shown(n)
+        names = brief_names(one.subpopulation for one in shown)
+        wide = max(13, *map(len, names)) + 2
+        label = "" if self.layout.d == 1 else f" {'class':<12}"
+        interval = f"{f'{self.confidence:.0%} interval':>20}"
+        head = f"{'share':>7}{'violation':>11}{interval}{'per person':>12}{interval}{label}   weight"
+        rows = [f"  {'subpopulation':<{wide}}{head}"]
+        for name, one in zip(names, shown, strict=True):
+            figures = _figure(*one.interval("violation"), wide=11) + _figure(*one.interval("per_person"), wide=12)
+            label = "" if len(one.gaps) == 1 else f" {printable(str(one.label)):<12}"
+            rows.append(f"  {name:<{wide}}{one.mass:>7.1%}{figures}{label}   {brief(one.weight)}")
+        more = len(self.findings) - len(shown)
+        return rows + ([f"  and {more} more"] if more else [])
+
+
+def _figure(value: float, lower: float, upper: float, wide: int) -> str:
+    """Return an error and its interval as columns of a table; a dash where there is none."""
+    if isnan(lower):
+        return f"{'-':>{wide}}{'-':>20}"
+    return f"{value:>+{wide}.4f}{f'[{lower:+.4f}, {upper:+.4f}]':>20}"
+
+
+def check_by(by: By) -> By:
+    """Return what findings are ranked by, if it is known."""
+    if by not in get_args(By):
+        raise InvalidInput(f"Unknown by={by!r}; valid: {', '.join(get_args(By))}.{suggest(str(by), get_args(By))}")
+    return by
+
+
+def label_of(layout: Layout, a: int) -> Any:
+    """Return the class of coordinate a: the second of two for scalars, None without classes."""
+    if layout.classes is None:
+        return None if layout.d == 1 else a
+    return layout.classes[1] if layout.d == 1 else layout.classes[a]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _finite(value: Any) -> Any:
+    """Return None for nan and the infinities, which JSON does not know."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
+    """Return the worst findings first; equal ones keep their order.
+
+    By violation, that is the largest. Per person, it is the one with the largest certified lower limit, then the one
+    with the largest estimate; groups without an error per person come last.
+    """
+    size = np.abs([one.interval(by)[0] for one in findings])
+    least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
+    return tuple(findings[j] for j in np.lexsort((-size, -least)))
+
+
+def _write(text: str, path: str | PathLike[str]) -> None:
+    with atomic_write(path) as file:
+        file.write(text.encode())

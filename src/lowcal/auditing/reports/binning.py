@@ -1,0 +1,194 @@
+"""Reliability: what a model says and what is, in bins of its predictions, for every subpopulation.
+
+For a label a, rows fall into bins B_1, ..., B_b by their probability f_a, at quantiles of all rows. A bin of a
+subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and how many rows it is worth: no rows are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from lowcal.auditing.reports.text import several
+from lowcal.kernels.exact import Tables
+from lowcal.kernels.reference import rows_in_cache
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import CellIds
+from lowcal.rows.base import START, Local, Rows, Scale, Shard
+from lowcal.rows.powers import Block, Plan
+from lowcal.subpopulations.base import Family, effective_rows
+
+#: Bins of a diagram: enough to see a shape, few enough that each holds rows.
+BINS = 10
+#: The cuts are quantiles of at most this many rows, evenly picked.
+SKETCHED = 50_000
+#: A report keeps the bins of at most this many subpopulations, the worst ones.
+KEPT = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class Binned:
+    """The bins of one subpopulation and label that hold rows, in the order of the predictions.
+
+    >>> one = Binned(np.array([0.5]), np.array([100.0]), np.array([0.3]), np.array([0.4]))
+    >>> [limit.round(3).tolist() for limit in one.limits(0.95)]
+    [[0.309], [0.498]]
+    """
+
+    mass: FloatArray
+    rows: FloatArray
+    prediction: FloatArray
+    outcome: FloatArray
+
+    def limits(self, confidence: float) -> tuple[FloatArray, FloatArray]:
+        """Return limits on the mean outcome that hold for all bins at once: Wilson's, at (1 - confidence) / bins.
+
+        (m + z^2 / 2n -+ z sqrt(m (1 - m) / n + z^2 / 4n^2)) / (1 + z^2 / n). Outcomes in [0, 1] that are not labels
+        vary less than this allows for.
+        """
+        z = NormalDist().inv_cdf(1.0 - (1.0 - confidence) / (2 * max(1, len(self.rows))))
+        share = z * z / self.rows
+        centre = self.outcome + share / 2
+        half = np.sqrt(np.maximum(self.outcome * (1.0 - self.outcome), 0.0) * share + share**2 / 4)
+        return np.maximum((centre - half) / (1.0 + share), 0.0), np.minimum((centre + half) / (1.0 + share), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The reliability of one model: mean outcomes against mean predictions in bins, with limits on the outcomes."""
+
+    prediction: FloatArray
+    outcome: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    rows: FloatArray
+
+    @classmethod
+    def of(cls, bins: Binned, confidence: float) -> Curve:
+        """Return the bins with limits that hold for all of them at once."""
+        return cls(bins.prediction, bins.outcome, *bins.limits(confidence), bins.rows)
+
+    @classmethod
+    def find(cls, known: Mapping[str, Sequence[Binned]], name: str, a: int, confidence: float) -> Curve | None:
+        """Return the curve of a subpopulation and label, if its bins were kept."""
+        return cls.of(known[name][a], confidence) if name in known else None
+
+    def words(self) -> str:
+        """Say in how many bins the mean prediction lies outside the limits of the mean outcome."""
+        n, outside = len(self.rows), np.count_nonzero((self.prediction < self.lower) | (self.prediction > self.upper))
+        if n == 0:
+            return "No rows."
+        return f"In {outside} of {several(n, 'bin')} the mean prediction lies outside the band of the mean outcome."
+
+    def table(self) -> list[tuple[FloatArray, float]]:
+        """Return prediction, outcome and limits of every bin, and the rows it is worth."""
+        means = np.column_stack([self.prediction, self.outcome, self.lower, self.upper])
+        return list(zip(means, self.rows, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability(Mapping[str, tuple[Binned, ...]]):
+    """The bins of many subpopulations by name, a `Binned` for each label; `table` has shape (m, d, 4, bins)."""
+
+    names: tuple[str, ...]
+    table: FloatArray
+
+    def __getitem__(self, name: str) -> tuple[Binned, ...]:
+        return tuple(Binned(*one[:, one[0] > 0.0]) for one in self.table[self._place[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def keep(self, names: Sequence[str]) -> Reliability:
+        """Return the bins of some subpopulations only."""
+        return Reliability(tuple(names), self.table[[self._place[name] for name in names]])
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        """Where a subpopulation stands; of equal names the last counts."""
+        return {name: j for j, name in enumerate(self.names)}
+
+
+def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> Reliability:
+    """Return the bins of every subpopulation and label. Cost: a few rows for the cuts, then one pass.
+
+    >>> from lowcal.rows import Memory
+    >>> from lowcal.subpopulations.base import Everyone
+    >>> y, p = np.array([[0.0], [1.0], [1.0], [1.0]]), np.array([[0.2], [0.2], [0.9], [0.9]])
+    >>> rows = Memory.of(np.zeros((4, 0)), p, y, np.full(4, 0.25))
+    >>> bins = reliability(rows, [Everyone()])["everyone"][0]
+    >>> bins.prediction, bins.outcome, bins.rows
+    (array([0.2, 0.9]), array([0.5, 1. ]), array([2., 2.]))
+    """
+    step = max(1, rows.scale.n // SKETCHED)
+    some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
+    at = tuple(cuts(f, some.weight, n_bins) for f in some.at(START).T)
+    table = rows.run(Bins(tuple(families), at, n_bins, rows.is_even))
+    return Reliability(tuple(name for family in families for name in family.names), table)
+
+
+def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
+    """Return at most n_bins - 1 cuts at the weighted quantiles of f, each between two values that occur.
+
+    >>> cuts(np.array([0.0, 0.0, 0.0, 0.4, 1.0, 1.0]), np.full(6, 1 / 6), 3)
+    array([0.2, 0.7])
+    """
+    held = weight > 0.0
+    values, which = np.unique(f[held], return_inverse=True)
+    if len(values) < 2:
+        return np.empty(0)
+    below = np.cumsum(np.bincount(which, weight[held]))
+    wanted = below[-1] * np.arange(1, n_bins) / n_bins
+    last = np.unique(np.searchsorted(below, wanted * (1.0 - 1e-12)))
+    last = last[last < len(values) - 1]
+    return np.asarray((values[last] + values[last + 1]) / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Mass, rows, mean prediction and mean outcome of every subpopulation, label and bin: (m, d, 4, bins)."""
+
+    families: tuple[Family, ...]
+    cuts: tuple[FloatArray, ...]
+    n_bins: int
+    is_even: bool
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        return Plan.of(some.design(self.families), (Block(1, 1, 3), Block(2, 2)), scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the sums of a shard, label by label."""
+        plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
+        for a, at in enumerate(self.cuts):
+            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), self.n_bins))
+            for part in rows_in_cache(len(p), 8):
+                w = shard.weight[part, None]
+                sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
+            tables += sums.wholes()
+        return tables
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the bins."""
+        plan, size = self._plan(some, scale), len(total) // len(self.cuts)
+        each = [plan.read(total[k : k + size], are_cells=True) for k in range(0, len(total), size)]
+        return np.stack([_bins(sums, square[:, :, 0]) for sums, square in each], axis=1)
+
+
+def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
+    """Return the bins of one label, (m, 4, bins), from the sums of w, w f and w y, and of w^2."""
+    mass = np.maximum(sums[:, :, 0], 0.0)
+    mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
+    means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
+    return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)
+
+
+def joined(parts: Sequence[Reliability]) -> Reliability:
+    """Return the bins of several families as one."""
+    return Reliability(tuple(name for one in parts for name in one.names), np.concatenate([one.table for one in parts]))

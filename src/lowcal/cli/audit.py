@@ -1,0 +1,80 @@
+"""`lowcal audit`: does the notion hold in the population these rows come from, and for whom not?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+from lowcal.auditing.audits import audit
+from lowcal.auditing.reports import AuditReport, Verdict, check_templates
+from lowcal.cli.output import check_outputs, put
+from lowcal.cli.rows import LABEL, Rows, find_roles, open_source, read_rows, subpopulations_of
+from lowcal.cli.usage import DONE, UNDECIDED, VIOLATED
+from lowcal.data.errors import printable
+from lowcal.data.files.paths import STREAM
+from lowcal.solve.tolerances import MIN_SHARE
+
+_CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit a file and return the verdict as an exit code."""
+    check_outputs(options.html, options.json, options.markdown, inputs=[options.file])
+    if options.html:
+        check_templates()
+    with open_source(options, options.file) as source:
+        roles = find_roles(options, source, *([options.against] if options.against else []))
+        rows = read_rows(options, source, roles)
+        reports = [_audit(options, rows, p) for p in rows.probability]
+    report, before = reports[0], reports[1] if options.against else None
+    one, other = (printable(", ".join(names)) for names in (rows.roles.probability[0], rows.roles.probability[-1]))
+    # files first: nobody may be reading what is printed
+    _write(options, rows, report, before, other)
+    if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
+        if before is not None:
+            print(f"With {other}:\n{before}\n\nWith {one}:")
+        print(report)
+    return _CODES[report.verdict]
+
+
+def _audit(options: argparse.Namespace, rows: Rows, p: str | list[str]) -> AuditReport:
+    report = audit(
+        LABEL,
+        p,
+        rows.X,
+        subpopulations=subpopulations_of(options, rows.roles.columns),
+        notion=options.notion,
+        alpha=options.alpha,
+        per_person=options.per_person,
+        min_share=MIN_SHARE if options.min_share is None else options.min_share,
+        sample_weight=rows.weight,
+        confidence=options.confidence,
+        method=options.method,
+        random_state=options.seed,
+        classes=None if rows.classes is None else range(len(rows.classes)),
+    )
+    return name_classes(replace(report, notes=(*report.notes, *rows.notes)), rows.classes)
+
+
+def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditReport:
+    """Return the report of an audit of positions with the names of the classes."""
+    if classes is None or report.layout.classes is None:
+        return report
+    findings = tuple(one.named(classes) for one in report.findings)
+    return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
+
+
+def _write(
+    options: argparse.Namespace, rows: Rows, report: AuditReport, before: AuditReport | None, other: str
+) -> None:
+    """Write the report in the formats asked for, with that of an earlier probability where there is one."""
+    if options.html:
+        put(report.to_html(before=before), options.html)
+    if options.markdown:
+        more = "" if before is None else f"\nBefore, with {other}:\n\n{before.to_markdown()}"
+        put(report.to_markdown() + more, options.markdown)
+    if options.json:
+        data = report.to_dict() | rows.sampled | ({} if before is None else {"before": before.to_dict()})
+        put(json.dumps(data, indent=1, allow_nan=False, default=str) + "\n", options.json)

@@ -1,0 +1,1 @@
+"""Data at the border: tables, outcomes, files, and data sets that ship."""

@@ -1,0 +1,623 @@
+"""Tables that are read batch by batch, as often as wanted, and never held whole.
+
+A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
+Arrow files, an Arrow dataset, or anything that yields tables anew each time: a list of them, or a function that returns
+an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece,
+or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was
+read is given back at once.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra, suggest
+from lowcal.data.files.paths import check_readable, damaged
+
+#: The number of rows in work at a time.
+BATCH_ROWS = 1 << 18
+#: Bytes of JSON lines that are read at a time.
+JSON_BYTES, JSON_LINES = 1 << 22, "a file of JSON lines"
+#: Of a folder, files with these endings are read.
+SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
+
+Column = Any
+Batch = dict[str, Column]
+#: Wanted columns (None: all) -> tables.
+Opening = Callable[[Sequence[str] | None], Iterable[Any]]
+
+#: What messages call a function or a list of tables.
+SOURCE = "the source"
+_ACCEPTED = "Arrow tables and record batches, pandas or polars frames, or dicts of arrays"
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """A source that can be read again and again."""
+
+    shown: str
+    open: Opening
+    #: How many rows and values there are, where that is known without reading them.
+    count: Callable[[], tuple[int, int]] | None = None
+
+    def read(self, wanted: Sequence[str] | None) -> Generator[Batch, None, None]:
+        """Yield batches that have the wanted columns (None: those of the first batch), all of the same kinds."""
+        kinds: dict[str, tuple[Any, str | None]] = {}
+        for k, batch in enumerate(_pieces(self.open(wanted), self.shown)):
+            wanted = tuple(batch) if wanted is None else wanted
+            self.require(batch, wanted, k)
+            kept = {name: batch[name] for name in wanted}
+            self._compare(kept, kinds, k)
+            yield kept
+
+    def nothing(self) -> InvalidInput:
+        """Return the error of a source without rows."""
+        again = ", and a new iterator at every call of a function" if self.shown == SOURCE else ""
+        return InvalidInput(f"{self.shown} holds no rows; give at least one{again}.")
+
+    def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
+        """Refuse a batch without a wanted column."""
+        _require(self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}", tuple(batch), wanted)
+
+    def _compare(self, batch: Batch, kinds: dict[str, tuple[Any, str | None]], k: int) -> None:
+        """Refuse a column that held numbers and now holds text, or the other way round."""
+        for name, column in batch.items():
+            type_, before = kinds.get(name, (None, None))
+            if before is not None and type_ == _type(column):
+                continue
+            kind = _kind(column)
+            if None not in (kind, before) and kind != before:
+                raise InvalidInput(
+                    f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from 0). "
+                    "Give every batch the same types."
+                )
+            kinds[name] = _type(column), kind or before
+
+
+def _require(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse rows without a wanted column; name those that there are."""
+    for name in wanted:
+        if name not in names:
+            some = ", ".join(repr(one) for one in names[:10]) + (", ..." if len(names) > 10 else "")
+            raise MissingColumn(f"{where} has no column {name!r}; it has {some}.{suggest(name, names)}")
+
+
+def open_batches(rows: object) -> Batches:
+    """Return a source: a path, folder, glob or several paths, an Arrow dataset, a function, a table or several.
+
+    >>> batches = open_batches(lambda: ({"p": np.array([0.5, 0.25])} for _ in range(2)))
+    >>> [batch["p"].tolist() for batch in batches.read(None)]
+    [[0.5, 0.25], [0.5, 0.25]]
+    """
+    if isinstance(rows, Batches):
+        return rows
+    if isinstance(rows, str) and "://" in rows:
+        return open_batches(_dataset_at(rows))
+    if isinstance(rows, str | os.PathLike):
+        return _of_files(files_of(os.fspath(rows)))
+    if _is_lazy(rows):
+        return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
+    if _is_dataset(rows):
+        return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
+    if callable(rows):
+        return Batches(SOURCE, partial(_of_function, rows))
+    if isinstance(rows, Iterator):
+        raise InvalidInput(
+            f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
+            "returns a new iterator each time, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
+        )
+    if isinstance(rows, Sequence) and rows and all(isinstance(one, str | os.PathLike) for one in rows):
+        return _of_files(rows)
+    return Batches(SOURCE, lambda _: _iterable(rows))
+
+
+def is_source(rows: object) -> bool:
+    """Whether rows are to be read from somewhere: not a table by itself. Iterators are refused when they are opened.
+
+    >>> is_source("rows/*.parquet"), is_source({"p": [0.5]}), is_source([["a", 1.5]])
+    (True, False, False)
+    """
+    if isinstance(rows, list | tuple):
+        return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
+    is_function = callable(rows) and not isinstance(rows, type)
+    is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
+    return is_named or is_function or _is_dataset(rows) or _is_lazy(rows)
+
+
+def has_more(rows: object, most: int, beside: int = 0) -> bool:
+    """Whether a source holds more than `most` values, with `beside` more for each row.
+
+    Parquet files and datasets are asked; others are read until the answer is known.
+
+    >>> has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2), has_more(lambda: [{"p": np.array([0.5, 0.25])}], 2, 1)
+    (False, True)
+    """
+    source = open_batches(rows)
+    if source.count is not None:
+        n, numbers = source.count()
+        return numbers + beside * n > most
+    total = 0
+    with closing(source.read(None)) as batches:
+        for batch in batches:
+            total += (len(batch) + beside) * len(next(iter(batch.values())))
+            if total > most:
+                return True
+    return False
+
+
+def read_whole(rows: object) -> Batch:
+    """Return all rows of a source in memory, as a dict of columns that `frames` takes."""
+    source = open_batches(rows)
+    batches = list(source.read(None))
+    if not batches:
+        raise source.nothing()
+    # the batches of a column are let go as soon as they are joined
+    return {name: for_frames(join([batch.pop(name) for batch in batches])) for name in list(batches[0])}
+
+
+@contextmanager
+def at_row(start: int) -> Iterator[None]:
+    """Say of errors with rows of a batch where the batch begins."""
+    try:
+        yield
+    except InvalidInput as error:
+        if start == 0:
+            raise
+        raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
+
+
+def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
+    tables = _iterable(make())
+    try:
+        yield from tables
+    finally:
+        close = getattr(tables, "close", None)
+        if close is not None:
+            close()
+
+
+def _iterable(tables: object) -> Iterable[Any]:
+    if _is_table(tables):
+        return [tables]
+    if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
+        raise InvalidInput(
+            f"Rows come from a path, a list of tables or a function that returns an iterator of tables, but "
+            f"{tables!r} was given."
+        )
+    return tables
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files of a path: itself, those of a folder and its folders, or those that match a glob, by name."""
+    if os.path.isdir(path):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = [file for file in found if file.endswith(SUFFIXES)]
+        if not found:
+            raise InvalidInput(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
+        return sorted(found)
+    if glob.has_magic(path) and not os.path.exists(path):
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise InvalidInput(f"No file matches {path}.")
+        return found
+    return [path]
+
+
+def _dataset_at(address: str) -> Any:
+    """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
+    if find_spec("pyarrow") is None:
+        raise MissingExtra(f"Reading {address} needs pyarrow: pip install 'lowcal[files]'.")
+    import pyarrow.dataset as ds
+
+    with reading(address, "a dataset"):
+        return ds.dataset(address)
+
+
+def _is_dataset(rows: object) -> bool:
+    dataset = sys.modules.get("pyarrow.dataset")
+    return dataset is not None and isinstance(rows, dataset.Dataset)
+
+
+def _is_lazy(rows: object) -> bool:
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(rows, polars.LazyFrame)
+
+
+def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
+    names = frame.collect_schema().names()
+    _require("The LazyFrame", names, wanted or ())
+    yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
+        chunk_size=BATCH_ROWS, maintain_order=True
+    )
+
+
+def _count_lazy(frame: Any) -> tuple[int, int]:
+    import polars as pl
+
+    n = frame.select(pl.len()).collect(engine="streaming").item()
+    return n, n * len(frame.collect_schema().names())
+
+
+def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the record batches of an Arrow dataset, in their order."""
+    _require("The dataset", dataset.schema.names, wanted or ())
+    with reading("The dataset", "a dataset"):
+        names = None if wanted is None else list(wanted)
+        yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
+
+
+def _count_dataset(dataset: Any) -> tuple[int, int]:
+    n = dataset.count_rows()
+    return n, n * len(dataset.schema.names)
+
+
+def _count_files(paths: Sequence[str]) -> tuple[int, int]:
+    from pyarrow.parquet import read_metadata
+
+    each = []
+    for path in paths:
+        with reading(path, "a Parquet file"):
+            found = read_metadata(path)
+        each.append((found.num_rows, found.num_rows * found.num_columns))
+    return sum(n for n, _ in each), sum(numbers for _, numbers in each)
+
+
+def _of_files(paths: Sequence[Any]) -> Batches:
+    """Return the rows of files, one after the other."""
+    if find_spec("pyarrow") is None:
+        raise MissingExtra(
+            "Reading rows in batches from a file needs pyarrow: pip install 'lowcal[files]'. "
+            "Or pass a function that returns an iterator of dicts of arrays."
+        )
+    files = [(os.fspath(path), reader_of(os.fspath(path))) for path in paths]
+    shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
+    count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
+    return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)), count)
+
+
+def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
+    """Return the reader of a file, told by its first bytes."""
+    check_readable(path)
+    with open(path, "rb") as file:
+        start = file.read(6)
+    if start[:4] == b"PAR1":
+        return _parquet
+    if start == b"ARROW1":
+        return _arrow_file
+    if start[:4] == b"\xff\xff\xff\xff":
+        return _arrow_stream
+    if start[:1] == b"{":
+        return _json_lines
+    raise InvalidInput(
+        f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that returns an "
+        "iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
+    )
+
+
+def schema_of(path: str) -> Any:
+    """Return the columns of a Parquet or an Arrow file and their types."""
+    import pyarrow as pa
+    from pyarrow.parquet import read_schema
+
+    read = reader_of(path)
+    if read is _json_lines:
+        with reading(path, JSON_LINES):
+            return _json_schema(path)
+    if read is _parquet:
+        with reading(path, "a Parquet file"):
+            return read_schema(path)
+    with reading(path, "an Arrow file"), pa.OSFile(path) as file:
+        return (pa.ipc.open_file if read is _arrow_file else pa.ipc.open_stream)(file).schema
+
+
+def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield record batches; text comes as dictionary indices."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    with reading(path, "a Parquet file"):
+        with ParquetFile(path) as file:
+            schema = file.schema_arrow
+        _require(path, schema.names, wanted or ())
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        is_text = [pa.types.is_string(schema.field(name).type) for name in names]
+        texts = [name for name, text in zip(names, is_text, strict=True) if text]
+        with ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
+            yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
+
+
+def _arrow(path: str, wanted: Sequence[str] | None, is_stream: bool) -> Iterator[Any]:
+    """Yield the record batches of an Arrow IPC file or stream, in slices."""
+    import pyarrow as pa
+
+    open_ = pa.ipc.open_stream if is_stream else pa.ipc.open_file
+    with reading(path, "an Arrow stream" if is_stream else "an Arrow file"), _mapped(path) as (buffer, give_back):
+        with open_(buffer) as file:
+            options = _options(path, file.schema, wanted)
+        with open_(buffer, options=options) as file:
+            for one in file if is_stream else (file.get_batch(k) for k in range(file.num_record_batches)):
+                for batch in _slices(one):
+                    yield batch
+                    give_back()
+
+
+_arrow_file, _arrow_stream = (partial(_arrow, is_stream=is_stream) for is_stream in (False, True))
+
+
+def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the record batches of JSON lines, of the types that hold all values."""
+    from pyarrow.json import ParseOptions
+
+    with reading(path, JSON_LINES):
+        schema = _json_schema(path)
+        _require(path, schema.names, wanted or ())
+        for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
+            yield from table.select(schema.names if wanted is None else list(wanted)).to_batches()
+
+
+def _json_schema(path: str) -> Any:
+    """Return the types of JSON lines, found by reading them; texts that look like dates are texts."""
+    import pyarrow as pa
+
+    schema = pa.unify_schemas([table.schema for table in _json_tables(path, None)], promote_options="permissive")
+    return pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+
+
+def _json_tables(path: str, options: Any) -> Iterator[Any]:
+    """Yield a table for each piece of JSON lines."""
+    from pyarrow.json import ReadOptions, read_json
+
+    with open(path, "rb") as file:
+        while lines := file.readlines(JSON_BYTES):
+            data = b"".join(lines)
+            yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
+
+
+def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:
+    """Return options that read only the wanted columns; those that read all leave the columns where they are."""
+    import pyarrow as pa
+
+    _require(path, schema.names, wanted or ())
+    fields = [k for k, name in enumerate(schema.names) if wanted is None or name in wanted]
+    return pa.ipc.IpcReadOptions(included_fields=fields if len(fields) < len(schema) else None, use_threads=False)
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Give a file's memory map, and what gives its pages back: a map that was read would count as memory in use."""
+    import pyarrow as pa
+
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # the map is closed when the last array that lies in it is gone
+    yield pa.py_buffer(mapped), lambda: None if advice is None else mapped.madvise(advice)
+
+
+@contextmanager
+def reading(path: str, kind: str) -> Iterator[None]:
+    """Tell errors of Arrow as what they are: a damaged file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error, kind) from error
+
+
+# --- tables to batches --------------------------------------------------------------------------------------
+
+
+def _pieces(tables: Iterable[Any], shown: str) -> Iterator[Batch]:
+    """Yield the tables as batches of at most BATCH_ROWS rows; neighbouring small Arrow batches are joined."""
+    waiting: list[Any] = []
+    for table in tables:
+        if not _is_arrow(table):
+            yield from _joined(waiting)
+            waiting = []
+            yield from _of_table(table, shown)
+            continue
+        for batch in _record_batches(table):
+            if sum(one.num_rows for one in waiting) + batch.num_rows > BATCH_ROWS or not _same(waiting, batch):
+                yield from _joined(waiting)
+                waiting = []
+            waiting.append(batch)
+    yield from _joined(waiting)
+
+
+def _same(waiting: Sequence[Any], batch: Any) -> bool:
+    return not waiting or waiting[0].schema.equals(batch.schema)
+
+
+def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
+    """Yield Arrow batches as one, if they hold rows."""
+    batches = [batch for batch in waiting if batch.num_rows]
+    names = batches[0].schema.names if batches else []
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"The rows have several columns named {twice!r}; rename them.")
+    if len(batches) == 1:
+        yield dict(zip(names, batches[0].columns, strict=True))
+    elif batches:
+        columns = zip(*(batch.columns for batch in batches), strict=True)
+        yield {name: join(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _record_batches(table: Any) -> Iterator[Any]:
+    """Yield an Arrow table or record batch as record batches that are not too long."""
+    import pyarrow as pa
+
+    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
+        yield from _slices(batch)
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    return (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
+
+
+def _of_table(table: Any, shown: str) -> Iterator[Batch]:
+    """Yield another table as batches of its series or arrays."""
+    columns = _columns(table)
+    if columns is None:
+        raise InvalidInput(f"{shown} yields {type(table).__name__}, which is no table; give {_ACCEPTED}.")
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise InvalidInput(f"The columns of a table of {shown} differ in length ({sorted(lengths)}).")
+    n = lengths.pop() if lengths else 0
+    for start in range(0, n, BATCH_ROWS):
+        part = slice(start, start + BATCH_ROWS)
+        yield {name: _part(column, part) for name, column in columns.items()}
+
+
+def _columns(table: Any) -> Batch | None:
+    """Return the columns of a data frame or of a dict; None of anything else."""
+    if isinstance(table, Mapping):
+        return {str(name): _array_or_series(column) for name, column in table.items()}
+    import narwhals.stable.v2 as nw
+
+    try:
+        frame = nw.from_native(table, eager_only=True)
+    except TypeError:
+        return None
+    return {str(column.name): column.to_native() for column in frame.iter_columns()}
+
+
+def _array_or_series(column: Any) -> Any:
+    if isinstance(column, list | tuple):
+        return np.array(column)
+    pa = sys.modules.get("pyarrow")
+    return column.combine_chunks() if pa is not None and isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_arrow(table: object) -> bool:
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(table, pa.Table | pa.RecordBatch)
+
+
+def _is_table(table: object) -> bool:
+    """Whether this is one table, not several."""
+    if isinstance(table, list | tuple | Iterator):
+        return False
+    return _is_arrow(table) or _columns(table) is not None
+
+
+# --- columns of batches -------------------------------------------------------------------------------------
+
+
+def is_arrow_array(column: object) -> bool:
+    """Whether a column is an Arrow array."""
+    pa = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(column, pa.Array)
+
+
+def to_numpy(column: Column) -> NDArray[Any]:
+    """Return a column as an array, NaN or None where it has no value.
+
+    >>> to_numpy(np.array([1, 2])).tolist()
+    [1, 2]
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    if is_arrow_array(column):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.asarray(_series(column).to_numpy())
+
+
+def take(column: Column, rows: NDArray[np.intp]) -> Column:
+    """Return some rows of a column, copied."""
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    if is_arrow_array(column):
+        return column.take(sys.modules["pyarrow"].array(rows))
+    return _series(column)[rows].to_native()
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Return the rows of several columns, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    if all(is_arrow_array(column) for column in columns):
+        return _join_arrow(columns)
+    import narwhals.stable.v2 as nw
+
+    kinds = sorted({type(column).__module__.partition(".")[0] for column in columns})
+    if len(kinds) > 1:
+        raise InvalidInput(f"Batches are tables of different kinds ({', '.join(kinds)}). Give all of one kind.")
+    frames = [_series(column).alias("x").to_frame() for column in columns]
+    return nw.concat(frames).get_column("x").to_native()
+
+
+def _join_arrow(columns: Sequence[Any]) -> Any:
+    """Join Arrow arrays; one without values takes the type of the others, and dictionaries become one."""
+    import pyarrow as pa
+
+    tables = [pa.table({"x": column}) for column in columns]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")["x"].unify_dictionaries().combine_chunks()
+    except pa.ArrowException as error:
+        raise InvalidInput(f"Batches hold different types in one column ({error}). Give all the same.") from error
+
+
+def for_frames(column: Column) -> Any:
+    """Return a column as `frames` takes it: an array or a series."""
+    return sys.modules["pyarrow"].chunked_array([column]) if is_arrow_array(column) else column
+
+
+def _part(column: Column, part: slice) -> Column:
+    if isinstance(column, np.ndarray) or is_arrow_array(column):
+        return column[part]
+    return _series(column)[part].to_native()
+
+
+def _series(column: Any) -> Any:
+    """Return a narwhals series of a data frame's column."""
+    import narwhals.stable.v2 as nw
+
+    try:
+        return nw.from_native(column, series_only=True)
+    except TypeError as error:
+        raise InvalidInput(f"A column is {type(column).__name__}; give an array or a series.") from error
+
+
+def _type(column: Column) -> Any:
+    """Return what a column says of its type."""
+    return column.type if is_arrow_array(column) else column.dtype
+
+
+def _kind(column: Column) -> str | None:
+    """Return whether a column holds numbers or text; None where that can't be told."""
+    if isinstance(column, np.ndarray):
+        return {"O": None, "U": "text", "T": "text", "S": "text"}.get(column.dtype.kind, "numbers")
+    if is_arrow_array(column):
+        import pyarrow as pa
+
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_null(kind):
+            return None
+        return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "numbers"
+    import narwhals.stable.v2 as nw
+
+    dtype = _series(column).dtype
+    if dtype in (nw.Object, nw.Unknown):
+        return None
+    return "text" if dtype in (nw.String, nw.Categorical, nw.Enum) else "numbers"

@@ -1,0 +1,1015 @@
+"""The one door for data: any kind of table comes in, arrays and integer codes come out.
+
+Above this file nothing knows about data frames. A column is read when it is first asked for, and is one
+of two things:
+
+- numbers (integers, floats, decimals): float64, with NaN for every missing value; infinities are kept; whole numbers
+  that float64 rounds (beyond 2^53) keep their identity where values are looked up; dates, with or without a time of
+  day, are numbers too: seconds since 1970, in UTC (a date without a time zone is taken as UTC);
+- categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
+
+Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Times of day, durations, lists
+and other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cached_property, partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lowcal.data.errors import InvalidInput, MissingColumn, suggest
+from lowcal.kernels.simplex import MOST_EXACT, FloatArray
+
+if TYPE_CHECKING:
+    import narwhals.stable.v2 as nw
+
+T = TypeVar("T")
+
+Categories = tuple[Hashable, ...]
+
+MISSING = -1
+UNSEEN = -2
+#: The number of codes counted at a time: what counting needs stays in cache.
+ROWS = 1 << 16
+#: From this many on, codes of a byte are counted in pairs.
+PAIRED = 1 << 14
+
+_BOOLEANS = (False, True)
+_DATES = (date, np.datetime64)
+_REFUSED = (*_DATES, time, timedelta, np.timedelta64, bytes, complex, np.complexfloating)
+_ACCEPTED = (
+    "a data frame (pandas, polars, Arrow or another that narwhals reads), a NumPy array with one or two "
+    "dimensions, a SciPy sparse matrix, a dict of columns or a list of rows"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column of X: either categories with codes, or numbers.
+
+    `categories` are the distinct values that occur, as Python scalars sorted by type name and then value;
+    `codes` index into them, with -1 for missing. A boolean column always has (False, True). `values` are
+    the numbers of a numeric column, whose `categories` and `codes` are None; `is_date` says that they are
+    seconds since 1970. A column without a single value is numeric, all NaN: it then suits a reader of
+    numbers and a reader of categories.
+
+    Objects other than numbers and text (intervals, enums) count as their str(). An object column is
+    numeric if all its values are numbers. 1, 1.0 and True are one category, named as the first one seen.
+    The arrays may share memory with X: don't write to them.
+
+    >>> column = Table.of({"city": ["Rome", None, "Oslo"]}).column("city")
+    >>> column.categories, column.codes.tolist()
+    (('Oslo', 'Rome'), [1, -1, 0])
+    """
+
+    name: str
+    categories: Categories | None
+    codes: NDArray[np.signedinteger[Any]] | None
+    values: FloatArray | None
+    is_date: bool = False
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the column holds numbers rather than categories."""
+        return self.values is not None
+
+    @property
+    def numbers(self) -> NDArray[Any]:
+        """The numbers, those that are whole in the type that X holds them in.
+
+        >>> Table.of({"age": np.array([31, 54], dtype=np.uint8)}).column("age").numbers
+        array([31, 54], dtype=uint8)
+        """
+        assert self.values is not None
+        return self.values
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether `numbers` are rounded, as X holds whole numbers beyond 2^53; `distinct` and `look_up` are exact.
+
+        >>> Table.of({"account": [2**53, 2**53 + 1]}).column("account").is_rounded
+        True
+        """
+        return False
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` makes of this column for a key, which is kept: made at the first call.
+
+        >>> column, key = Table.of({"age": [31]}).column("age"), object()
+        >>> column.once(key, lambda: [1]) is column.once(key, lambda: [2])
+        True
+        """
+        if self._known.get(id(key), (None,))[0] is not key:
+            self._known[id(key)] = (key, make())
+        made: T = self._known[id(key)][1]
+        return made
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[object, Any]]:
+        return {}
+
+    def encode(self, categories: Categories) -> NDArray[np.int32]:
+        """Code this column in somebody else's categories: -1 is missing, -2 is unseen.
+
+        Values are compared as Python compares them: 1, 1.0 and True are the same, 1 and "1" are not. So
+        a numeric column can be coded in categories that were fitted on booleans or integers.
+
+        Cost: one look-up for each distinct value, and one indexing of the rows.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").encode(("Oslo", "Rome")).tolist()
+        [0, -2, -1]
+        >>> Table.of({"member": [1.0, 0.0, 0.5]}).column("member").encode((False, True)).tolist()
+        [1, 0, -2]
+        """
+        return self.look_up({category: i for i, category in enumerate(categories)}, MISSING, UNSEEN, np.int32)
+
+    def look_up(
+        self, numbers: Mapping[Any, int], missing: int, unseen: int, kind: type[np.integer[Any]] | np.dtype[Any]
+    ) -> NDArray[Any]:
+        """Give each row the number of its value, in one pass over the rows.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").look_up({"Oslo": 2}, 1, 0, np.uint8)
+        array([2, 0, 1], dtype=uint8)
+        """
+        own, codes = self.distinct()
+        return _translate(codes, _find_each(own, numbers, missing, unseen), missing, kind)
+
+    def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
+        """Say how many rows `look_up` gives each number.
+
+        >>> Table.of({"city": ["Oslo", "Bern", None, "Oslo"]}).column("city").tally({"Oslo": 2}, 1, 0)
+        array([1, 1, 2])
+        """
+        own, codes = self.distinct()
+        new = np.array([*_find_each(own, numbers, missing, unseen), missing])
+        return np.bincount(new, self._counts(codes, len(own))).astype(np.intp)
+
+    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+        return _count(codes, count)
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows, and only the categories that occur in them.
+
+        >>> Table.of({"city": ["Rome", "Oslo"]}).column("city").take(np.array([0, 0])).categories
+        ('Rome',)
+        """
+        if self.values is not None:
+            return Column(self.name, None, None, self.values[rows], self.is_date)
+        assert self.categories is not None
+        assert self.codes is not None
+        return _categorical(self.name, self.categories, self.codes[rows])
+
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values and the position of each row's; missing is None, -1, or the place after the last.
+
+        >>> Table.of({"age": [54, 31, 54]}).column("age").distinct()
+        ([31.0, 54.0], array([1, 0, 1]))
+        """
+        if self.categories is not None and self.codes is not None:
+            return self.categories, self.codes
+        assert self.values is not None
+        distinct, codes = np.unique(self.values, return_inverse=True)
+        return distinct[~np.isnan(distinct)].tolist(), codes
+
+
+class _Coded(Column):
+    """A column as its distinct values, not sorted, and the position of each row's."""
+
+    _scalars: Sequence[Any]
+    _codes: NDArray[Any]
+
+    def __init__(self, name: str, scalars: Sequence[Any], codes: NDArray[Any]) -> None:
+        for field, value in (("name", name), ("_scalars", scalars), ("_codes", codes)):
+            object.__setattr__(self, field, value)
+
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, all digits kept, and the position of each row's."""
+        return self._scalars, self._codes
+
+
+class _Unsorted(_Coded):
+    """Categories whose distinct values are sorted when first asked for: a prediction only looks them up."""
+
+    values = None
+
+    @cached_property
+    def categories(self) -> Categories:
+        """The distinct values that occur, sorted."""
+        scalars, codes = self.distinct()
+        if _are_booleans(value for value in scalars if value is not None):
+            return _BOOLEANS
+        present = zip(scalars, self._counts(codes, len(scalars))[:-1] > 0, strict=True)
+        return _sorted({value for value, occurs in present if occurs and value is not None})
+
+    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+        return self._counted
+
+    @cached_property
+    def _counted(self) -> NDArray[np.intp]:
+        return _count(self._codes, len(self._scalars))
+
+    @cached_property
+    def codes(self) -> NDArray[np.int32]:
+        """The place of each row's category, -1 for missing."""
+        return self.encode(self.categories)
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows; what does not occur in them is found out when asked for."""
+        return _categorise(self.name, self._scalars, self._codes[rows])
+
+
+class _Whole(Column):
+    """Whole numbers as X holds them; float64 is made of them when first asked for."""
+
+    categories = codes = None
+    is_numeric = True
+    _whole: NDArray[Any]
+
+    def __init__(self, name: str, whole: NDArray[Any]) -> None:
+        for field, value in (("name", name), ("_whole", whole)):
+            object.__setattr__(self, field, value)
+
+    @cached_property
+    def numbers(self) -> NDArray[Any]:
+        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
+        return self.values if self.is_rounded else self._whole
+
+    @cached_property
+    def is_rounded(self) -> bool:
+        """Whether some are beyond 2^53."""
+        whole = self._whole
+        is_small = whole.dtype.itemsize < 8 or len(whole) == 0
+        return not is_small and (int(whole.min()) < -MOST_EXACT or int(whole.max()) > MOST_EXACT)
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """The numbers as float64."""
+        return np.ascontiguousarray(self._whole, dtype=np.float64)
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows."""
+        return _Whole(self.name, self._whole[rows])
+
+    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
+        """Give the distinct values, all digits kept, and the position of each row's."""
+        distinct, codes = np.unique(self._whole, return_inverse=True)
+        return distinct.tolist(), codes
+
+
+class _Exact(_Coded):
+    """Numbers of any size by their distinct values: whole ones beyond 2^53 may be missing or stand beside floats."""
+
+    categories = codes = None
+    is_numeric = is_rounded = True
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """The numbers as float64."""
+        return np.asarray(_rounded(self._scalars)[self._codes])
+
+    def take(self, rows: NDArray[np.intp]) -> Column:
+        """Keep some rows."""
+        return numeric(self.name, self._scalars, self._codes[rows])
+
+
+class Table:
+    """The columns of X, by name, each converted when first asked for and then kept.
+
+    With `keep=False` a column is converted each time it is asked for: what `read` reads from may be much smaller than
+    the float64 it becomes.
+
+    `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
+    `is_named` is False for them; a list or an array with one dimension is one column.
+
+    >>> table = Table.of({"age": [31, 54, None], "member": [True, False, True]})
+    >>> table
+    Table(3 rows: 'age', 'member')
+    >>> table.column("age").values
+    array([31., 54., nan])
+    >>> table.column(1).categories
+    (False, True)
+    >>> Table.of(np.eye(2)).names
+    ('x0', 'x1')
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        n_rows: int,
+        read: Callable[[int], Column],
+        *,
+        is_named: bool,
+        matrix: Any = None,
+        keep: bool = True,
+        source: NDArray[Any] | Sequence[Any] | None = None,
+    ) -> None:
+        self.names = tuple(names)
+        self.n_rows = n_rows
+        self.is_named = is_named
+        self._read = read
+        self._matrix = matrix
+        self._source = source
+        self._keep = keep
+        self._cache: dict[int, Column] = {}
+        self._position = {name: i for i, name in enumerate(self.names)}
+        if len(self._position) < len(self.names):
+            raise _duplicates(self.names)
+
+    @classmethod
+    def of(cls, X: object) -> Table:
+        """Read X: a data frame, an array, a sparse matrix, a dict of columns, a list of rows or a Table.
+
+        Lazy frames are collected, once. Nothing else is converted before it is asked for.
+        """
+        if isinstance(X, Table):
+            return X
+        if isinstance(X, np.ndarray):
+            return _of_array(X)
+        if sparse.issparse(X):
+            return _of_sparse(X)
+        if isinstance(X, Mapping):
+            return _of_mapping(X)
+        if isinstance(X, (list, tuple)):
+            return _of_array(_of_rows(X))
+        return _of_frame(X)
+
+    def column(self, name: str | int) -> Column:
+        """Give one column by its name or, for an integer that names no column, by its position.
+
+        >>> Table.of({"age": [31]}).column("agee")
+        Traceback (most recent call last):
+        lowcal.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
+        """
+        position = self._find(name)
+        if not self._keep:
+            return self._read(position)
+        if position not in self._cache:
+            self._cache[position] = self._read(position)
+        return self._cache[position]
+
+    def numeric(self, names: Sequence[str | int]) -> FloatArray:
+        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing.
+
+        >>> Table.of({"age": [31, 54], "pay": [2.5, None]}).numeric(["pay", "age"])
+        array([[ 2.5, 31. ],
+               [ nan, 54. ]])
+        """
+        if self._matrix is not None:
+            return _dense(self._matrix, [self._find(name) for name in names])
+        matrix = np.empty((self.n_rows, len(names)))
+        for j, name in enumerate(names):
+            matrix[:, j] = _numbers(self.column(name))
+        return matrix
+
+    def take(self, rows: NDArray[np.intp]) -> Table:
+        """Give the same columns on some rows, in that order, repeats allowed.
+
+        A column keeps its kind but loses the categories that do not occur in these rows. The conversion
+        is done once for all the tables taken from this one.
+
+        >>> Table.of({"age": [31, 54, 27]}).take(np.array([2, 0])).column("age").values
+        array([27., 31.])
+        """
+        rows = np.arange(self.n_rows)[rows]
+        if self._matrix is not None:
+            return _of_sparse(self._matrix[rows])
+        if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
+            return _of_array(self._source[rows])
+        return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
+
+    def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
+        """Give the same columns and, after them, those of a matrix of numbers.
+
+        >>> Table.of({"age": [31, 54]}).joined(["score"], np.array([[0.5], [1.5]]))
+        Table(2 rows: 'age', 'score')
+        """
+        own = len(self.names)
+
+        def read(position: int) -> Column:
+            if position < own:
+                return self.column(position)
+            return _from_array(names[position - own], numbers[:, position - own])
+
+        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named, keep=self._keep)
+
+    def without(self, names: Sequence[str]) -> Table:
+        """Give the other columns.
+
+        >>> Table.of({"age": [31], "y": [1]}).without(["y"])
+        Table(1 rows: 'age')
+        """
+        kept = [j for j, name in enumerate(self.names) if name not in names]
+        return Table(
+            [self.names[j] for j in kept],
+            self.n_rows,
+            lambda position: self.column(self.names[kept[position]]),
+            is_named=self.is_named,
+            keep=self._keep,
+        )
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Give one column as an array: numbers, truth values, or objects with None for missing.
+
+        >>> Table.of({"y": ["no", "yes", "no"]}).array("y")
+        array(['no', 'yes', 'no'], dtype=object)
+        """
+        column = self.column(name)
+        if column.is_numeric:
+            return column.numbers
+        values, codes = column.distinct()
+        if tuple(values) == (False, True) and codes.min(initial=0) >= 0:
+            return codes.astype(bool)
+        return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
+
+    def name_of(self, name: str | int) -> str:
+        """Give the name of a column that is named, or told by its position; nothing is converted."""
+        return self.names[self._find(name)]
+
+    def named(self, names: Sequence[str]) -> Table:
+        """Give the same columns under other names.
+
+        >>> Table.of(np.eye(2)).named(["a", "b"])
+        Table(2 rows: 'a', 'b')
+        """
+        parts = {"matrix": self._matrix, "keep": self._keep, "source": self._source}
+        return Table(names, self.n_rows, self._read, is_named=True, **parts)
+
+    def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
+        """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
+
+        Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
+
+        >>> Table.of({"a": np.array([True, False]), "b": np.array([False, False])}).held(["b", "a"])
+        array([[False,  True],
+               [False, False]])
+        """
+        positions = [self._find(name) for name in names]
+        if isinstance(self._source, np.ndarray):
+            return self._source if positions == list(range(len(self.names))) else self._source[:, positions]
+        columns = [_plain(self._source[k]) for k in positions] if self._source is not None else []
+        kinds = {None if column is None else column.dtype for column in columns}
+        if len(kinds) != 1 or None in kinds:
+            return None
+        matrix = np.empty((self.n_rows, len(columns)), dtype=kinds.pop(), order="F")
+        for j, column in enumerate(columns):
+            matrix[:, j] = column
+        return matrix
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether X is a SciPy sparse matrix."""
+        return self._matrix is not None
+
+    def sparse(self) -> Any:
+        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense.
+
+        >>> Table.of(sparse.eye_array(3)).sparse().nnz
+        3
+        """
+        if self._matrix is None:
+            raise InvalidInput("X is not a SciPy sparse matrix; use numeric() for its columns.")
+        return self._matrix
+
+    def _find(self, name: str | int) -> int:
+        """Find the position of a column."""
+        position = self._position.get(str(name))
+        if position is None and isinstance(name, (int, np.integer)):
+            position = int(name)
+        if position is None or not 0 <= position < len(self.names):
+            raise _missing_column(name, self.names)
+        return position
+
+    def __repr__(self) -> str:
+        return f"Table({self.n_rows} rows: {_some(self.names)})"
+
+
+# Kinds of tables: each names the columns and says how to read one.
+
+
+def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool) -> Table:
+    """Make a table of arrays with one dimension or narwhals series."""
+    return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named, source=columns)
+
+
+def _of_array(X: NDArray[Any]) -> Table:
+    """Read an array: with one dimension it is one column, unless it is structured."""
+    if X.dtype.names is not None:
+        return _of_mapping({name: X[name] for name in X.dtype.names})
+    if X.ndim not in (1, 2):
+        raise InvalidInput(f"X is an array of shape {X.shape}, but only one or two dimensions make a table.")
+    X = _unmasked(X)
+    columns = [X] if X.ndim == 1 else list(X.T)
+    names = _numbered(len(columns))
+    source = X.reshape(len(X), len(columns)) if X.dtype.kind in "biuf" else None
+    return Table(names, len(X), partial(_read_one, names, columns), is_named=False, source=source)
+
+
+def _of_sparse(X: Any) -> Table:
+    """Read a SciPy sparse matrix or array."""
+    if X.ndim != 2 or X.dtype.kind not in "biuf":
+        raise InvalidInput(f"X is sparse with shape {X.shape} and type {X.dtype}; give a matrix of numbers.")
+    matrix = X.tocsr().astype(np.float64, copy=False)
+    n_rows, n_columns = matrix.shape
+    names = _numbered(n_columns)
+    return Table(names, n_rows, partial(_read_sparse, names, matrix), is_named=False, matrix=matrix)
+
+
+def _of_mapping(X: Mapping[Any, Any]) -> Table:
+    """Read a dict of columns: arrays, lists or series of one length."""
+    columns = {str(name): _one_dimension(str(name), values) for name, values in X.items()}
+    if len(columns) < len(X):
+        raise _duplicates([str(name) for name in X])
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        given = _some(list(lengths.items()))
+        raise InvalidInput(f"The columns of X differ in length: {given}; give each a value for every row.")
+    n_rows = next(iter(lengths.values()), 0)
+    return _of_columns(list(columns), list(columns.values()), n_rows, is_named=True)
+
+
+def _of_rows(X: Sequence[Any]) -> NDArray[Any]:
+    """Make an object array of a list of rows, so that each column keeps its own type."""
+    try:
+        array = np.array(X, dtype=object)
+    except ValueError as error:
+        raise _ragged() from error
+    if array.ndim == 1 and any(isinstance(row, (list, tuple, np.ndarray)) for row in X):
+        raise _ragged()
+    return array
+
+
+def _of_frame(X: object) -> Table:
+    """Read what narwhals reads: an eager frame, a lazy one or a series."""
+    import narwhals.stable.v2 as nw
+    from narwhals.exceptions import DuplicateError
+
+    try:
+        frame = _narwhal(X)
+        columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
+    except DuplicateError as error:
+        raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
+    if isinstance(frame, nw.Series) and frame.name in (None, ""):
+        return _of_columns(_numbered(1), columns, len(frame), is_named=False)
+    return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True)
+
+
+def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
+    """Wrap a data frame or series, and collect it if it is lazy."""
+    import narwhals.stable.v2 as nw
+
+    try:
+        frame = nw.from_native(X, allow_series=True)
+    except TypeError as error:
+        raise InvalidInput(f"X is {_type_name(X)}, which can't be read; give {_ACCEPTED}.") from error
+    if frame.implementation.is_dask() or frame.implementation.is_spark_like():
+        raise InvalidInput(
+            f"X is {_type_name(X)}, whose rows lie on a cluster; collect the rows you want, as in X.compute() for Dask "
+            "or X.toPandas() for Spark, and give those."
+        )
+    # once: a second run of the query may bring the rows in another order
+    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+
+
+def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
+    """Give values as a column of the kind that a data frame X has; as they are for other forms of X.
+
+    >>> column_like({"p": [0.5]}, "p", np.array([0.25]))
+    array([0.25])
+    """
+    import narwhals.stable.v2 as nw
+
+    if isinstance(X, Table | Mapping) or nw.from_native(X, pass_through=True) is X:
+        return values
+    frame: Any = nw.from_native(X)
+    column = nw.new_series(name, values, backend=frame.implementation).to_native()
+    if frame.implementation.is_pandas_like():
+        column.index = X.index
+    return column
+
+
+def _numbered(n_columns: int) -> list[str]:
+    """Name the columns of a bare array."""
+    return [f"x{j}" for j in range(n_columns)]
+
+
+def _unmasked(X: NDArray[Any]) -> NDArray[Any]:
+    """Make a plain array of any subclass; what is masked becomes None, thus missing."""
+    if isinstance(X, np.ma.MaskedArray):
+        objects = np.array(X, dtype=object)
+        objects[np.ma.getmaskarray(X)] = None
+        return objects
+    return np.asarray(X)
+
+
+def _one_dimension(name: str, values: Any) -> Any:
+    """Make one entry of a dict an array or a narwhals series."""
+    if isinstance(values, (list, tuple)):
+        values = np.array(values, dtype=object)
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise InvalidInput(f"Column {name!r} of X has shape {values.shape}; give one value for each row.")
+        return _unmasked(values)
+    import narwhals.stable.v2 as nw
+
+    try:
+        return nw.from_native(values, series_only=True)
+    except TypeError as error:
+        given = _type_name(values)
+        raise InvalidInput(f"Column {name!r} of X is {given}; give an array, a list or a series.") from error
+
+
+# Reading one column.
+
+
+def _read_one(names: Sequence[str], columns: Sequence[Any], position: int) -> Column:
+    """Convert one array or series."""
+    name, column = names[position], columns[position]
+    if isinstance(column, np.ndarray):
+        return _from_array(name, column)
+    return _from_series(name, column)
+
+
+def _read_sparse(names: Sequence[str], matrix: Any, position: int) -> Column:
+    """Make one column of a sparse matrix dense."""
+    return Column(names[position], None, None, _dense(matrix, [position])[:, 0])
+
+
+def _read_rows(table: Table, rows: NDArray[np.intp], position: int) -> Column:
+    """Convert one column of the whole table, and keep some of its rows."""
+    return table.column(table.names[position]).take(rows)
+
+
+def _from_array(name: str, values: NDArray[Any]) -> Column:
+    """Convert an array with one dimension by the kind of its type."""
+    kind = values.dtype.kind
+    if kind in "iu":
+        return _Whole(name, np.ascontiguousarray(values))
+    if kind == "f":
+        return Column(name, None, None, np.ascontiguousarray(values, dtype=np.float64))
+    if kind == "b":
+        return _Unsorted(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
+    if kind == "O":
+        return _from_objects(name, values)
+    if kind == "M":
+        return _dates(name, values, np.arange(len(values)))
+    if kind in "UT":
+        return _categorise(name, *_factorise(name, values.tolist()))
+    return _refuse(name, f"the type {values.dtype}")
+
+
+def _from_objects(name: str, values: NDArray[Any]) -> Column:
+    """Convert Python objects: to numbers if all are, else to categories."""
+    objects = values.tolist()
+    if set(map(type, objects)) <= {int, float, type(None)} and max(map(_size, objects), default=0) < MOST_EXACT:
+        return Column(name, None, None, values.astype(np.float64))  # only a short cut
+    return _categorise(name, *_factorise(name, objects), infer=True)
+
+
+def _from_series(name: str, series: nw.Series[Any]) -> Column:
+    """Convert a narwhals series by its type."""
+    import narwhals.stable.v2 as nw
+
+    if series.implementation.is_pandas():
+        native: Any = series.to_native()
+        if isinstance(native.dtype, np.dtype) and native.dtype.kind in "iufb":
+            return _from_array(name, native.to_numpy())  # only a short cut
+        if str(native.dtype) in ("str", "string"):
+            return _categorise(name, *_factorise_pandas(native))  # another
+    dtype = series.dtype
+    if dtype.is_integer() and series.null_count() == 0:
+        return _from_array(name, series.to_numpy())
+    if dtype.is_numeric():
+        floats = _floats(series)
+        if dtype.is_float() or not (np.abs(floats) >= MOST_EXACT).any():
+            return Column(name, None, None, floats)
+        return _categorise(name, *_factorise(name, series.to_list()), infer=True)
+    if dtype == nw.Boolean:
+        is_full = series.null_count() == 0
+        return _from_array(name, series.to_numpy()) if is_full else _boolean(name, _floats(series))
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return _categorise(name, *_factorise_series(series))
+    if dtype == nw.Date or dtype == nw.Datetime:
+        return _from_array(name, series.to_numpy())
+    if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
+        return _from_array(name, _unknown(series))
+    return _refuse(name, f"the type {dtype}")
+
+
+def _tells_its_type(series: nw.Series[Any]) -> bool:
+    """Whether a type that narwhals lacks shows in the array: it does in pandas, and a column of nulls has none."""
+    is_date = series.implementation.is_pyarrow() and str(series.to_native().type).startswith("date")
+    return bool(series.implementation.is_pandas_like() or is_date or series.is_null().all())
+
+
+def _unknown(series: nw.Series[Any]) -> NDArray[Any]:
+    """Give the values of a type that narwhals lacks; pandas' time zones with an underscore are among these."""
+    native: Any = series.to_native()
+    has_zone = getattr(getattr(native, "dtype", None), "tz", None) is not None
+    return np.asarray(native.to_numpy("datetime64[us]")) if has_zone else series.to_numpy()
+
+
+def _plain(column: Any) -> NDArray[Any] | None:
+    """Give an array or series of numbers or booleans as an array of its own type; None if it has nulls or others."""
+    if not isinstance(column, np.ndarray):
+        import narwhals.stable.v2 as nw
+
+        if not (column.dtype.is_numeric() or column.dtype == nw.Boolean) or column.null_count() > 0:
+            return None
+        column = column.to_numpy()
+    return column if column.dtype.kind in "biuf" else None
+
+
+def _floats(series: nw.Series[Any]) -> FloatArray:
+    """Give the numbers of a series, NaN for null."""
+    import narwhals.stable.v2 as nw
+
+    if series.dtype.is_integer():  # Arrow refuses to round those beyond 2^53
+        found = series.fill_null(0).to_numpy().astype(np.float64)
+        found[series.is_null().to_numpy()] = np.nan
+        return found
+    return np.ascontiguousarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+
+
+def _factorise(name: str, values: list[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Give the distinct values, in order of appearance, and the position of each row's."""
+    try:
+        place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    except TypeError as error:
+        _refuse(name, f"an {error}")
+    return list(place), np.fromiter(map(place.__getitem__, values), dtype=np.intp, count=len(values))
+
+
+def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
+    """Do the same natively; null is -1."""
+    import narwhals.stable.v2 as nw
+
+    native: Any = series.to_native()
+    if series.implementation.is_pandas() and hasattr(native.array, "codes"):
+        return native.array.categories.tolist(), native.array.codes  # as pandas holds them
+    if series.implementation.is_pandas_like():
+        return _factorise_pandas(native)
+    if series.implementation.is_pyarrow():
+        encoded = native.dictionary_encode().combine_chunks()
+        return encoded.dictionary.to_pylist(), encoded.indices.cast("int64").fill_null(MISSING).to_numpy()
+    if series.implementation.is_polars() and series.dtype != nw.String:
+        return _factorise_numbered(native)
+    values = series.drop_nulls().unique().to_list()
+    places = [*range(len(values)), MISSING]
+    return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
+
+
+def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
+    """Do the same for a series of pandas."""
+    codes, distinct = native.factorize()
+    return distinct.tolist(), codes
+
+
+def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
+    """Do the same for categories of polars, whose numbers may count those of other columns too; null is a value."""
+    numbered = native.to_physical()
+    first = numbered.arg_unique().to_numpy()
+    numbers = (numbered.cast(int).fill_null(MISSING) if numbered.null_count() else numbered).to_numpy()
+    place = np.empty(int(numbers.max(initial=0)) + 2, dtype=np.int32)
+    place[numbers[first]] = np.arange(len(first))
+    return native.gather(first).to_list(), place[numbers]
+
+
+# Making columns of distinct values and codes.
+
+
+def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
+    """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
+    if _are_dates(distinct):
+        return _dates(name, np.array([_moment(value) for value in distinct]), codes)
+    scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
+    present = [value for value in scalars if value is not None]
+    if not present or (infer and all(type(value) in (int, float) for value in present)):
+        return numeric(name, scalars, codes)
+    return _Unsorted(name, scalars, codes)
+
+
+def _are_dates(distinct: Iterable[Any]) -> bool:
+    """Whether the values that are present are dates, all of them."""
+    present = (value for value in distinct if not _is_missing(value))
+    return isinstance(next(present, None), _DATES) and all(isinstance(value, _DATES) for value in present)
+
+
+def _moment(value: Any) -> np.datetime64:
+    """Give a date in UTC to the microsecond; pandas' own converts itself."""
+    if _is_missing(value):
+        return np.datetime64("NaT", "us")
+    if hasattr(value, "to_datetime64"):
+        value = value.to_datetime64()
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return np.datetime64(value, "us")
+
+
+def _dates(name: str, distinct: NDArray[Any], codes: NDArray[Any]) -> Column:
+    """Make a column of dates from distinct ones; NaT, -1 and the place after the last are missing."""
+    moments = np.append(distinct.astype("datetime64[us]"), np.datetime64("NaT", "us"))
+    seconds = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)[codes]
+    return Column(name, None, None, seconds, is_date=not bool(np.isnan(seconds).all()))
+
+
+def numeric(name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> Column:
+    """Make a column of numbers from distinct ones; None, -1 and the place after the last are missing.
+
+    >>> numeric("pay", [2.5, None], np.array([0, 1, -1])).values
+    array([2.5, nan, nan])
+    """
+    numbers = _rounded(distinct)
+    if all(value is None or value == number for value, number in zip(distinct, numbers.tolist(), strict=False)):
+        return Column(name, None, None, numbers[codes])
+    return _Exact(name, distinct, codes)
+
+
+def _rounded(distinct: Sequence[float | None]) -> FloatArray:
+    """Make floats of distinct numbers, infinite beyond all floats; NaN is for missing ones, and stands last."""
+    return np.array([*(np.nan if value is None else _float(value) for value in distinct), np.nan])
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return np.inf if number > 0 else -np.inf
+
+
+def _size(number: float | None) -> float:
+    """Give the magnitude of a whole number, 0 for floats and for none."""
+    return abs(number) if type(number) is int else 0
+
+
+def _sorted(values: set[Any]) -> Categories:
+    """Sort scalars by the name of their type, then by value."""
+    types = sorted({type(value) for value in values}, key=lambda kind: kind.__name__)
+    return tuple(value for kind in types for value in sorted(v for v in values if type(v) is kind))
+
+
+def _categorical(name: str, categories: Sequence[Hashable], codes: NDArray[Any]) -> Column:
+    """Make a column of sorted categories, without those that do not occur; booleans keep both."""
+    if _are_booleans(categories):
+        kept: Categories = _BOOLEANS
+    else:
+        occurs = _count(codes, len(categories))[:-1] > 0
+        kept = tuple(category for category, used in zip(categories, occurs, strict=True) if used)
+    if kept == tuple(categories):
+        return Column(name, kept, codes.astype(np.int32, copy=False), None)
+    code = {category: i for i, category in enumerate(kept)}
+    return Column(name, kept, _recode(codes, [code.get(c, MISSING) for c in categories]), None)
+
+
+def _are_booleans(values: Iterable[Hashable]) -> bool:
+    """Whether these are truth values; numbers equal to them may be among them."""
+    distinct = list(values)
+    return any(type(value) is bool for value in distinct) and set(distinct) <= set(_BOOLEANS)
+
+
+def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
+    total = np.zeros(count + 2, dtype=np.intp)
+    if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
+        bytes_ = count_bytes(codes.view(np.uint8))
+        total[1:] = bytes_[: count + 1]
+        total[-1] += bytes_[MISSING]
+        return total[1:]
+    for start in range(0, len(codes), ROWS):
+        total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
+    total[-1] += total[0]
+    return total[1:]
+
+
+def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Say how many rows have each byte: two neighbours are counted as one number, which takes half the steps.
+
+    >>> count_bytes(np.array([3, 1, 3], dtype=np.uint8))[:4]
+    array([0, 1, 0, 2])
+    """
+    if len(codes) < PAIRED:
+        return np.bincount(codes, minlength=256)
+    total, even = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2
+    values = int(codes.max(initial=0)) + 1
+    pairs = np.zeros((values, 256), dtype=np.intp)
+    for start in range(0, even, 2 * ROWS):
+        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
+        pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
+    total[:values] = pairs.sum(axis=1)
+    total += pairs.sum(axis=0)
+    total[codes[even:]] += 1
+    return total
+
+
+def _boolean(name: str, values: FloatArray) -> Column:
+    """Make a column of zeros, ones and NaN a boolean one."""
+    missing = np.isnan(values)
+    if missing.all():
+        return Column(name, None, None, values)
+    return Column(name, _BOOLEANS, np.where(missing, MISSING, values).astype(np.int32), None)
+
+
+def _recode(codes: NDArray[Any], new: Sequence[int]) -> NDArray[np.int32]:
+    """Replace each code; -1, and the place after the last, stay missing."""
+    return _translate(codes, new, MISSING, np.int32)
+
+
+def _translate(codes: NDArray[Any], new: Sequence[int], missing: int, kind: Any) -> NDArray[Any]:
+    """Replace each code by a number; -1, and the place after the last, by that of missing values."""
+    kind = np.dtype(kind)
+    held = int(codes.max(initial=-1)) + 1
+    if kind.kind == "u" and list(new[:held]) == list(range(missing + 1, missing + 1 + held)):
+        return np.asarray(np.add(codes, missing + 1, dtype=kind, casting="unsafe"))
+    return np.asarray(np.array([*new, missing], dtype=kind)[codes.astype(np.intp, copy=False)])
+
+
+def _find_each(own: Sequence[Any], numbers: Mapping[Any, int], missing: int, unseen: int) -> list[int]:
+    """Give the number of each distinct value."""
+    return [missing if v is None else numbers.get(v, unseen) for v in own]
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value of an object column stands for none; pandas' own are known by their type's name."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, Decimal, np.generic)) and bool(value != value)
+
+
+def _scalar(name: str, value: Any) -> bool | int | float | str | None:
+    """Make a value a Python scalar: None if missing; numbers and text as they are; else its str()."""
+    if _is_missing(value):
+        return None
+    if isinstance(value, _REFUSED):
+        _refuse(name, f"a value of the type {type(value).__name__}")
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Decimal) and value.is_finite() and abs(value) > MOST_EXACT and value == int(value):
+        return int(value)
+    if isinstance(value, (Real, Decimal)):
+        return float(value)
+    # str(value) of an enum that is a str would give its name
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
+def _numbers(column: Column) -> FloatArray:
+    """Give the numbers of a column that must have them."""
+    if column.values is None:
+        given = _some(column.categories or ())
+        raise InvalidInput(f"Column {column.name!r} of X is not numeric: it holds {given}. Encode it first.")
+    return column.values
+
+
+def _dense(matrix: Any, positions: Sequence[int]) -> FloatArray:
+    """Make some columns of a sparse matrix dense."""
+    return np.asarray(matrix[:, positions].toarray(), dtype=np.float64)
+
+
+# What errors say.
+
+
+def _refuse(name: str, given: str) -> NoReturn:
+    """Refuse a column that is neither numbers nor categories."""
+    raise InvalidInput(
+        f"Column {name!r} of X has {given}; convert it to a number or a string first, or leave it out: name the "
+        "columns to use, as in Groups(columns=[...])."
+    )
+
+
+def _ragged() -> InvalidInput:
+    """Tell that a list of rows is no table."""
+    return InvalidInput("The rows of X differ in length; give each row a value for every column.")
+
+
+def _duplicates(names: Iterable[str]) -> InvalidInput:
+    """Name the columns that occur twice."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    return InvalidInput(f"X has several columns named {_some(twice)}; rename them.")
+
+
+def _missing_column(name: str | int, names: Sequence[str]) -> MissingColumn:
+    """Name the column that was asked for, and those that there are."""
+    available = f"it has {_some(names)}" if names else "it has none"
+    return MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), names)}")
+
+
+def _some(values: Sequence[object]) -> str:
+    """List at most ten values."""
+    shown = ", ".join(repr(value) for value in values[:10])
+    return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"
+
+
+def _type_name(value: object) -> str:
+    """Name a type with its module, unless it is a builtin."""
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

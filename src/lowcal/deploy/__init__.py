@@ -1,0 +1,1 @@
+"""Models that leave the process: saved files and ONNX."""

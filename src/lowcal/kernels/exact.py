@@ -1,0 +1,225 @@
+"""Sums that do not depend on the order of their terms: the same bits for any chunks, threads or workers.
+
+Every term is rounded to a multiple of a power of two, its unit (add 1.5 2^52 units, take them off again). A block of
+rows is so short that its terms add up without rounding in float64; blocks are added up as integers. A term is off by
+half a unit at most: 2^-34 of the largest term for many rows, less for few. `Fine` sums carry the rest of each term
+along, on a unit of its own, and are as accurate as float64 allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import frexp, ldexp
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.kernels.kernels import kernels_at_hand
+from lowcal.kernels.simplex import SMALLEST, FloatArray
+
+if TYPE_CHECKING:
+    from lowcal.kernels.reference import Design
+
+#: The most rows whose rounded terms add up exactly in float64.
+BLOCK = 1 << 18
+#: Whole numbers of units.
+Wholes: TypeAlias = NDArray[np.int64]
+#: So few columns of different units are rounded one by one.
+NARROW = 16
+#: Integers of 64 bits hold the sums of this many full blocks.
+BLOCKS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Multiples of `unit`: one number, or one for each column."""
+
+    unit: FloatArray
+
+    @classmethod
+    def of(cls, bound: float | FloatArray, n: int) -> Grid:
+        """Return the finest grid on which n terms of at most `bound` add up exactly.
+
+        >>> float(Grid.of(1.0, 4).unit) == 2.0**-49, float(Grid.of(1.0, 10**6).unit) == 2.0**-33
+        (True, True)
+        """
+        if isinstance(bound, float):
+            return _grid(bound, n)
+        return cls(np.array([_grid(float(one), n).unit for one in bound]))
+
+    @classmethod
+    def whole(cls, bound: float, n: int) -> Grid:
+        """Return the finest grid on which any sums of n terms of at most `bound` are exact floats: none is flushed.
+
+        A term is off by half a unit at most: by 2^(bits - 52) of the bound for 2^bits rows, 2^-32 for a million.
+
+        >>> float(Grid.whole(1.0, 10**6).unit) == 2.0**-31, float(Grid.whole(0.9, 10**6).unit) == 2.0**-32
+        (True, True)
+        """
+        return _whole(bound, n)
+
+    @cached_property
+    def far(self) -> FloatArray:
+        """So large a number that what is added to it is rounded to the grid."""
+        return np.asarray(1.5 * 2.0**52 * self.unit)
+
+    def round(self, terms: FloatArray) -> FloatArray:
+        """Round terms to the grid, in place.
+
+        >>> Grid(np.array(0.25)).round(np.array([0.3, -0.7]))
+        array([ 0.25, -0.75])
+        """
+        if self.far.ndim and len(self.far) <= NARROW:  # NumPy would take a few numbers at a time
+            for column, far in zip(terms.T, self.far, strict=True):
+                column += far
+                column -= far
+            return terms
+        terms += self.far
+        terms -= self.far
+        return terms
+
+    def wholes(self, sums: FloatArray) -> Wholes:
+        """Return exact sums as numbers of units."""
+        return np.rint(sums / self.unit).astype(np.int64)
+
+    def floats(self, wholes: Wholes) -> FloatArray:
+        """Return numbers of units as floats."""
+        return np.asarray(wholes * self.unit)
+
+
+@lru_cache(maxsize=256)
+def _grid(bound: float, n: int) -> Grid:
+    return _of_bits(bound, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
+
+
+@lru_cache(maxsize=256)
+def _whole(bound: float, n: int) -> Grid:
+    return _of_bits(bound, row_bits(n))
+
+
+def row_bits(n: int) -> int:
+    """Return how many bits the sum of n terms may have more than one of them.
+
+    >>> row_bits(1000)
+    10
+    """
+    return max(2, (n - 1).bit_length())
+
+
+def _of_bits(bound: float, bits: int) -> Grid:
+    return Grid(np.array(ldexp(1.0, max(frexp(max(bound, SMALLEST))[1] + bits - 52, -1000))))
+
+
+@dataclass(frozen=True, eq=False)
+class Fine:
+    """Sums of few numbers a row to the last bit: what the first grid leaves of a term is added on a second one."""
+
+    first: Grid
+    second: Grid
+
+    @classmethod
+    def of(cls, bound: float, n: int) -> Fine:
+        """Return the grids of n terms of at most `bound`."""
+        first = _grid(bound, n)
+        return cls(first, _grid(float(first.unit), n))
+
+    def wholes(self, terms: FloatArray) -> Wholes:
+        """Return the sum of terms, shape (rows,), in both units.
+
+        >>> fine = Fine.of(1.0, 3)
+        >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
+        0.6
+        """
+        add, first, second, high, low = kernels_at_hand().add_fine, self.first, self.second, 0, 0
+        for start in range(0, len(terms), BLOCK):
+            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), float(first.far), float(second.far))
+            high, low = high + round(sums[0] / float(first.unit)), low + round(sums[1] / float(second.unit))
+        return np.array([high, low], dtype=np.int64)
+
+    def total(self, wholes: Wholes) -> FloatArray:
+        """Return sums as floats."""
+        return self.first.floats(wholes[0]) + self.second.floats(wholes[1])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What bounds the sums over all rows: how many there are, and the largest weight."""
+
+    n: int
+    most: float
+
+    def grid(self, bound: float | FloatArray = 1.0) -> Grid:
+        """Return the grid of terms that are at most a weight times `bound`."""
+        return Grid.of(self.most * bound, self.n)
+
+    def fine(self, bound: float = 1.0) -> Fine:
+        """Return the grids of the same terms for sums of few numbers a row."""
+        return Fine.of(self.most * bound, self.n)
+
+
+def normalised(weight: FloatArray) -> FloatArray:
+    """Return weights that sum to one, for any order of the rows.
+
+    >>> normalised(np.array([1.0, 3.0]))
+    array([0.25, 0.75])
+    """
+    share = weight / weight.max()  # so that the sum can't overflow
+    fine = Fine.of(1.0, len(weight))
+    return np.asarray(share / float(fine.total(fine.wholes(share))))
+
+
+class ExactSums:
+    """C'R under construction, where R comes in pieces: whole numbers of units for every table of the design."""
+
+    def __init__(self, design: Design, q: int, grid: Grid) -> None:
+        self.sums, self.grid, self.held = design.sums(q, grid), grid, 0
+        self.total: list[Wholes] | None = None
+
+    def add(self, part: slice, R: FloatArray) -> None:
+        """Add C[part]'R for the rows of a slice, of which there are at most BLOCK; R is rounded in place."""
+        self.add_rounded(part, self.grid.round(R))
+
+    def add_rounded(self, part: slice, R: FloatArray) -> None:
+        """Add the same for R that lies on the grid."""
+        if self.held + len(R) > BLOCK:
+            self._flush()
+        self.held += len(R)
+        self.sums.add(part, R)
+
+    def _flush(self) -> None:
+        fresh = []
+        for table in self.sums.tables():
+            fresh.append(_columns(self.grid, table.shape[1]).wholes(table))
+            table[...] = 0.0
+        self.total = fresh if self.total is None else [a + b for a, b in zip(self.total, fresh, strict=True)]
+        self.held = 0
+
+    def wholes(self) -> Tables:
+        """Return all that was added."""
+        self._flush()
+        assert self.total is not None
+        return Tables(self.total)
+
+
+class Tables(list[NDArray[Any]]):
+    """Tables of whole numbers, or of floats that add up exactly, added one by one."""
+
+    def __add__(self, other: list[NDArray[Any]]) -> Tables:  # type: ignore[override]
+        return Tables(a + b for a, b in zip(self, other, strict=True))
+
+
+def decode(design: Design, q: int, grid: Grid, tables: list[Wholes]) -> FloatArray:
+    """Return C'R, shape (m, q), from the sums of all shards; `design` is that of any rows."""
+    sums = design.sums(q, grid)
+    for table, wholes in zip(sums.tables(), tables, strict=True):
+        table[...] = _columns(grid, table.shape[1]).floats(wholes)
+    return sums.total()
+
+
+def _columns(grid: Grid, width: int) -> Grid:
+    """Return the grid of a table that is padded with columns that do not count."""
+    if grid.unit.ndim == 0 or len(grid.unit) == width:
+        return grid
+    return Grid(np.concatenate([grid.unit, np.ones(width - len(grid.unit))]))

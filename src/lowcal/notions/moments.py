@@ -1,0 +1,140 @@
+"""Residuals and moments: the one kernel that fits and audits both measure with.
+
+g(c, u, a) = E[ c(x) u(f(x)) (y_a - f_a(x)) ]: the violation of subpopulation c, weight u and label a (spec 0).
+Paper: Definition 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+
+from lowcal.kernels.exact import ExactSums, Grid, Tables
+from lowcal.kernels.kernels import kernels_for, padded
+from lowcal.kernels.reference import CodeSums, Design, rows_in_cache
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
+
+
+def residual(u: Weight, label: int, p: FloatArray, y: FloatArray) -> FloatArray:
+    """Return z_i = <w(f_i), y_i - f_i> for w = u e_label: what a weak learner is asked to correlate with."""
+    return u(p) * (y[:, label] - p[:, label])
+
+
+def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
+    """Return g[c, s, a] = sum_i c(x_i) u_s(f_i) rho_ia for weighted residuals rho_i = p_i (y_i - f_i).
+
+    Paper: Definition 3.1. Cost: one pass over the rows for each code column.
+    """
+    if isinstance(U, CellIds):
+        return design.cell_moments(U.ids, U.n_cells, rho)
+    n, m = design.shape
+    S, d = U.shape[1], rho.shape[1]
+    sums = design.sums(S * d)
+    for part in rows_in_cache(n, S * d):
+        sums.add(part, _products(U[part], rho[part]))
+    return sums.total().reshape(m, S, d)
+
+
+def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time.
+
+    >>> from lowcal.kernels.reference import Matrix
+    >>> from lowcal.notions.weights import monomials
+    >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
+    array([3. , 2.5])
+    """
+    if any(isinstance(u, Cell) for u in weights):
+        return moments(design, evaluate(weights, p), rho)
+    sums = MomentSums(design, weights, rho.shape[1])
+    for part in rows_in_cache(design.shape[0], len(weights) * rho.shape[1]):
+        sums.add(part, p[part], rho[part])
+    return sums.total()
+
+
+class MomentSums:
+    """`moments` of weights under construction, where predictions and residuals come in pieces."""
+
+    def __init__(self, design: Design, weights: Sequence[Weight], d: int, grid: Grid | None = None) -> None:
+        self.weights, self.shape = weights, (design.shape[1], len(weights), d)
+        q, self.far = len(weights) * d, 0.0 if grid is None else float(grid.far)
+        self.sums = design.sums(q) if grid is None else ExactSums(design, q, grid)
+        made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
+        own = made.kernels if isinstance(made, CodeSums) else None
+        self.kernels = own or kernels_for(design.shape[0] * len(weights))
+        self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+
+    def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
+        """Add the rows of a slice, with their predictions and weighted residuals."""
+        if self.are_powers:
+            R = np.empty((len(p), padded(len(self.weights))))
+            self.kernels.lay_powers(p[:, 0], rho[:, 0], R)
+            self.sums.add(part, R)
+            return
+        U = evaluate(self.weights, p)
+        assert isinstance(U, np.ndarray)
+        self.sums.add(part, _products(U, rho))
+
+    def add_residuals(self, part: slice, p: FloatArray, y: FloatArray, weight: FloatArray) -> None:
+        """Add the rows of a slice, with their predictions, outcomes and weights."""
+        if self.are_powers:
+            R = np.empty((len(p), padded(len(self.weights))))
+            self.kernels.lay_residuals(p[:, 0], p[:, 0], y[:, 0], weight, R, self.far)
+            (self.sums.add_rounded if isinstance(self.sums, ExactSums) else self.sums.add)(part, R)
+            return
+        rho = y - p
+        rho *= weight[:, None]
+        self.add(part, p, rho)
+
+    def total(self) -> FloatArray:
+        """Return the sum of all that was added, shape (m, S, d)."""
+        assert not isinstance(self.sums, ExactSums)
+        return self.sums.total().reshape(self.shape)
+
+    def wholes(self) -> Tables:
+        """Return exact sums of all that was added."""
+        assert isinstance(self.sums, ExactSums)
+        return self.sums.wholes()
+
+
+def _products(U: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return u_s(f_i) rho_ia as (rows, S d); those of a row lie together, which is what histograms read."""
+    R = np.empty((len(U), U.shape[1], rho.shape[1]))
+    np.multiply(U[:, :, None], rho[:, None, :], out=R)
+    return R.reshape(len(U), -1)
+
+
+#: A slice of the rows and their evaluated weights -> the displacement of these rows.
+Displacer: TypeAlias = Callable[[slice, Evaluated], FloatArray]
+
+
+def displacement(design: Design, U: Evaluated, theta: FloatArray) -> FloatArray:
+    """Return delta_ia = sum_{c, s} theta[c, s, a] c(x_i) u_s(f_i): the adjoint of `moments`."""
+    displace = displacer(design, theta)
+    n, (_, S, d) = design.shape[0], theta.shape
+    delta = np.empty((n, d))
+    for part in rows_in_cache(n, d if isinstance(U, CellIds) else S * d):
+        delta[part] = displace(part, CellIds(U.ids[part], U.n_cells) if isinstance(U, CellIds) else U[part])
+    return delta
+
+
+def displacer(design: Design, theta: FloatArray) -> Displacer:
+    """Return `displacement` as a function of some rows and the weights on them; the tables are made when first used."""
+    m, S, d = theta.shape
+    by_cell, by_weight = (
+        cache(lambda: design.cell_combination(theta)),
+        cache(lambda: design.combination(theta.reshape(m, S * d))),
+    )
+
+    def displace(part: slice, U: Evaluated) -> FloatArray:
+        if isinstance(U, CellIds):
+            return by_cell()(part, U.ids)
+        amplitude = by_weight()(part)
+        if d == 1:
+            return np.asarray(np.einsum("ns,ns->n", U, amplitude)[:, None])
+        return np.asarray(np.einsum("ns,nsa->na", U, amplitude.reshape(len(amplitude), S, d)))
+
+    return displace

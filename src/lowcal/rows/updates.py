@@ -1,0 +1,453 @@
+"""Updates and predictors: an update is a sum of terms theta c(x) w(f), then the move; a predictor is a list of them.
+
+`Update.__call__` is the only code that moves a prediction: fitting, early stopping, prediction and replay all call it.
+Paper: lines 8 and 9 of Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+import numpy as np
+
+from lowcal.data.errors import brief
+from lowcal.data.files.batches import Batches, at_row, is_source, open_batches, to_numpy
+from lowcal.data.frames import Table as Frame
+from lowcal.data.frames import column_like
+from lowcal.data.inputs import (
+    SUM_TOLERANCE,
+    Layout,
+    are_names,
+    read_features,
+    read_probabilities,
+    read_table,
+    take_named,
+)
+from lowcal.kernels.reference import Design, rows_in_cache
+from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
+from lowcal.kernels.simplex import FloatArray, Geometry, move, scores
+from lowcal.notions.moments import displacement, displacer
+from lowcal.notions.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
+from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
+from lowcal.subpopulations.base import CodeFamily, Encoded, Encoder, Family
+from lowcal.subpopulations.batches import BatchEncoder
+from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
+from lowcal.subpopulations.union import Part
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+#: Where encoded rows hold a code column: its place, or its part of a union and its place there.
+Key: TypeAlias = tuple[int, ...]
+#: From this many updates in a row on, a predictor runs them as one program.
+MANY = 8
+
+#: A slice of the rows and the predictions there -> the displacement there.
+Displacement: TypeAlias = Callable[[slice, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """sum over c in family, u in weights, labels a of theta[c, u, a] c(x) u(f) e_a."""
+
+    family: Family
+    weights: tuple[Weight, ...]
+    theta: FloatArray
+
+    def __call__(self, p: FloatArray, design: Design) -> FloatArray:
+        """Return the displacement at every row, shape (n, d); `design` is the family's on these rows."""
+        return displacement(design, evaluate(self.weights, p), self.theta)
+
+    def on(self, rows: Encoded) -> Displacement:
+        """Return the displacement on encoded rows as a function of a slice of them and the predictions there."""
+        design = self.family.design(rows)
+        if self._is_witness:
+            return partial(self._of_members, design)
+        displace = displacer(design, self.theta)
+        return lambda part, p: displace(part, evaluate(self.weights, p))
+
+    @property
+    def _is_witness(self) -> bool:
+        """Whether the term is a witness of one subpopulation, whose weights take longer than its rows are found."""
+        return len(self.family.names) == 1 and any(isinstance(u, Knots | Points) for u in self.weights)
+
+    def _of_members(self, design: Design, part: slice, p: FloatArray) -> FloatArray:
+        """Return the displacement on a slice of the rows; the weights are evaluated on members alone."""
+        here, delta = design.rows(part), np.zeros(p.shape)
+        members = np.flatnonzero(here.column(0))
+        delta[members] = self(p[members], here.rows(members))
+        return delta
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the displacement of one row is made of."""
+        return int(self.theta.shape[1] * self.theta.shape[2])
+
+    def scaled(self, step: float) -> Term:
+        """Return the term times a step size."""
+        return replace(self, theta=step * self.theta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the term as plain data."""
+        weights = [weight_to_dict(u) for u in self.weights]
+        return {"family": self.family.to_dict(), "weights": weights, "theta": self.theta.tolist()}
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """f <- move(f, sum of terms): add and project, or add in log space and normalise; without terms f stays."""
+
+    terms: tuple[Term, ...]
+    geometry: Geometry = "euclidean"
+
+    def __call__(self, p: FloatArray, rows: Encoded) -> FloatArray:
+        """Return the moved predictions on encoded rows."""
+        moved = np.empty(p.shape)
+        for part, here in self.pieces(p, rows):
+            moved[part] = here
+        return moved
+
+    def pieces(self, p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the moved predictions, a piece of the rows at a time."""
+        if not self.terms:
+            yield slice(0, len(p)), p
+            return
+        compiled = compile_updates([self])
+        if compiled is not None:
+            yield from compiled.pieces(p, rows)
+            return
+        for part, delta in displacements(self.terms, p, rows):
+            yield part, move(p[part], delta, self.geometry)
+
+    def __str__(self) -> str:
+        named = [
+            f"{theta:+.4g} * [{brief(name)}] * {u}{'' if term.theta.shape[2] == 1 else f' on label {a}'}"
+            for term in self.terms
+            for name, by_weight in zip(term.family.names, term.theta, strict=True)
+            for u, by_label in zip(term.weights, by_weight, strict=True)
+            for a, theta in enumerate(by_label)
+            if theta != 0.0
+        ]
+        return "f <- f " + " ".join(named[:6]) + (f" ... ({len(named)} terms)" if len(named) > 6 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the update as plain data."""
+        return {"geometry": self.geometry, "terms": [term.to_dict() for term in self.terms]}
+
+
+def displacements(terms: Sequence[Term], p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield the displacement of all terms, a piece of the rows at a time."""
+    each = [term.on(rows) for term in terms]
+    for part in rows_in_cache(len(p), max([1, *(term.numbers for term in terms)])):
+        here = p[part]
+        delta = np.zeros(here.shape)
+        for displace in each:
+            delta += displace(part, here)
+        yield part, delta
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """Scalar updates on code columns as one program, and where the rows hold its columns."""
+
+    program: Program | MirrorProgram
+    keys: tuple[Key, ...]
+
+    def __call__(self, p: FloatArray, rows: Encoded) -> FloatArray:
+        """Return the predictions after all updates."""
+        return self.program(p[:, 0], [_at(rows, key) for key in self.keys])[:, None]
+
+    def pieces(self, p: FloatArray, rows: Encoded) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the predictions after all updates, a piece of the rows at a time."""
+        for part, moved in self.program.pieces(p[:, 0], [_at(rows, key) for key in self.keys]):
+            yield part, moved[:, None]
+
+    def one(self, p: float, codes: Sequence[int]) -> float:
+        """Return the prediction of one row with these codes."""
+        return self.program.one(p, codes)
+
+
+def _has_look_ups(update: Update, weights: Any) -> bool:
+    """Whether an update is scalar, its families live on code columns, and its weights are of these kinds."""
+    return bool(update.terms) and all(
+        isinstance(term.family.family if isinstance(term.family, Part) else term.family, CodeFamily)
+        and term.theta.shape[2] == 1
+        and all(isinstance(u, weights) for u in term.weights)
+        for term in update.terms
+    )
+
+
+def _on_codes(term: Term) -> CodeFamily:
+    family = term.family.family if isinstance(term.family, Part) else term.family
+    assert isinstance(family, CodeFamily)
+    return family
+
+
+def table_size(update: Update) -> int | None:
+    """Return how many numbers the tables of an update's look-ups hold; None if it is not made of look-ups.
+
+    It is if it is scalar and Euclidean, its families live on code columns, and its weights are powers of f.
+    """
+    if update.geometry != "euclidean" or not _has_look_ups(update, Monomial):
+        return None
+    return sum(len(term.weights) * sum(t.shape[0] for t in _on_codes(term).decode) for term in update.terms)
+
+
+def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
+    """Yield the look-ups (column, power of f, table) of a term on code columns."""
+    part, family = (term.family.index,) if isinstance(term.family, Part) else (), _on_codes(term)
+    stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
+    tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
+    for column, table in zip(family.columns, tables, strict=True):
+        for s, u in enumerate(term.weights):
+            power = len(u.factors) if isinstance(u, Monomial) else LOG_ODDS
+            yield (*part, column), power, np.ascontiguousarray(table[:, s])
+
+
+def compile_updates(updates: Sequence[Update]) -> Compiled | None:
+    """Return a program that does the same as the updates; None if one is of another kind, or the tables are large."""
+    is_mirror = bool(updates) and all(update.geometry == "mirror" for update in updates)
+    if is_mirror and not all(_has_look_ups(update, Monomial | LogOdds) for update in updates):
+        return None
+    sizes = [0 if is_mirror else table_size(update) for update in updates]
+    if any(size is None for size in sizes) or (len(updates) > 1 and sum(size or 0 for size in sizes) > MOST_NUMBERS):
+        return None
+    every = [[read for term in update.terms for read in _reads(term)] for update in updates]
+    keys = {key: k for k, key in enumerate(dict.fromkeys(key for reads in every for key, _, _ in reads))}
+    listed = [[Read(keys[key], power, table) for key, power, table in reads] for reads in every]
+    return Compiled(MirrorProgram.of(listed) if is_mirror else Program.of(listed), tuple(keys))
+
+
+def _runs(updates: Sequence[Update]) -> Iterator[tuple[int, Update]]:
+    """Number runs of updates that are made of look-ups and whose tables together are small; others stand alone."""
+    run, total = 0, 0
+    for update in updates:
+        size = table_size(update)
+        total += MOST_NUMBERS + 1 if size is None else size
+        if total > MOST_NUMBERS:
+            run, total = run + 1, MOST_NUMBERS + 1 if size is None else size
+        yield run, update
+
+
+def _at(rows: Any, key: Key) -> Any:
+    """Return the code column that a key names: its place, inside its part of a union."""
+    for k in key:
+        rows = rows[k]
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """What recalibrates probabilities: f_T = u_T o ... o u_1 (f_0) for any start f_0 = p.
+
+    `predictor(p, X)` replays the updates on new rows of any supported frame; `predictor[:50]` keeps the first 50;
+    `predictor.staged(p, X)` yields the predictions after each update.
+    """
+
+    encoder: Encoder
+    updates: tuple[Update, ...]
+    layout: Layout
+    #: The names under which the encoder reads the scores of p as columns of X: log odds, or log p of each class.
+    scores: tuple[str, ...] = ()
+
+    @overload
+    def __call__(self, p: str | Sequence[str], X: object) -> Any: ...
+
+    @overload
+    def __call__(self, p: ArrayLike, X: object = None) -> FloatArray: ...
+
+    def __call__(self, p: ArrayLike, X: object = None) -> Any:
+        """Return the calibrated probabilities, in the shape of p.
+
+        p may be the name of a column of X: a data frame then gives a column of its own kind. A list of names, one for
+        each class, gives an array. If X is a source of rows (a Parquet or Arrow file, a folder, a glob, a list of
+        files, an Arrow dataset, a polars LazyFrame, a function that returns an iterator of tables), names give an
+        iterator instead: an array for each batch of rows, in their order, never all of them.
+
+        >>> from lowcal import Groups, multicalibrate
+        >>> rows = {"y": [0, 1] * 50, "p": [0.4, 0.5] * 50, "sex": ["F", "M"] * 50}
+        >>> predictor = multicalibrate("y", "p", rows, subpopulations=Groups("sex")).predictor
+        >>> batches = predictor("p", lambda: iter([rows, rows, rows]))
+        >>> [len(calibrated) for calibrated in batches]
+        [100, 100, 100]
+        """
+        if are_names(p):
+            if is_source(X):
+                return self._in_batches((p,) if isinstance(p, str) else tuple(p), open_batches(X))  # type: ignore[arg-type]
+            table = read_table(X)
+            calibrated = self(take_named(table, p), table)
+            return column_like(X, p, calibrated) if isinstance(p, str) else calibrated
+        given = read_probabilities(p, self.layout)
+        return self.layout.show(self.replay(given, self.rows(given, read_features(X, len(given)))), p)
+
+    def _in_batches(self, names: tuple[str, ...], source: Batches) -> Iterator[FloatArray]:
+        """Yield the calibrated probabilities of each batch of a source."""
+        encode, start = BatchEncoder(self.encoder), 0
+        is_own = reader_of(self.encoder) is not None
+        for batch in source.read(tuple(dict.fromkeys([*names, *self.columns])) if is_own else None):
+            source.require(batch, names)
+            with at_row(start):
+                columns = [to_numpy(batch[name]) for name in names]
+                p = columns[0] if len(columns) == 1 else np.column_stack(columns)
+                given = read_probabilities(p, self.layout)
+                known = dict(zip(self.scores, scores(given).T, strict=True)) if self.scores else {}
+                calibrated = self.replay(given, encode({**batch, **known}, len(given)))
+            yield self.layout.show(calibrated, p)
+            start += len(given)
+
+    def rows(self, p: FloatArray, table: Frame) -> Encoded:
+        """Return the encoded rows of a table, for checked predictions p."""
+        return self.encoder(table.joined(self.scores, scores(p)) if self.scores else table)
+
+    def one(self, p: float | Sequence[float], row: Mapping[str, Any] | Sequence[Any]) -> float | FloatArray:
+        """Return the calibrated probability of one row, without the cost of a data frame.
+
+        `predictor.one(p, row)` equals `predictor([p], X)[0]` for a table X that holds the row alone, but for rounding.
+
+        Parameters
+        ----------
+        p : a probability, or one for each class.
+        row : the raw values, as a dict from column names, or as a sequence in the order of `predictor.columns`.
+
+        >>> from lowcal import Groups, multicalibrate
+        >>> from lowcal.datasets import make_miscalibrated
+        >>> data = make_miscalibrated(5000, random_state=0)
+        >>> predictor = multicalibrate(data.y, data.p, data.X, subpopulations=Groups(), alpha=0.005).predictor
+        >>> row = {name: data.X[name][0] for name in predictor.columns}
+        >>> bool(abs(predictor.one(data.p[0], row) - predictor(data.p, data.X)[0]) < 1e-15)
+        True
+        """
+        single = np.ndim(p) == 0
+        read = self._with_scores(row_of(self.columns, row), p)
+        if single and self._codes is not None and self._single is not None:
+            return self._single.one(read_probability(p, self.layout), self._codes(read))
+        given = read_point(p, self.layout)
+        if self._by_row is not None:
+            moved = self._by_row(given, read)
+        else:
+            moved = self.replay(np.array([given]), self.rows(np.array([given]), self._table_of_one(row, read)))[
+                0
+            ].tolist()
+        return moved[0] if single else self.layout.show(np.array([moved]), np.array([p]))[0]
+
+    def _with_scores(self, read: Row, p: float | Sequence[float]) -> Row:
+        """Return the look-up of values in a row that knows the scores too."""
+        if not self.scores:
+            return read
+        known = dict(zip(self.scores, scores(np.array([read_point(p, self.layout)]))[0].tolist(), strict=True))
+        return lambda name: known[name] if name in known else read(name)
+
+    def _table_of_one(self, row: Mapping[str, Any] | Sequence[Any], read: Row) -> Frame:
+        """Return the table that holds one row, with all its columns where an encoder is not lowcal's own."""
+        if reader_of(self.encoder) is not None:
+            return Frame.of({name: [read(name)] for name in self.columns})
+        return Frame.of({name: [value] for name, value in row.items()} if isinstance(row, Mapping) else [list(row)])
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of X that are read, in the order in which `one` takes a sequence."""
+        return tuple(name for name in columns_of(self.encoder) if name not in self.scores)
+
+    @cached_property
+    def _by_row(self) -> RowUpdates | None:
+        """All updates of a single row in plain numbers; None: by a table."""
+        each = [(u.geometry, [(t.family, t.weights, t.theta) for t in u.terms]) for u in self.updates]
+        return update_rows(self.encoder, each)
+
+    @cached_property
+    def _codes(self) -> Callable[[Row], tuple[int, ...]] | None:
+        """How a single row becomes the codes that the program of all updates reads."""
+        read, whole = reader_of(self.encoder), self._single
+        if read is None or whole is None:
+            return None
+        keys = whole.keys
+        return lambda row: tuple(_at(codes, key) for codes in (read(row),) for key in keys)
+
+    @cached_property
+    def _single(self) -> Compiled | None:
+        """All updates as one program, if they are made of look-ups and of one geometry."""
+        return compile_updates(self.updates)
+
+    @cached_property
+    def _segments(self) -> tuple[Update | Compiled, ...]:
+        """The updates, long runs of those on code columns as programs."""
+        segments: list[Update | Compiled] = []
+        for _, run in groupby(_runs(self.updates), key=itemgetter(0)):
+            updates = [update for _, update in run]
+            compiled = compile_updates(updates) if len(updates) >= MANY else None
+            segments += updates if compiled is None else [compiled]
+        return tuple(segments)
+
+    def staged(self, p: ArrayLike, X: object = None) -> Iterator[FloatArray]:
+        """Yield the probabilities after each update."""
+        stages = self._stages(p, X)
+        next(stages)
+        yield from stages
+
+    def _stages(self, p: ArrayLike, X: object) -> Iterator[FloatArray]:
+        given = read_probabilities(p, self.layout)
+        rows = self.rows(given, read_features(X, len(given)))
+        current = given
+        yield self.layout.show(current, p)
+        for update in self.updates:
+            current = update(current, rows)
+            yield self.layout.show(current, p)
+
+    def replay(self, p: FloatArray, rows: Encoded) -> FloatArray:
+        """Return the calibrated predictions for checked p and encoded rows."""
+        for segment in self._segments:
+            p = segment(p, rows)
+        return p
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again on first use."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __len__(self) -> int:
+        """How many updates there are."""
+        return len(self.updates)
+
+    def __getitem__(self, rounds: slice) -> Predictor:
+        """Return the predictor with some of the updates."""
+        if not isinstance(rounds, slice):
+            raise TypeError("A predictor is sliced, as in predictor[:50]; a single update is predictor.updates[t].")
+        return replace(self, updates=self.updates[rounds])
+
+    def __repr__(self) -> str:
+        return f"Predictor({len(self.updates)} updates, {self.layout})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything needed to predict, as plain data (numbers, strings, lists, dictionaries)."""
+        return {
+            "kind": "lowcal.predictor",
+            "layout": self.layout.to_dict(),
+            "encoder": self.encoder.to_dict(),
+            **({"scores": list(self.scores)} if self.scores else {}),
+            "updates": [update.to_dict() for update in self.updates],
+        }
+
+
+def read_probability(p: Any, layout: Layout) -> float:
+    """Return one checked probability of a binary problem."""
+    if type(p) in (float, np.float64) and 0.0 <= p <= 1.0 and layout.n_classes == 2:
+        return float(p)
+    return float(read_probabilities([p], layout)[0, 0])
+
+
+def read_point(p: Any, layout: Layout) -> list[float]:
+    """Return one checked prediction, as `read_probabilities` does."""
+    if np.ndim(p) == 0:
+        return [read_probability(p, layout)]
+    values = p.tolist() if isinstance(p, np.ndarray) else p
+    if layout.d == 1 or len(values) != layout.d or not all(type(x) is float and 0.0 <= x <= 1.0 for x in values):
+        return [float(x) for x in read_probabilities([p], layout)[0]]
+    total = sum(values)
+    if abs(total - 1.0) > SUM_TOLERANCE:
+        return [float(x) for x in read_probabilities([p], layout)[0]]
+    return [x / total for x in values]

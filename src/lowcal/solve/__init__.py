@@ -1,0 +1,1 @@
+"""Fitting: problems, solvers, steps, and what stops them."""

@@ -1,0 +1,426 @@
+"""Ways to recalibrate, from simple to rich: each is fitted to some rows and predicts others.
+
+A line of the log odds, beta calibration or matrix scaling, isotonic regression, groups with empirical Bayes, boosted
+trees that read the score as a column, and trees on top of groups. `recalibration` chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Outcomes
+from lowcal.kernels.products import dot
+from lowcal.kernels.reference import Codes
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
+from lowcal.kernels.together import Grouped, Regressions, Weighted
+from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight
+from lowcal.rows import START, Memory
+from lowcal.rows.updates import Term, Update
+from lowcal.solve.blocks import split_terms
+from lowcal.solve.homes import subset
+from lowcal.solve.shrinkage import (
+    LINE_ROWS,
+    MOST_DENSE,
+    Curve,
+    Fitted,
+    are_many,
+    fit_curve,
+    fit_line_of,
+    group_step,
+    logit_hessian,
+    logit_step,
+    logit_steps,
+)
+from lowcal.subpopulations import Groups
+from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
+from lowcal.subpopulations.growing import Forest, Growth, OddsBooster
+from lowcal.subpopulations.trees import TreeSum
+from lowcal.subpopulations.union import Part, UnionEncoder
+
+if TYPE_CHECKING:
+    pass
+
+#: The candidates, from simple to rich.
+UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
+GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
+#: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
+DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
+#: Numbers are cut into at most this many bins.
+MOST_BINS = 32
+#: A leaf holds at least this many rows, or this share of few.
+LEAF_ROWS, LEAF_SHARE = 30, 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """The table of all rows, encoded once for all folds; no label has a say in it."""
+
+    table: Frame
+    weight: FloatArray
+    p: FloatArray
+    seed: int
+
+    @cached_property
+    def scores(self) -> FloatArray:
+        """The log odds, or the logarithms of several classes."""
+        return scores(self.p)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names for the columns of scores that no column of the table has."""
+        d = self.p.shape[1]
+        names = ["score"] if d == 1 else [f"score {a}" for a in range(d)]
+        while set(names) & set(self.table.names):
+            names = [f"{name}_" for name in names]
+        return tuple(names)
+
+    @cached_property
+    def groups(self) -> WeakLearner:
+        """The groups of all columns."""
+        return self.groups_of(self.table.names)
+
+    @cached_property
+    def hessian(self) -> FloatArray:
+        """The Hessian of the groups' regression on all rows, for two classes."""
+        if self.is_small:
+            return self.members.hessian(self.scores[:, 0], self.weight)
+        rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
+        return logit_hessian(self.groups.families, rows, (self.seed, 0))
+
+    @property
+    def everyone(self) -> int:
+        """The place of everyone among the groups."""
+        return self.groups.names.index(EVERYONE)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether rows and groups are few enough to look at all of them at once."""
+        return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
+
+    @cached_property
+    def members(self) -> Grouped:
+        """Which groups every row is in."""
+        design = self.groups.design()
+        assert isinstance(design, Codes)
+        return Grouped(design)
+
+    def groups_of(self, names: Sequence[str]) -> WeakLearner:
+        """Return the groups of some columns."""
+        return Groups(list(names)).bind(self.table, self.weight)
+
+    @cached_property
+    def bins(self) -> Orderly:
+        """The bins of all rows in all columns and scores."""
+        levels = tuple(learn_bins(name, self._scored, MOST_BINS, self.weight) for name in self._scored.names)
+        return Orderly(levels, BinEncoder(levels)(self._scored).codes)
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """How many levels every column of bins has."""
+        return np.array([level.count for level in self.bins.levels])
+
+    @cached_property
+    def _scored(self) -> Frame:
+        return self.table.joined(self.names, self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Some of the rows: those that candidates are fitted to, or those they are judged on."""
+
+    shared: Shared
+    outcomes: Outcomes
+    index: IntArray
+
+    @classmethod
+    def of(cls, shared: Shared, outcomes: Outcomes, index: IntArray) -> Side:
+        """Return some of the rows of all outcomes."""
+        return cls(shared, subset(outcomes, index), index)
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """As many of these rows as a few coefficients for everyone need."""
+        return self.fitted_after(None)
+
+    @cached_property
+    def line(self) -> Curve | None:
+        """The line of everyone: Platt scaling, or a temperature for several classes; None if it is noise."""
+        return fit_line_of(self.fitted, self.worth, self.outcomes.p.shape[1] == 1)
+
+    @cached_property
+    def worth(self) -> float:
+        """The effective number of rows."""
+        return 1.0 / dot(self.outcomes.weight, self.outcomes.weight)
+
+    def fitted_after(self, before: Corrected | None) -> Fitted:
+        """Return as many of these rows as a few coefficients need, after what came before."""
+        return Fitted.few(self.rows_after(before, ()), START, self.seed)
+
+    def rows_after(self, before: Corrected | None, encoded: Encoded) -> Memory:
+        """Return these rows, with their predictions after what came before."""
+        o = self.outcomes
+        return Memory.of(encoded, o.p if before is None else before.p, o.y, o.weight)
+
+    @property
+    def seed(self) -> tuple[int, int]:
+        """The seed of a step."""
+        return self.shared.seed, 0
+
+    def corrected(self, learner: WeakLearner, step: Step | None, before: Corrected | None = None) -> Corrected:
+        """Return one step in log odds, or none, after what came before."""
+        first = before or Corrected((), self.outcomes.p, learner.rows)
+        return first if step is None else replace(first, steps=(*first.steps, step))
+
+    def groups(self) -> WeakLearner:
+        """Return the groups of all columns on these rows."""
+        known = self.shared.groups
+        return WeakLearner(known.encoder, self.group_rows(known), self.outcomes.weight, known.families)
+
+    def group_rows(self, known: WeakLearner) -> tuple[IntArray, ...]:
+        """Return these rows as listed groups read them."""
+        return tuple(codes[self.index] for codes in known.rows)
+
+    @cached_property
+    def sums(self) -> FloatArray:
+        """The sums over all levels of columns that put their categories in order."""
+        return self.shared.bins.sums(self.index, self.outcomes.weight, self.outcomes.residual())
+
+    def bins(self) -> WeakLearner:
+        """Return the bins of these rows, with categories in the order of their residuals."""
+        bins = self.shared.bins
+        place = bins.order_by(self.sums)
+        rows = Binned(bins.codes_after(place)[self.index])
+        return WeakLearner(BinEncoder(bins.levels_after(place)), rows, self.outcomes.weight, [Everyone()])
+
+
+#: A correction of everyone, or an update of groups: takes predictions and rows.
+Step: TypeAlias = Curve | Update
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """Steps that were fitted to some rows, with the predictions before them."""
+
+    steps: tuple[Step, ...]
+    start: FloatArray
+    rows: Encoded
+
+    @cached_property
+    def p(self) -> FloatArray:
+        """The predictions on these rows, when they are asked for."""
+        return self.on(self.start, self.rows)
+
+    def on(self, p: FloatArray, rows: Encoded) -> FloatArray:
+        """Return the predictions on other rows."""
+        for step in self.steps:
+            p = step(p, rows)
+        return p
+
+    def updates(self, learner: WeakLearner) -> tuple[Update, ...]:
+        """Return the steps as updates that read a learner's rows."""
+        everyone = learner.member(learner.names.index(EVERYONE))
+        return tuple(
+            Update((step.term(everyone),), "mirror") if isinstance(step, Curve) else step for step in self.steps
+        )
+
+
+def line(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a line of the log odds for everyone: Platt scaling, or a temperature for several classes."""
+    return side.corrected(learner, side.line)
+
+
+def beta(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a shift, a multiple of log p and one of log(1 - p) for everyone: beta calibration, shrunk.
+
+    Where the curve falls anywhere, the line stands in: at scores that few rows have, such a curve goes far astray.
+    """
+    curve = fit_curve((Monomial(), LogOdds(), LogRest()), side.fitted, side.worth)
+    if curve is not None and not is_rising(*curve.theta[1:, 0]):
+        curve = side.line
+    return side.corrected(learner, curve)
+
+
+def is_rising(slope: float, bend: float) -> bool:
+    """Whether (1 + slope) log p - (1 + slope - bend) log(1 - p), the log odds of beta calibration, falls nowhere."""
+    return min(1.0 + slope, 1.0 + slope - bend) >= 0.0
+
+
+def matrix(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit shifts and multiples of every log p_b to every label, after a temperature: matrix scaling, shrunk."""
+    before, d = line(side, learner), side.outcomes.p.shape[1]
+    weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
+    return side.corrected(learner, fit_curve(weights, side.fitted_after(before), side.worth), before)
+
+
+def isotonic(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit a rising function of each label's own probability: isotonic regression, drawn through its blocks.
+
+    A block counts one row more, with the model's own mean there: no prediction is 0 or 1.
+    """
+    o, rows = side.outcomes, side.worth
+    d = o.p.shape[1]
+    weights: list[Weight] = [Monomial()]
+    theta = np.zeros((1 + d, d))
+    for a in range(d):
+        centre, mean, mass = _blocks(o.p[:, a], o.y[:, a], o.weight)
+        target = np.maximum.accumulate((rows * mass * mean + centre) / (rows * mass + 1.0))
+        before, after = (np.stack([each, 1.0 - each], axis=1)[:, : 1 + (d == 1)] for each in (centre, target))
+        move = np.log(np.maximum(after, FLOOR)) - np.log(np.maximum(before, FLOOR))
+        height = move[:, 0] - (move[:, 1] if d == 1 else 0.0)
+        span = float(np.ptp(height))
+        weights.append(Knots(a, centre, (height - height.min()) / (span or 1.0)))
+        theta[[0, 1 + a], a] = height.min(), span
+    return side.corrected(learner, Curve(tuple(weights), theta))
+
+
+def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression of y on p."""
+    inside = weight > 0.0
+    places, which = np.unique(p[inside], return_inverse=True)
+    mass, total = np.bincount(which, weight[inside]), np.bincount(which, (weight * y)[inside])
+    starts = isotonic_regression(total / mass, weights=mass).blocks[:-1]
+    masses = np.add.reduceat(mass, starts)
+    return np.add.reduceat(mass * places, starts) / masses, np.add.reduceat(total, starts) / masses, masses
+
+
+def groups(side: Side, learner: WeakLearner) -> Corrected:
+    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
+    if side.outcomes.p.shape[1] == 1:
+        start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
+        if side.shared.is_small and len(side.index) == len(side.shared.p):
+            return side.corrected(learner, _fit_all_rows(side, start))
+        rows = side.rows_after(None, learner.rows)
+        moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
+        return side.corrected(learner, None if moved is None else moved.update)
+    before = line(side, learner)
+    rows = side.rows_after(before, learner.rows)
+    members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
+    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
+    return side.corrected(learner, None if moved is None else moved.update, before)
+
+
+def _fit_all_rows(side: Side, line: FloatArray) -> Update | None:
+    """Fit shifts and slopes of all groups to all of few rows."""
+    o, shared = side.outcomes, side.shared
+    rows = Weighted(shared.scores[:, 0], o.y[:, 0], o.weight[:, None])
+    theta = logit_steps(Regressions(rows, shared.members), lambda: shared.hessian, line[:, None], shared.everyone)
+    terms = split_terms(shared.groups.families, (Monomial(), LogOdds()), theta)
+    return Update(terms, "mirror") if theta.any() else None
+
+
+class Boosting:
+    """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
+
+    def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
+        o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
+        odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
+        self.first = odds[:, 0]
+        self.boosters = [
+            OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
+            for z, y in zip(odds.T, o.y.T, strict=True)
+        ]
+        self.forests: list[list[Forest]] = []
+        self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
+
+    def grow(self, n: int) -> Sequence[list[Forest]]:
+        """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
+        if len(self.boosters) == 1:
+            growth = Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror")
+            fresh = [[self.boosters[0].grow(growth, MOST_TREES)]]
+        else:
+            fresh = [self._round() for _ in range(n)]
+        self.forests += fresh
+        return fresh
+
+    def _round(self) -> list[Forest]:
+        """Grow a tree for each label against the rest, all from the same predictions."""
+        d = len(self.boosters)
+        # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
+        growth = Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror")
+        before, forests = log_odds(mirror(self.start, self.moved)), []
+        for a, booster in enumerate(self.boosters):
+            booster.z[:] = before[:, a]
+            forests.append(booster.grow(growth, MOST_TREES))
+            self.moved[:, a] += booster.z - before[:, a]
+        return forests
+
+    def total(self, label: int) -> FloatArray:
+        """Return what all rounds have added to the scores of a label on the fitted rows, (n, 1)."""
+        if len(self.boosters) > 1:
+            return self.moved[:, [label]]
+        return (self.boosters[0].z - self.first)[:, None]
+
+    def update(self) -> Update:
+        """Return all rounds as one update."""
+        terms = []
+        for a in range(self.start.shape[1]):
+            each = [forests[a] for forests in self.forests]
+            forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
+            scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
+            if scale > 0.0:
+                name = f"sum of {len(forest.feature)} trees on all columns and the score"
+                size = scale * np.eye(self.start.shape[1])[[a]][:, None]
+                terms.append(Term(TreeSum(name, forest, scale), (Monomial(),), size))
+        return Update(tuple(terms), "mirror")
+
+
+#: What corrects everyone alike.
+GLOBAL: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
+    LINE: line,
+    BETA: beta,
+    MATRIX: matrix,
+    ISOTONIC: isotonic,
+}
+
+
+def simple_names(d: int) -> tuple[str, ...]:
+    """Return the candidates that are fitted in one go, simple ones first; of many classes, a matrix would be large."""
+    few = (BETA,) if d == 1 else () if are_many(range(1 + d), d) else (MATRIX,)
+    return LINE, *few, ISOTONIC, GROUPS
+
+
+class Final(NamedTuple):
+    """A candidate fitted to all rows: its updates, the encoder that they need, and these rows as it encodes them."""
+
+    updates: tuple[Update, ...]
+    encoder: Any
+    rows: Encoded
+
+
+def fit(whole: Side, name: str, n_trees: int) -> Final:
+    """Fit a candidate to all rows."""
+    if name == UNCHANGED or name in GLOBAL:
+        nobody = whole.shared.groups_of([])
+        updates = GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else ()
+        return Final(updates, nobody.encoder, nobody.rows)
+    if name == GROUPS:
+        learner = whole.groups()
+        return Final(groups(whole, learner).updates(learner), learner.encoder, learner.rows)
+    bins = whole.bins()
+    if name == TREES:
+        before = line(whole, bins)
+        return Final((*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder, bins.rows)
+    learner = whole.groups()
+    before = groups(whole, learner)
+    first = [_in_part(0, update) for update in before.updates(learner)]
+    second = _in_part(1, _boosted(whole, bins, before.p, n_trees))
+    return Final((*first, second), UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows))
+
+
+def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:
+    boosting = Boosting(whole, bins.rows, start)
+    boosting.grow(n_trees)
+    return boosting.update()
+
+
+def _in_part(index: int, update: Update) -> Update:
+    """Return an update that reads one part of the rows of a union."""
+    return replace(update, terms=tuple(replace(term, family=Part(index, term.family)) for term in update.terms))

@@ -1,0 +1,87 @@
+"""Checkpoints: the updates of a fit as they come, so that a fit that was killed goes on where it was.
+
+The updates are all that a fit knows. A checkpoint is a saved model of those made so far, with what the solver needs to
+go on, and with a fingerprint of the rows and the options: that of another fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from lowcal.data.errors import DamagedFile, InvalidInput, sentence
+from lowcal.data.files.atomic import atomic_write, check_path
+from lowcal.data.inputs import Layout
+from lowcal.data.version import __version__
+from lowcal.rows import START
+from lowcal.rows.updates import Predictor
+from lowcal.solve.documents import document
+from lowcal.solve.documents.plain import Plain
+from lowcal.solve.documents.reading import read_predictor
+from lowcal.solve.documents.writing import write_predictor
+from lowcal.solve.solvers import Past, Problem, Step
+
+#: The first updates are written one by one; after them, at least this many seconds lie between two writes.
+FEW, PAUSE = 20, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The file of a fit's updates."""
+
+    path: str
+    layout: Layout
+    fingerprint: str
+    _last: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], problem: Problem, solver: str, layout: Layout) -> Checkpoint:
+        """Return the checkpoint of a fit; nothing is written yet."""
+        return cls(check_path(path), layout, fingerprint(problem, solver, layout))
+
+    def write(self, problem: Problem, steps: Sequence[Step]) -> None:
+        """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
+        if len(steps) > FEW and self._last and monotonic() - self._last[-1] < PAUSE:
+            return
+        end = steps[-1].state if steps else START
+        model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
+        plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
+        with atomic_write(self.path) as file:
+            file.write(document.write(model, {"checkpoint": self.fingerprint, "steps": plan}, __version__))
+        self._last[:] = [monotonic()]
+
+    def read(self) -> tuple[Past, ...]:
+        """Return the steps of the file; none if there is no file yet."""
+        if not os.path.exists(self.path):
+            return ()
+        try:
+            with open(self.path, "rb") as file:
+                parts = document.read(file.read())
+            updates = read_predictor(Plain(parts["model"], "model")).updates
+        except (OSError, DamagedFile) as error:
+            raise InvalidInput(sentence(f"The checkpoint {self.path} can't be read: {error}")) from error
+        metadata: dict[str, Any] = parts["metadata"]
+        if metadata.get("checkpoint") != self.fingerprint:
+            raise InvalidInput(
+                f"{self.path} is not a checkpoint of this fit: its rows or options differ. Give another path, or "
+                "resume=False to begin anew and replace it."
+            )
+        return tuple(
+            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
+            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
+        )
+
+
+def fingerprint(problem: Problem, solver: str, layout: Layout) -> str:
+    """Return what tells fits apart: rows by their exact losses at the start, the class by its names, the options."""
+    lost, rows = problem.losses(START), problem.rows
+    told = [
+        rows.scale.n, rows.scale.most.hex(), rows.worth.hex(), lost.brier.hex(), lost.log_loss.hex(), layout.to_dict(),
+        str(problem.notion), problem.alpha.hex(), problem.geometry, problem.step, problem.newton_only, problem.seed,
+        repr(problem.tolerance), problem.is_guarded, problem.is_study, solver, problem.learner.names,
+    ]  # fmt: skip
+    return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -1,0 +1,240 @@
+"""The guard: an update is kept only if it lowers the loss on rows it was not fitted to, and keeps their order.
+
+The rows are dealt into folds. Beside the fit on all rows, the same solver runs on the rows of all folds but one, for
+each fold, and what it does there is applied to the fold. The loss of these predictions is an honest estimate of what
+the fit does to fresh rows. A step of the block solver that does not lower it is undone, and so is one that leaves the
+AUC below that of the start; the solvers that take many small steps run on while the loss falls, and keep the best
+number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from lowcal.data.errors import InvalidInput
+from lowcal.kernels.products import dot
+from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
+from lowcal.rows import START, Rows
+from lowcal.rows.base import Mask
+from lowcal.rows.keys import Dealt, count
+from lowcal.solve.homes import Refit
+from lowcal.solve.solvers import SOLVERS, Problem, Step
+from lowcal.solve.stopping import Patience
+from lowcal.subpopulations.base import WeakLearner
+
+#: The share of the rows in each fold.
+SHARE = 0.2
+#: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
+JUDGED = 20_000
+#: A fold holds no more rows than this.
+MOST_HELD = 1 << 18
+#: Fewer rows than this can't tell a gain from luck: nothing is kept.
+LEAST_ROWS = 50
+#: The first step is kept if the loss falls by more than this many standard errors of its change: benchmarks/harm.py.
+#: Steps that were undone raise the bar (`caution`).
+CAUTION = 2.0
+#: A fit in log odds may lower the AUC on held-out rows by this much.
+ORDER = 0.002
+#: What the fit may cost on fresh rows, in expectation, if there is nothing but noise: below this no guard is needed.
+HARMLESS = 2e-4
+#: Weights of a class without finitely many count as this many.
+INFINITE = 20
+
+
+def is_harmless(problem: Problem) -> bool:
+    """Whether the constraints are so few for the rows that to fit them all can do no harm worth speaking of.
+
+    F coefficients fitted to noise cost F / (2 n) of log loss on fresh rows (Akaike). Learned classes are unlimited.
+    """
+    if not problem.learner.is_exact:
+        return False
+    weights = len(problem.features(START)) or INFINITE
+    features = len(problem.learner.names) * weights * problem.d
+    return bool(features / (2.0 * problem.n) < HARMLESS)
+
+
+class Fold:
+    """The solver on the rows outside a fold, and the predictions on the fold."""
+
+    def __init__(self, problem: Problem, solver: str, held: Rows) -> None:
+        self.held = held.sample(None)
+        self.state = self.trial = START
+        self._stream = SOLVERS[solver](problem, START)
+        self._step = next(self._stream, None)
+        self._is_tried = False
+
+    @property
+    def tried(self) -> FloatArray:
+        """The predictions on the fold after what is tried."""
+        return self.held.at(self.trial)
+
+    def propose(self, stage: tuple[int, ...]) -> None:
+        """Try the solver's step of this stage on the fold, if it has one; steps of earlier stages are passed over."""
+        while self._step is not None and self._step.stage < stage:
+            self._answer(False)
+        self._is_tried = self._step is not None and self._step.stage == stage
+        self.trial = self._step.state if self._is_tried and self._step is not None else self.state
+
+    def decide(self, is_kept: bool) -> None:
+        """Keep what was tried, or undo it."""
+        if is_kept:
+            self.state = self.trial
+        if self._is_tried:
+            self._answer(is_kept)
+
+    def _answer(self, is_kept: bool) -> None:
+        try:
+            self._step = self._stream.send(is_kept)  # type: ignore[attr-defined]
+        except StopIteration:
+            self._step = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Losses of every judged row, and the predictions of every fold."""
+
+    brier: FloatArray
+    log_loss: FloatArray
+    p: Sequence[FloatArray]
+
+
+class Guard:
+    """Judges every step of a fit by its likes on the folds."""
+
+    def __init__(self, folds: Sequence[Fold], geometry: Geometry, rounds: int | None) -> None:
+        self.folds, self.geometry = folds, geometry
+        weight = np.concatenate([fold.held.weight for fold in folds])
+        self.weight = weight / weight.sum()
+        self.best = self.now = self._scores()
+        self.start, self.order = self.now, self._auc(self.now)
+        self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
+        self.n_kept, self.n_undone = 0, 0
+
+    def keeps(self, step: Step) -> bool:
+        """Try a step on every fold and say whether it is kept; a solver of small steps is judged in the end."""
+        for fold in self.folds:
+            fold.propose(step.stage)
+        tried = self._scores()
+        is_kept = self.patience is not None or self._is_gain(self.now, tried)
+        for fold in self.folds:
+            fold.decide(is_kept)
+        if is_kept:
+            self.now, self.n_kept = tried, self.n_kept + 1
+        else:
+            self.n_undone += 1
+        return is_kept
+
+    def is_over(self) -> bool:
+        """Whether a solver of small steps has run out of patience; the best number of them is remembered."""
+        if self.patience is None:
+            return False
+        score = dot(self.weight, self._watched(self.now))
+        if score < self.patience.best and self._is_gain(self.best, self.now):
+            self.best = self.now
+            self.patience.best, self.patience.best_updates = score, self.n_kept
+        return self.n_kept - self.patience.best_updates >= self.patience.rounds
+
+    def figures(self, scores: Scores) -> dict[str, float | None]:
+        """Return the cross-fitted figures of a record."""
+        return {
+            "held_out_violation": None,
+            "held_out_brier": dot(self.weight, scores.brier),
+            "held_out_log_loss": dot(self.weight, scores.log_loss),
+        }
+
+    def _is_gain(self, before: Scores, after: Scores) -> bool:
+        """Whether the mean loss falls by more standard errors of its change than caution asks, and order is kept.
+
+        Euclidean steps clip to 0 and 1, where order is lost: there the loss alone decides.
+        """
+        mean, error = mean_change(self._watched(before), self._watched(after), self.weight)
+        is_lower = are_enough(self.weight) and mean < -caution(self.n_undone) * error
+        return is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
+
+    def _auc(self, scores: Scores) -> float:
+        """Return the mean AUC within the folds: each has its own fit, and their levels differ."""
+        each = [auc(p, fold.held.y, fold.held.weight) for p, fold in zip(scores.p, self.folds, strict=True)]
+        return float(np.mean(each))
+
+    def _watched(self, scores: Scores) -> FloatArray:
+        return scores.brier if self.geometry == "euclidean" else scores.log_loss
+
+    def _scores(self) -> Scores:
+        each = [fold.tried for fold in self.folds]
+        p, y = np.concatenate(each), np.concatenate([fold.held.y for fold in self.folds])
+        return Scores(brier_losses(p, y), log_losses(p, y), each)
+
+
+def caution(n_undone: int) -> float:
+    """Return how many standard errors a gain must exceed after n_undone steps that were undone.
+
+    Every step that shows nothing is one more chance to be fooled. The largest of k + 1 normal deviates exceeds
+    sqrt(z^2 + 2 log(k + 1)) no more often, to leading order, than a single one exceeds z.
+
+    >>> [round(caution(k), 2) for k in range(4)]
+    [2.0, 2.32, 2.49, 2.6]
+    """
+    return float(np.sqrt(CAUTION**2 + 2.0 * np.log1p(n_undone)))
+
+
+def mean_change(before: FloatArray, after: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Return the mean change of the losses of rows and its standard error, for weights that sum to one."""
+    gap = after - before
+    mean = dot(weight, gap)
+    return mean, float(np.sqrt(dot(np.square(weight), np.square(gap - mean))))
+
+
+def are_enough(weight: FloatArray) -> bool:
+    """Whether rows of these weights are enough to tell a gain from luck."""
+    return bool(dot(weight, weight) * LEAST_ROWS <= 1.0)
+
+
+def make_guard(
+    problem: Problem, solver: str, rounds: int | None, share: float, refit: Refit | None = None
+) -> Guard | None:
+    """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
+    folds, rows = [], problem.rows
+    for outside, inside in masks(rows.scale.n, share, problem.seed, JUDGED):
+        n_held = count(inside, rows.scale.n)
+        if n_held in (0, rows.scale.n):
+            continue
+        try:
+            learner, fitted, held = (refit or partial(_parts, problem))(outside, inside)
+        except InvalidInput:  # no group is left on the rows of this fold
+            continue
+        # what is left of violations matters to the fit on all rows alone
+        own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
+        folds.append(Fold(own, solver, held))
+    return Guard(folds, problem.geometry, rounds) if folds else None
+
+
+def _parts(problem: Problem, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
+    """Return a listed class, which knows nothing of outcomes, on the rows outside a fold, these rows, and the fold."""
+    known, rows = problem.learner, problem.rows
+    return WeakLearner(known.encoder, None, np.ones(1), known.families), rows.part(outside), rows.part(inside)
+
+
+def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt, Dealt]]:
+    """Yield the rows outside a fold and those of the fold, for as many folds as hold `judged` rows.
+
+    A fold holds that share of the rows, but never more than can be looked at at once.
+    """
+    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    for k in range(int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))):
+        yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
+
+
+def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the fitted and the held-out rows of each fold, of as many folds as hold `judged` rows.
+
+    Rows without weight belong to none.
+    """
+    rows = np.flatnonzero(weight)
+    for _, inside in masks(len(rows), share, seed, judged):
+        held = inside(0, len(rows))
+        if held.any() and not held.all():
+            yield rows[~held], rows[held]

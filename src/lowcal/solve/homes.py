@@ -1,0 +1,259 @@
+"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowcal.data.errors import InvalidInput
+from lowcal.data.files.batches import has_more, is_source, open_batches
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
+from lowcal.data.progress import Passes
+from lowcal.kernels.simplex import IntArray
+from lowcal.rows import Memory, Rows, State
+from lowcal.rows.base import Mask
+from lowcal.rows.keys import Drawn, count
+from lowcal.rows.ordering import ordered
+from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
+from lowcal.rows.updates import Predictor
+from lowcal.solve.provenance import remember, sketch_rows
+from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
+from lowcal.subpopulations.base import WeakLearner
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+#: Numbers a row that a fit in memory holds beside the columns of the table: in all cases, and for each class.
+NUMBERS, NUMBERS_OF_CLASS = 6, 4
+
+#: All rows but a fold, and the fold -> the class on the former, the former, and the fold.
+Refit = Callable[[Mask, Mask], tuple[WeakLearner, Rows, Rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The rows of a fit, the class on them, held-out rows, and how a learned class is learned anew for a fold."""
+
+    rows: Rows
+    learner: WeakLearner
+    layout: Layout
+    held: Rows | None
+    refit: Refit | None
+    #: Leaves a sketch of all rows that were given, where some of them are not fitted.
+    sketch: Callable[[Predictor], None] | None
+    is_far: bool = False
+
+    def remember(self, predictor: Predictor, end: State) -> None:
+        """Leave a sketch of the rows, so that an audit on them can warn."""
+        if self.sketch is not None:
+            self.sketch(predictor)
+            return
+        some = self.rows.sample(sketch_rows(self.rows.scale.n))
+        remember(self.rows.scale.n, some.y, some.at(end))
+
+
+def open_home(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    subpopulations: Subpopulations | None,
+    seed: int,
+    memory: int | None,
+    bar: Passes,
+    held_share: float = 0.0,
+    chance: tuple[int, ...] = (0,),
+    is_fit: bool = True,
+) -> Home:
+    """Read the rows into memory, or onto disk where they come from a source and do not fit.
+
+    A fit needs rows of two classes; a measure does not, where the classes are named.
+    """
+    check_class(subpopulations)
+    roles = far_roles(y, p, X, sample_weight, memory)
+    if roles is not None:
+        return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance, is_fit)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    if is_fit:
+        check_fit(outcomes)
+    chosen = choose_subpopulations(subpopulations, X, table)
+    is_partial = held_share > 0.0 or not outcomes.weight.all()
+    sketch = partial(remember_rows, outcomes, table) if is_partial else None
+    outcomes, table = drop_weightless(outcomes, table)
+    if needs_no_matrix(chosen):
+        rows, learner = in_memory(chosen, outcomes, table, seed)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, sketch)
+    return _learned(chosen, outcomes, table, held_share, chance, sketch)
+
+
+def far_roles(
+    y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None, memory: int | None
+) -> Roles | None:
+    """Return the columns of rows that come from a source and do not fit into memory; None: read them."""
+    if memory is not None:
+        check_whole("memory", memory, 1)
+    are_named = isinstance(y, str) and are_names(p) and (sample_weight is None or isinstance(sample_weight, str))
+    if not are_named or not is_source(X):
+        return None
+    roles = Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight)  # type: ignore[arg-type]
+    return roles if has_more(X, (memory or _quarter()) // 8, _beside(len(roles.p))) else None
+
+
+def is_far(n: int, n_columns: int, n_p: int) -> bool:
+    """Whether n rows of n_columns, n_p of them probabilities, do not fit into memory."""
+    return n * (n_columns + _beside(n_p)) > _quarter() // 8
+
+
+def _beside(n_p: int) -> int:
+    """Return the numbers that a fit holds for each row beside its columns."""
+    return NUMBERS + NUMBERS_OF_CLASS * n_p
+
+
+def _quarter() -> int:
+    """Return a quarter of the machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    except (AttributeError, ValueError, OSError):
+        return 1 << 31
+
+
+def _on_disk(
+    chosen: Subpopulations,
+    X: object,
+    roles: Roles,
+    classes: Sequence[Any] | None,
+    seed: int,
+    bar: Passes,
+    held_share: float,
+    chance: tuple[int, ...],
+    is_fit: bool,
+) -> Home:
+    if not needs_no_matrix(chosen):
+        raise InvalidInput(
+            f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
+            "Intersections, Memberships, Thresholds or Trees, raise memory=, or give a sample of the rows."
+        )
+    rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar, is_fit)
+    return replace(_settled(rows, learner, layout, held_share, chance, None), is_far=True)
+
+
+def _settled(
+    rows: Rows,
+    learner: WeakLearner,
+    layout: Layout,
+    held_share: float,
+    chance: tuple[int, ...],
+    sketch: Callable[[Predictor], None] | None,
+) -> Home:
+    """Return the home of encoded rows; what is learned from outcomes is learned from the fitted ones."""
+    fitted, held = split_rows(rows, held_share, chance)
+    if learner.is_exact:
+        return Home(fitted, learner, layout, held, None, sketch)
+    refit = partial(_learned_anew, learner, fitted)
+    learner, fitted, held = ordered(learner, fitted, held)
+    return Home(fitted, learner, layout, held, refit, sketch)
+
+
+def _learned_anew(learner: WeakLearner, rows: Rows, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
+    """Return a class that is learned by passes as it is at the start, the rows outside a fold, and the fold."""
+    own, fitted, held = ordered(learner, rows.part(outside), rows.part(inside))
+    assert held is not None
+    return own, fitted, held
+
+
+def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows, Rows | None]:
+    """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
+    if share == 0.0:
+        return rows, None
+    inside, outside = (Drawn(chance, rows.scale.n, share, is_inside) for is_inside in (True, False))
+    n_held = count(inside, rows.scale.n)
+    if n_held in (0, rows.scale.n):
+        raise InvalidInput(
+            f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
+            "rows."
+        )
+    return rows.part(outside), rows.part(inside)
+
+
+def _learned(
+    chosen: Subpopulations,
+    outcomes: Outcomes,
+    table: Frame,
+    held_share: float,
+    chance: tuple[int, ...],
+    sketch: Callable[[Predictor], None] | None,
+) -> Home:
+    """Return rows in memory with a class that is learned from a matrix of them and their outcomes."""
+    is_held = Drawn(chance, len(outcomes.p), held_share, True)(0, len(outcomes.p))
+    held = None
+    if held_share:
+        split_rows(Memory.of((), outcomes.p, outcomes.y, outcomes.weight), held_share, chance)
+        outside = np.flatnonzero(~is_held)
+        rest = subset(outcomes, np.flatnonzero(is_held))
+        held_table, outcomes, table = (
+            table.take(np.flatnonzero(is_held)),
+            subset(outcomes, outside),
+            table.take(outside),
+        )
+    learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
+    if held_share:
+        held = Memory.of(learner.encoder(held_table), rest.p, rest.y, rest.weight)
+    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
+    return Home(rows, learner, outcomes.layout, held, partial(_refit, chosen, outcomes, table), sketch)
+
+
+def _refit(
+    chosen: Subpopulations, outcomes: Outcomes, table: Frame, outside: Mask, inside: Mask
+) -> tuple[WeakLearner, Rows, Rows]:
+    """Return the class learned from the rows outside a fold, these rows, and the fold."""
+    fitted, held = (np.flatnonzero(mask(0, len(outcomes.p))) for mask in (outside, inside))
+    some, rest = subset(outcomes, fitted), subset(outcomes, held)
+    learner = chosen.prepare(table.take(fitted), some.weight, some.residual)
+    rows = Memory.of(learner.rows, some.p, some.y, some.weight)
+    return learner, rows, Memory.of(learner.encoder(table.take(held)), rest.p, rest.y, rest.weight)
+
+
+def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
+    """Return some rows, with weights that sum to one."""
+    weight = outcomes.weight[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+
+
+def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
+    """Return the rows that have weight: not even the choice of a sample depends on the others."""
+    if outcomes.weight.all():
+        return outcomes, table
+    kept = np.flatnonzero(outcomes.weight)
+    return subset(outcomes, kept), table.take(kept)
+
+
+def remember_rows(outcomes: Outcomes, table: Frame, predictor: Predictor) -> None:
+    """Leave a sketch of rows in memory, so that an audit on them can warn."""
+    some = sketch_rows(len(outcomes.p))
+    end = predictor.replay(outcomes.p[some], predictor.rows(outcomes.p[some], table.take(some)))
+    remember(len(outcomes.p), outcomes.y[some], end)
+
+
+def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+    """Return the class to use; None is the default for this kind of X."""
+    if subpopulations is None:
+        return default_subpopulations(table)
+    check_class(subpopulations)
+    if X is None:
+        raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
+    return subpopulations
+
+
+def check_class(subpopulations: object) -> None:
+    """Refuse what is not a class of subpopulations, nor None."""
+    if subpopulations is not None and not isinstance(subpopulations, Subpopulations):
+        raise InvalidInput(
+            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
+        )

@@ -1,0 +1,232 @@
+"""The private solver: Algorithm 1 with the exponential mechanism for its search and noise on its stop rule (spec 4.8).
+
+Candidates are all signed pairs (c, u e_a, s), scored by s E_n[c u(f) (y_a - f_a)]. A round selects one with probability
+proportional to exp(eps0 m score / 4) and releases its score with Laplace noise of scale 2 / (m eps0). Below three
+quarters of the tolerance the run stops; otherwise the prediction moves along the pair by a step that is fixed
+beforehand. What the rows decide is released in no other way, so the run costs what its rounds cost (`accounting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+import numpy as np
+from scipy.special import log_softmax
+
+from lowcal.data.errors import InvalidInput
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import Cell, Weight, evaluate, monomials, n_intervals
+from lowcal.rows import START
+from lowcal.rows.updates import Update
+from lowcal.solve.solvers import Problem, single_term
+from lowcal.subpopulations.private import Private
+from lowcal.theory.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
+from lowcal.theory.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
+
+#: Without max_rounds, the least number of rounds, even where the noise of a round is large.
+LEAST_ROUNDS = 10
+#: More cells than this are not listed.
+MOST_CELLS = 100_000
+
+
+@dataclass(frozen=True)
+class PrivacyGuarantee:
+    """What a private fit pays and what it promises.
+
+    The fit is (epsilon, delta)-differentially private for samples that differ in one row: `rounds` rounds, each of a
+    selection and a release of eps0, under `theorem`. With probability 1 - beta every selected score is within
+    `selection_error` of the best, every released one within `release_error` of the true, so that
+
+    * a run that stops below `threshold` leaves a supremum of at most `accuracy` on its rows;
+    * if `is_certain`, the run stops by itself, and `accuracy` is at most alpha;
+    * in the population everything differs by at most `deviation(n_updates)`, with probability 1 - beta again (4.7).
+
+    `tolerance` is what single pairs are held to: it implies alpha over the whole class of weights.
+    """
+
+    epsilon: float
+    delta: float
+    theorem: str
+    eps0: float
+    rounds: int
+    n_rows: int
+    n_candidates: int
+    alpha: float
+    tolerance: float
+    step: float
+    beta: float
+    rounds_needed: int
+
+    @property
+    def threshold(self) -> float:
+        """The released score below which a run stops: 3/4 of the tolerance."""
+        return 0.75 * self.tolerance
+
+    @property
+    def selection_error(self) -> float:
+        """How far below the best a selected score may be; beta is shared by all selections and releases."""
+        return selection_error(self.n_rows, self.eps0, self.n_candidates, self.beta / (2 * self.rounds))
+
+    @property
+    def release_error(self) -> float:
+        """How far a released score may be from the true one."""
+        return release_error(self.n_rows, self.eps0, self.beta / (2 * self.rounds))
+
+    @property
+    def accuracy(self) -> float:
+        """The supremum on the fitted rows after a run that stopped by itself, but for probability beta."""
+        return self.upper(self.threshold)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the errors and the rounds are such that the run must stop by itself, with accuracy alpha."""
+        errors = self.selection_error + self.release_error
+        return errors <= self.tolerance / 4 and self.rounds >= self.rounds_needed
+
+    def upper(self, released: float) -> float:
+        """Return the bound on the supremum over the class that a released score implies, but for probability beta."""
+        pairs = max(released, 0.0) + self.selection_error + self.release_error
+        return float(pairs * self.alpha / self.tolerance)
+
+    def deviation(self, n_updates: int) -> float:
+        """Return how far the suprema of the sample and of the population may differ after a number of updates (4.7)."""
+        pairs = reuse_deviation(self.n_rows, max(2, self.n_candidates), n_updates, self.beta)
+        return pairs * self.alpha / self.tolerance
+
+    def __str__(self) -> str:
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        certain = "" if self.is_certain else ", if it stops before the rounds run out"
+        return (
+            f"({self.epsilon:g}, {self.delta:g})-differentially private for replacing one of {self.n_rows} rows: "
+            f"at most {rounds} of a selection and a release with eps0={self.eps0:.3g} each, by {self.theorem}. "
+            f"With probability {1 - self.beta:g} the run leaves a supremum of at most {self.accuracy:.3g}{certain}. "
+            "The list of groups is taken as public."
+        )
+
+
+def plan(private: Private, problem: Problem, d: int, most: int | None = None) -> PrivacyGuarantee:
+    """Return the budget of a fit, fixed before the rows are looked at: rounds, eps0, tolerance and step.
+
+    The step alpha / (2B) makes a gain of alpha / 2 lower the Brier score by alpha^2 / (4B), so that 4 phi B / alpha^2
+    updates are enough (spec 4.3) and one more round to find nothing.
+    """
+    n, n_classes = problem.rows.scale.n, max(2, d)
+    tolerance = basis_tolerance(finite_basis(problem.notion), problem.alpha, n_classes)
+    pairs = 2 * problem.learner.design().shape[1] * len(public_weights(problem.notion, d)) * d
+    needed = fresh_rounds(tolerance, n_classes) + 1
+
+    def budget(rounds: int) -> PrivacyGuarantee:
+        share = share_of(private.epsilon, rounds, private.delta)
+        step = tolerance / (2 * basis_width(d))
+        costs = (float(private.epsilon), float(private.delta), share.theorem, share.eps0, rounds, n, pairs)
+        return PrivacyGuarantee(*costs, problem.alpha, tolerance, step, float(private.beta), needed)
+
+    limit = min(needed, inf if most is None else most)
+    if private.max_rounds is not None:
+        return budget(int(min(limit, private.max_rounds)))
+    return budget(max(_affordable(budget, int(limit)), min(LEAST_ROUNDS, int(limit))))
+
+
+def _affordable(budget: Callable[[int], PrivacyGuarantee], limit: int) -> int:
+    """Return the most rounds, up to the limit, whose errors are at most a quarter of the tolerance; 0 if none."""
+
+    def is_accurate(rounds: int) -> bool:
+        made = budget(rounds)
+        return made.selection_error + made.release_error <= made.tolerance / 4
+
+    low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_accurate(middle) else (low, middle)
+    return low
+
+
+def rounds(
+    problem: Problem, guarantee: PrivacyGuarantee, rng: np.random.Generator
+) -> Iterator[tuple[float, Update | None]]:
+    """Yield each round's released score and the update it led to; None ends the run. The last round only measures.
+
+    Cost: the moments of all pairs once a round.
+    """
+    p, y = problem.whole(START)
+    n, d = p.shape
+    weights = public_weights(problem.notion, d)
+    design = problem.learner.design()
+    for t in range(1, guarantee.rounds + 1):
+        problem.learner.n_calls += 1
+        g = moments(design, evaluate(weights, p), problem.learner.weight[:, None] * (y - p))
+        scores = np.concatenate([g.ravel(), -g.ravel()])
+        chosen = select(scores, n, guarantee.eps0, rng)
+        released = release(scores[chosen], n, guarantee.eps0, rng)
+        if released < guarantee.threshold or t == guarantee.rounds:
+            yield released, None
+            return
+        update = _update(problem, weights, chosen, g.shape, guarantee.step)
+        yield released, update
+        p = update(p, problem.learner.rows)
+
+
+def _update(problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: tuple[int, ...], step: float) -> Update:
+    """Return the step along the selected pair: f <- proj(f + s step c(x) u(f) e_a)."""
+    sign, pair = divmod(chosen, int(np.prod(shape)))
+    c, u, a = np.unravel_index(pair, shape)
+    member = problem.learner.member(int(c))
+    return Update((single_term(member, weights[u], int(a), shape[2], -step if sign else step),))
+
+
+def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generator) -> int:
+    """Return a candidate drawn by the exponential mechanism: P(k) proportional to exp(eps0 m q_k / 4).
+
+    The largest of eps0 m q_k / 4 plus Gumbel noise has exactly this law, and nothing is exponentiated.
+
+    >>> select(np.array([0.0, 0.5]), 1000, 1.0, np.random.default_rng(0))
+    1
+    """
+    return int(np.argmax(log_odds_per_score(n_rows, eps0) * scores + rng.gumbel(size=len(scores))))
+
+
+def log_probabilities(scores: FloatArray, n_rows: int, eps0: float) -> FloatArray:
+    """Return the logarithms of the probabilities with which `select` returns each candidate.
+
+    >>> np.exp(log_probabilities(np.array([0.0, np.log(3)]), 4, 1.0))
+    array([0.25, 0.75])
+    """
+    return np.asarray(log_softmax(log_odds_per_score(n_rows, eps0) * scores))
+
+
+def release(score: float, n_rows: int, eps0: float, rng: np.random.Generator) -> float:
+    """Return a score with Laplace noise of scale 2 / (m eps0)."""
+    return float(score + rng.laplace(scale=laplace_scale(n_rows, eps0)))
+
+
+def public_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
+    """Return the basis of a notion as it is before any row is seen: for the full notion all cells, occupied or not.
+
+    >>> len(public_weights(LowDegree(2), 1)), len(public_weights(Full(0.1), 1)), len(public_weights(LowDegree(2), 3))
+    (2, 10, 4)
+    """
+    if isinstance(finite_basis(notion), Multiaccuracy):
+        return monomials(d, 0)
+    if isinstance(notion, LowDegree):
+        return monomials(d, notion.degree - 1)
+    assert isinstance(notion, Full)
+    return _all_cells(d, notion.width)
+
+
+def _all_cells(d: int, width: float) -> tuple[Weight, ...]:
+    """Return the cells that meet the space of predictions, or touch it."""
+    k = n_intervals(width)
+    if k**d > MOST_CELLS:
+        raise InvalidInput(
+            f"A grid of width {width:g} has more than {MOST_CELLS:,} cells, too many to list. Use a larger width, or a "
+            "low degree instead."
+        )
+    every = product(range(k), repeat=d)
+    if d == 1:
+        return tuple(Cell(width, index) for index in every)
+    return tuple(Cell(width, i) for i in every if sum(i) * width <= 1 + 1e-9 and (sum(i) + d) * width >= 1 - 1e-9)

@@ -1,0 +1,111 @@
+"""When to stop, and what is then true: consumers of a stream of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+
+from lowcal.notions.smooth import Smooth
+from lowcal.rows import START
+from lowcal.solve.resampling import COARSE, statistic
+from lowcal.solve.solvers import Problem, explore
+
+
+class Status(StrEnum):
+    """How a fit ended. It refers to the fitted rows only: certify on fresh rows. `sentence` says it in words.
+
+    REACHED : the supremum over the whole weight class is at most alpha for every subpopulation looked at.
+    LIMIT : max_updates was reached before that.
+    PATIENCE : the held-out rows stopped improving; the predictor is the best one on them.
+    GUARDED : no further update lowers the cross-fitted loss: it would not help on fresh rows.
+    NOISE : what is left is no larger than chance would show in a perfect predictor.
+    UNDECIDED : no violation above alpha was found, but the supremum is only known to lie between two bounds.
+    STALLED : a violation above alpha remains, but no step lowers the loss within rounding.
+    STOPPED : the callback asked to stop, or the fit was interrupted.
+    CHOSEN : `recalibrate` chose by cross-validation.
+    """
+
+    REACHED = "reached"
+    LIMIT = "limit"
+    PATIENCE = "patience"
+    GUARDED = "guarded"
+    NOISE = "noise"
+    UNDECIDED = "undecided"
+    STALLED = "stalled"
+    STOPPED = "stopped"
+    CHOSEN = "chosen"
+
+    @property
+    def sentence(self) -> str:
+        """What this status means."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.REACHED: "the supremum over the whole weight class is at most alpha for every subpopulation looked at",
+    Status.LIMIT: "max_updates was reached before the notion held; raise max_updates or alpha",
+    Status.PATIENCE: "the held-out rows stopped improving; the predictor is the best one on them",
+    Status.GUARDED: "no further update lowers the loss on held-out rows (cross-fitted); give more rows to go further, "
+    "or guard=False to fit these rows all the same",
+    Status.NOISE: "what is left is no larger than chance would show in a perfect predictor",
+    Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
+    Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
+    Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
+    Status.CHOSEN: "the simplest candidate within one standard error of the lowest held-out log loss",
+}
+
+Monitor = Literal["brier", "log_loss", "violation"]
+
+#: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
+DRAWS, DRAWS_TO_SEARCH = 40, 12
+
+
+@dataclass
+class Patience:
+    """Stop after `rounds` updates in which a held-out score did not improve; remember the best."""
+
+    rounds: int
+    best: float = np.inf
+    best_updates: int = 0
+
+    def is_over(self, score: float, n_updates: int) -> bool:
+        """Take the score after a number of updates; say whether patience has run out."""
+        if score < self.best - 1e-12:
+            self.best, self.best_updates = score, n_updates
+        return n_updates - self.best_updates >= self.rounds
+
+
+def noise_floor(problem: Problem, draws: int | None = None) -> float:
+    """Return the 95th percentile of the supremum for labels redrawn from p itself: what chance alone shows.
+
+    If f were perfect, y would be a draw from f; so redraw y ~ f, measure the supremum again, and repeat (spec 10.i.d).
+    """
+    draws = draws or (DRAWS if problem.learner.is_exact else DRAWS_TO_SEARCH)
+    seen = _smooth(problem) if problem.learner.is_exact and isinstance(problem.notion, Smooth) else _redrawn(problem)
+    return float(np.quantile([seen((problem.seed, k)) for k in range(draws)], 0.95))
+
+
+def _redrawn(problem: Problem) -> Callable[[Sequence[int]], float]:
+    """Return the largest supremum as a function of a seed; a learner that searches is asked anew for each."""
+
+    def largest(seed: Sequence[int]) -> float:
+        learner = problem.learner if problem.learner.is_exact else problem.learner.fresh()
+        null = replace(problem, rows=problem.rows.redrawn(START, seed), learner=learner)
+        explore(null, START)
+        return float(null.suprema(START, np.inf).value.max())
+
+    return largest
+
+
+def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
+    """Return the same for smooth weights of a listed class, on a coarse grid of predictions."""
+    whole = problem.rows.sample(None)
+    p = whole.at(START)
+    values = statistic(problem.notion, p, whole.design(problem.families), COARSE).values
+    return lambda seed: float(
+        values(whole.weight[:, None] * (problem.rows.redrawn(START, seed).sample(None).y - p)).max()
+    )

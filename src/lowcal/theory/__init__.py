@@ -1,0 +1,1 @@
+"""What the paper proves: guarantees, the hierarchy of notions, sample sizes."""

@@ -1,0 +1,625 @@
+"""The hierarchy: at which alpha one notion follows from another, and what moving a prediction costs (Section 3).
+
+Every conversion is a line alpha' = factor * alpha + slack (spec 3). `implied_alpha` looks for the best chain of them;
+`explain` says which theorems it used. Three sets of constants are offered:
+
+* "sharp": those of spec 3, all true;
+* "paper": those the paper prints; for four or more classes some are too small to be true (spec 9.b, 9.c, 9.l);
+* "best": the sharp ones, and three that are smaller still, proved below (`_slope`, `_within_cells`, `_bernstein`).
+
+n_classes = 2 is the scalar convention, l >= 3 the simplex (spec 0); `binary_to_simplex` and `simplex_to_binary` go
+between the two at l = 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, comb, inf, isfinite, log2, sqrt
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from lowcal.data.errors import InvalidInput, suggest
+from lowcal.data.inputs import check_length, check_whole, read_outcomes
+from lowcal.kernels.reference import Matrix
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import n_cells, n_intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Constants = Literal["sharp", "paper", "best"]
+
+_CONSTANTS = ("sharp", "paper", "best")
+#: More cells are not counted: products with their number stay finite.
+_MOST_CELLS = 1e200
+
+
+@dataclass(frozen=True)
+class Step:
+    """One theorem applied: `want` holds at `alpha`."""
+
+    want: Notion
+    alpha: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Implication:
+    """The chain of theorems from `have` at `given` to `want` at `alpha`; no steps and infinity: nothing is implied."""
+
+    have: Notion
+    given: float
+    want: Notion
+    alpha: float
+    steps: tuple[Step, ...]
+
+    def __float__(self) -> float:
+        return self.alpha
+
+    def __str__(self) -> str:
+        if not isfinite(self.alpha):
+            return f"{self.have} implies no bound on {self.want} (spec 3.11)"
+        lines = [f"{self.have} at {self.given:g} implies {self.want} at {self.alpha:g}"]
+        return "\n".join([*lines, *(f"  -> {step.want} at {step.alpha:g}: {step.why}" for step in self.steps)])
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the constants depend on besides the two notions."""
+
+    n_classes: int
+    constants: Constants
+    cells: int | None = None
+    per_cell: bool = True
+
+    @property
+    def d(self) -> int:
+        """Coordinates of a prediction: 1 in the scalar convention, l on the simplex."""
+        return 1 if self.n_classes == 2 else self.n_classes
+
+
+def implied_alpha(
+    have: str | Notion,
+    want: str | Notion,
+    alpha: float,
+    n_classes: int = 2,
+    *,
+    constants: Constants = "sharp",
+    cells: int | None = None,
+    per_cell: bool = True,
+) -> float:
+    """Return the alpha' at which `want` holds whenever `have` holds at alpha; infinity if nothing is implied.
+
+    The least alpha' over all chains of spec 3.1 to 3.9. A value of 1 or more is vacuous: no violation exceeds 1.
+    Nothing implies the full notion except a full notion on a finer grid (spec 3.11); what would lead from a degree to a
+    higher one, through smooth, is always vacuous, so that infinity is returned too.
+
+    Parameters
+    ----------
+    have, want : notions or their names.
+    alpha : at which `have` holds, at least 0.
+    n_classes : 2 is the scalar convention of binary problems, l >= 3 the simplex.
+    constants : "sharp" (spec 3), "paper" (as printed; not all true for l >= 4), or "best" (never above "sharp").
+    cells : for a full notion, how many cells hold a row; None: all that meet the space of predictions.
+    per_cell : whether alpha of a full notion bounds every single cell, which is the paper's Definition 3.6; False: it
+        bounds the supremum over all functions of the cell, which is what `measure` reports and a fit reaches.
+
+    >>> implied_alpha("smooth", "degree-3", 0.01)
+    0.02
+    >>> implied_alpha("multiaccuracy", "degree-1", 0.01, n_classes=5)
+    0.02
+    >>> round(implied_alpha("full-0.1", "smooth", 0.001), 12), implied_alpha("smooth", "full-0.1", 0.001)
+    (0.06, inf)
+    >>> round(implied_alpha("full-0.1", "smooth", 0.001, per_cell=False), 12)
+    0.051
+    """
+    return explain(have, want, alpha, n_classes, constants=constants, cells=cells, per_cell=per_cell).alpha
+
+
+def explain(
+    have: str | Notion,
+    want: str | Notion,
+    alpha: float,
+    n_classes: int = 2,
+    *,
+    constants: Constants = "sharp",
+    cells: int | None = None,
+    per_cell: bool = True,
+) -> Implication:
+    """Return the chain of theorems behind `implied_alpha`; its str() names them. The arguments are the same.
+
+    >>> print(explain("full-0.1", "degree-2", 0.001))
+    full-0.1 at 0.001 implies degree-2 at 0.06
+      -> degree-2 at 0.06: full to degree k, 10 alpha + 0.05 (spec 3.6)
+    >>> print(explain("multiaccuracy", "smooth", 0.001))
+    multiaccuracy implies no bound on smooth (spec 3.11)
+    """
+    start, end = _known(have), _known(want)
+    _check_alpha("alpha", alpha)
+    setting = _setting(n_classes, constants, cells, per_cell)
+    nothing = Implication(start, alpha, end, inf, ())
+    if isinstance(end, LowDegree) and end.degree > _degree_of(start):
+        return nothing
+    return _reached(start, end, alpha, setting).get(end, nothing)
+
+
+def _degree_of(notion: Notion) -> float:
+    """Return the degree up to which a notion says anything: infinite for smooth and full."""
+    if isinstance(notion, LowDegree):
+        return notion.degree
+    return 1 if isinstance(notion, Multiaccuracy) else inf
+
+
+def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dict[Notion, Implication]:
+    """Return the best chain to every notion on the way: each theorem has alpha' >= alpha, so the nearest is final."""
+    waiting = {start: Implication(start, alpha, start, alpha, ())}
+    final: dict[Notion, Implication] = {}
+    while waiting:
+        here = waiting.pop(min(waiting, key=lambda notion: waiting[notion].alpha))
+        final[here.want] = here
+        for want in (end, Multiaccuracy(), LowDegree(1), Smooth()):
+            step = _step(here.want, want, here.alpha, setting)
+            if step and want not in final and (want not in waiting or step.alpha < waiting[want].alpha):
+                waiting[want] = Implication(start, alpha, want, step.alpha, (*here.steps, step))
+    return final
+
+
+def _step(have: Notion, want: Notion, alpha: float, setting: _Setting) -> Step | None:
+    """Apply the theorem that leads from one kind of notion to the other, if there is one."""
+    if have == want:
+        return None
+    rule = _RULES.get((type(have), type(want)))
+    return None if rule is None else rule(have, want, alpha, setting)
+
+
+# ------------------------------------------------------------------------------------ spec 3.1 to 3.4: the low degrees
+def _lower_degree(have: Any, want: Any, alpha: float, _setting: _Setting) -> Step | None:
+    """P_{j-1} is part of P_{k-1} for j <= k."""
+    return Step(want, alpha, "polynomials of lower degree (Proposition 3.3)") if want.degree <= have.degree else None
+
+
+def _to_multiaccuracy(_have: Any, want: Any, alpha: float, _setting: _Setting) -> Step:
+    """The constants e_a are weights of the class."""
+    return Step(want, alpha, "constants are weights of the class (Proposition 3.3)")
+
+
+def _from_multiaccuracy(_have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+    """Constants in [0, 1]^l see ||v||_1 / 2 <= floor(l/2) max |v| (spec 2.1)."""
+    if want.degree > 1:
+        return None
+    factor = 1 if setting.constants == "paper" else max(1, setting.d // 2)
+    why = "constants (Proposition 3.3)" if factor == 1 else f"{factor} labels may err at once (spec 3.1)"
+    return Step(want, factor * alpha, why)
+
+
+def _smooth_to_degree(_have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+    """max(1, slope) alpha: a weight divided by its slope is 1-Lipschitz; below 1 it is so already."""
+    slope = max(1.0, _slope(want.degree, setting))
+    return Step(want, slope * alpha, f"weights of degree {want.degree} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)")
+
+
+def _slope(degree: int, setting: _Setting) -> float:
+    """Return the Lipschitz constant of W_k for the metric of the smooth notion (Lemma 3.8, spec 3.3).
+
+    k - 1 for scalars and in the paper; (k - 1)/2 on the simplex, where z - z' sums to zero. "best": 3 (k - 1)/8 for
+    k >= 3. As <1, y - f> = 0, a weight may be replaced by w - t 1 for any scalar function t. Take t(z) = sum_i psi(z_i)
+    with psi' (x) = max(0, K x^(K-1) - 3K/4), K = k - 1. The gradient of q in P_K differs between two coordinates by at
+    most K upwards (z_i^K at the corner i) and by K/2 downwards (q >= 0 at the corner forces a constant beside -z_i^K,
+    and sum |q_S| <= 1 leaves 1/2 of each); psi' <= K/4 takes from the one and adds to the other: 3K/4, over 2.
+    The values of w - t fill an interval of length 1 + psi(1) <= 9/8 <= 3K/8 for K >= 3. It is approached at two
+    predictions next to a corner.
+    """
+    k = degree - 1
+    if setting.d == 1 or setting.constants == "paper":
+        return float(k)
+    return 3 * k / 8 if setting.constants == "best" and k >= 2 else k / 2
+
+
+def smooth_to_lipschitz(alpha: float, r: float) -> float:
+    """Return the alpha at which a smooth predictor satisfies all weights in [0, 1] with Lipschitz constant r.
+
+    max(1, r) alpha. Paper: Proposition 3.5; spec 3.4.
+
+    >>> smooth_to_lipschitz(0.01, 3.0), smooth_to_lipschitz(0.01, 0.5)
+    (0.03, 0.01)
+    """
+    _check_alpha("alpha", alpha)
+    _check_alpha("r", r)
+    return max(1.0, r) * alpha
+
+
+# --------------------------------------------------------------------------------------------------- spec 3.2: bases
+def basis_to_class(
+    notion: str | Notion,
+    alpha: float,
+    n_classes: int = 2,
+    *,
+    constants: Constants = "sharp",
+    cells: int | None = None,
+) -> float:
+    """Return the alpha' of the whole weight class when every element of its basis has a violation of at most alpha.
+
+    Monomials: alpha for scalars, floor(l/2) alpha at degree 1, l alpha above (tight; spec 3.2). Cells: N alpha for
+    scalars, floor(l/2) N alpha on the simplex (spec 2.5). The paper prints alpha for all monomials.
+
+    >>> basis_to_class("degree-2", 0.01, n_classes=4), basis_to_class("degree-2", 0.01)
+    (0.04, 0.01)
+    """
+    chosen = _known(notion)
+    _check_alpha("alpha", alpha)
+    setting = _setting(n_classes, constants, cells)
+    if isinstance(chosen, Smooth):
+        raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth or dyadic_to_smooth.")
+    if isinstance(chosen, Full):
+        return _all_cells(chosen, setting) * alpha
+    if setting.d == 1 or setting.constants == "paper" or isinstance(chosen, Multiaccuracy):
+        return alpha
+    return (setting.d // 2 if cast(LowDegree, chosen).degree == 1 else setting.d) * alpha
+
+
+def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2, *, constants: Constants = "sharp") -> float:
+    """Return the smooth alpha of a predictor that satisfies an (eta, L)-basis of the Lipschitz weights at beta.
+
+    beta L + 2 eta on the simplex and in the paper, beta L + eta for scalars. Paper: Lemma 3.12; spec 3.8.
+
+    >>> basis_to_smooth(0.01, 0.05, 2.0), basis_to_smooth(0.01, 0.05, 2.0, n_classes=3)
+    (0.07, 0.12000000000000001)
+    """
+    for name, value in (("beta", beta), ("eta", eta), ("L", L)):
+        _check_alpha(name, value)
+    setting = _setting(n_classes, constants)
+    one_sided = setting.d == 1 and setting.constants != "paper"
+    return beta * L + (eta if one_sided else 2 * eta)
+
+
+def dyadic_to_smooth(beta: float, scale: int) -> float:
+    """Return the smooth alpha of a binary predictor whose violations on all dyadic cells are at most beta.
+
+    The indicators of the dyadic intervals of length 1, 1/2, ..., 2^-S are a (2^-(S+1), 1 + S/2)-basis:
+    alpha = beta (1 + S/2) + 2^-(S+1). Spec 1.3, B4.
+
+    >>> dyadic_to_smooth(0.01, 4)
+    0.06125
+    """
+    check_whole("scale", scale, 0)
+    return basis_to_smooth(beta, 0.5 ** (scale + 1), 1 + scale / 2)
+
+
+def dyadic_for(alpha: float) -> tuple[int, float]:
+    """Return the scale S and the tolerance beta of the dyadic basis that make a binary predictor smooth at alpha.
+
+    S = ceil(log2(1/alpha)), beta = alpha / (2 + S): a log factor instead of alpha^2 / 2 through one width (spec 1.3).
+
+    >>> dyadic_for(0.125)
+    (3, 0.025)
+    """
+    _check_alpha("alpha", alpha, positive=True)
+    return max(0, ceil(log2(1.0 / alpha))), Smooth().tolerance(np.zeros((1, 1)), alpha)
+
+
+# -------------------------------------------------------------------------------- spec 3.5, 3.6: from the full notion
+def _all_cells(have: Full, setting: _Setting) -> float:
+    """Return the supremum over all functions of the cell when alpha of the full notion is 1 (spec 2.5)."""
+    if not setting.per_cell:
+        return 1.0
+    return _count(have, setting) * (1 if setting.constants == "paper" else max(1, setting.d // 2))
+
+
+def _count(have: Full, setting: _Setting) -> float:
+    """Return the number of cells: as given, ceil(1/width)^l in the paper, else those that meet the simplex."""
+    if setting.cells is not None:
+        return setting.cells
+    paper = setting.constants == "paper"
+    return min(n_intervals(have.width) ** setting.d if paper else n_cells(setting.d, have.width), _MOST_CELLS)
+
+
+def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+    """floor(l/2) N alpha + l width on the simplex; N alpha + width / 2 for scalars, + width in the paper."""
+    if setting.d > 1:
+        slack = setting.d * have.width
+    elif setting.constants == "best":
+        slack = _within_cells(have.width, 1, lipschitz=True)
+    else:
+        slack = have.width * (1.0 if setting.constants == "paper" else 0.5)
+    return _from_cells(have, want, alpha, slack, setting, "full to smooth", "Theorem 3.9, spec 3.5")
+
+
+def _full_to_degree(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+    """floor(l/2) N alpha + (k - 1) l width / 2; for scalars N alpha + (k - 1) width / 2. Not in the paper."""
+    if setting.constants == "paper":
+        return None
+    slack = (want.degree - 1) * setting.d * have.width / 2
+    if setting.d == 1 and setting.constants == "best":
+        slack = _within_cells(have.width, want.degree - 1, lipschitz=False)
+    return _from_cells(have, want, alpha, slack, setting, "full to degree k", "spec 3.6")
+
+
+def _from_cells(have: Full, want: Notion, alpha: float, slack: float, setting: _Setting, what: str, where: str) -> Step:
+    factor = _all_cells(have, setting)
+    return Step(want, factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})")
+
+
+def _within_cells(width: float, degree: int, *, lipschitz: bool) -> float:
+    """Return what scalar weights can gain inside the cells when every cell's own residual is zero.
+
+    A cell [a, b] with residual mass m upwards and m downwards gains at most m (range of w on it). Predictions there
+    have residuals between -b and 1 - a, so that m <= (1 - a) b / (1 - a + b), approached by f* = 1 at a, f* = 0 at b.
+    The range is b - a for Lipschitz weights (at most width (1 + width) / 4 in all, against width / 2) and b^j - a^j
+    for monomials. With |residual of a cell| <= beta the cell gains beta more at most.
+    """
+    a = np.arange(n_intervals(width)) * width
+    b = np.minimum(a + width, 1.0)
+    mass = (1.0 - a) * b / (1.0 - a + b)
+    if lipschitz:
+        return width * (1.0 + width) / 4
+    return max((float((mass * (b**j - a**j)).max()) for j in range(1, degree + 1)), default=0.0)
+
+
+def _full_to_multiaccuracy(have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+    """A constant is the sum of all cells; a single label needs no floor(l/2)."""
+    factor = _count(have, setting) if setting.per_cell else 1
+    return Step(want, factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)")
+
+
+def _coarser(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+    """A cell of a coarser grid is the union of cells of a finer one, if the edges agree."""
+    ratio = n_intervals(have.width) if n_intervals(want.width) == 1 else round(want.width / have.width)
+    if n_intervals(want.width) > 1 and abs(ratio * have.width - want.width) > 1e-9:
+        return None
+    factor = min(ratio**setting.d, _count(have, setting)) if setting.per_cell else 1
+    return Step(want, factor * alpha, f"a cell is the union of {factor} finer ones")
+
+
+def full_to_smooth(
+    y: ArrayLike,
+    p: ArrayLike,
+    c: ArrayLike | None = None,
+    width: float = 0.1,
+    *,
+    sample_weight: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+) -> float:
+    """Return the smooth alpha that the cells of these rows prove for one subpopulation c (None: everyone).
+
+    max(sum v+, sum v-) + width / 2 for scalars, sum_P ||v_P||_1 / 2 + l width on the simplex, where v_P is the residual
+    of the cell P; much less than the number of cells times the largest (spec 3.5).
+
+    >>> full_to_smooth([1, 0, 1, 0], [0.85, 0.15, 0.85, 0.15], width=0.1).__round__(12)
+    0.125
+    """
+    notion = Full(width)
+    f, rho, design = _residuals(y, p, c, sample_weight, classes)
+    found = float(notion.suprema(f, rho, design).value[0])
+    return implied_alpha(notion, Smooth(), found, max(2, f.shape[1]), per_cell=False)
+
+
+def best_width(
+    want: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp"
+) -> tuple[Full, float]:
+    """Return the full notion, of width 1/K, whose own alpha may be largest while it still implies `want` at alpha.
+
+    For scalars and degree k about width alpha / (k - 1) and alpha^2 / (2 (k - 1)); for smooth alpha and alpha^2 / 2
+    (spec 3.6).
+
+    >>> notion, beta = best_width("degree-3", 0.1)
+    >>> print(notion, round(beta, 12))
+    full-0.05 0.0025
+    """
+    end = _known(want)
+    _check_alpha("alpha", alpha, positive=True)
+    setting = _setting(n_classes, constants)
+    if isinstance(end, Full):
+        raise InvalidInput("best_width looks for a width, so `want` must not be a full notion itself.")
+
+    def beta(k: int) -> float:
+        slack = implied_alpha(Full(1 / k), end, 0.0, n_classes, constants=constants)
+        whole = implied_alpha(Full(1 / k), end, 1.0, n_classes, constants=constants)
+        return (alpha - slack) / (whole - slack)
+
+    # beyond `most`, halving the width no longer pays: the slack is below alpha / (l + 1)
+    most = ceil((setting.d + 1) * implied_alpha(Full(1.0), end, 0.0, n_classes, constants=constants) / alpha) + 2
+    k = _peak(beta, 1, most)
+    return Full(1 / k), beta(k)
+
+
+def _peak(value: Callable[[int], float], low: int, high: int) -> int:
+    """Return where a function that rises and then falls is largest."""
+    while high - low > 4:
+        third = (high - low) // 3
+        left, right = low + third, high - third
+        if value(left) < value(right):
+            low = left
+        else:
+            high = right
+    return max(range(low, high + 1), key=value)
+
+
+# ------------------------------------------------------------------------------------ spec 3.9: from degrees to smooth
+def _degree_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+    """3^(j-1) alpha + 1 / (2 sqrt(j-1)) for the best j <= k. Scalars only; not in the paper."""
+    if setting.d > 1 or setting.constants == "paper" or have.degree < 2:
+        return None
+    degrees = range(2, have.degree + 1)
+    found, j = min((_bernstein(j - 1, alpha, setting), j) for j in degrees)
+    return Step(want, found, f"Bernstein polynomials of degree {j - 1} (spec 3.9)")
+
+
+def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
+    """Return factor * alpha + 1 / (2 sqrt K): |u - B_K u| <= 1 / (2 sqrt K).
+
+    The factor is the l1 norm of the coefficients, sum_j C(K, j) 2^(K-j) = 3^K for 0 <= u <= 1. "best": (3^K + 1) / 2,
+    as |u - 1/2| <= 1/2 and the constant 1/2 costs alpha / 2.
+    """
+    factor = 3.0**k if setting.constants == "sharp" else (3.0**k + 1) / 2
+    return factor * alpha + 1 / (2 * sqrt(k))
+
+
+def degree_to_smooth(
+    y: ArrayLike,
+    p: ArrayLike,
+    c: ArrayLike | None = None,
+    degree: int = 2,
+    *,
+    sample_weight: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+) -> float:
+    """Return the smooth alpha that the moments of degree below k prove for one subpopulation c (None: everyone).
+
+    max(sum_j b_j+, sum_j b_j-) + 1 / (2 sqrt K) with K = k - 1 and b_j = E[c C(K, j) f^j (1 - f)^(K-j) (y - f)],
+    for binary problems (spec 3.9).
+
+    >>> degree_to_smooth([1, 0, 1, 0], [0.8, 0.2, 0.8, 0.2], degree=5).__round__(6)
+    0.3292
+    """
+    check_whole("degree", degree, 2)
+    LowDegree(degree)  # checks that it is not too high
+    f, rho, design = _residuals(y, p, c, sample_weight, classes)
+    if f.shape[1] > 1:
+        raise InvalidInput(f"degree_to_smooth is about binary problems, but p has {f.shape[1]} classes.")
+    k = degree - 1
+    basis = np.column_stack([comb(k, j) * f[:, 0] ** j * (1.0 - f[:, 0]) ** (k - j) for j in range(k + 1)])
+    b = moments(design, basis, rho)[0, :, 0]
+    return float(max(np.maximum(b, 0.0).sum(), np.maximum(-b, 0.0).sum())) + 1 / (2 * sqrt(k))
+
+
+# -------------------------------------------------------------------------- spec 3.7: the two conventions of two labels
+def binary_to_simplex(notion: str | Notion, alpha: float) -> float:
+    """Return the alpha of the simplex convention with two labels when the scalar one holds at alpha (spec 3.7).
+
+    Multiaccuracy and degree 1: alpha. Degree 2: 3 alpha. Degree k >= 3: 2^k alpha (not sharp). Smooth: 4 alpha, as
+    weights may be 2-Lipschitz on each of two labels. Full: infinity, as the edges are cells of their own there.
+
+    >>> [binary_to_simplex(n, 0.01) for n in ("degree-1", "degree-2", "smooth", "full-0.1")]
+    [0.01, 0.03, 0.04, inf]
+    """
+    chosen = _known(notion)
+    _check_alpha("alpha", alpha)
+    if isinstance(chosen, Full):
+        return inf
+    if isinstance(chosen, Smooth):
+        return 4 * alpha
+    return {1: 1.0, 2: 3.0}.get(degree := int(_degree_of(chosen)), 2.0**degree) * alpha
+
+
+def simplex_to_binary(notion: str | Notion, alpha: float) -> float:
+    """Return the alpha of the scalar convention when the simplex one with two labels holds at alpha (spec 3.7).
+
+    alpha for all but the full notion: a weight on one label is a weight. Full, cell by cell: 2 alpha, as an interval
+    [a, b) is the cell of its edge and the cell of its inside.
+
+    >>> [simplex_to_binary(n, 0.01) for n in ("degree-2", "smooth", "full-0.1")]
+    [0.01, 0.01, 0.02]
+    """
+    _check_alpha("alpha", alpha)
+    return (2 if isinstance(_known(notion), Full) else 1) * alpha
+
+
+# ------------------------------------------------------------------------------------------------ spec 3.10: robustness
+def robustness(
+    notion: str | Notion, alpha: float, distance: float, n_classes: int = 2, constants: Constants = "sharp"
+) -> float:
+    """Return the alpha at which a notion still holds after predictions moved by E||f - g||_1 <= distance.
+
+    Scalars, E|f - g| <= distance: degree k pays k, smooth 2 times the distance. Simplex: k - 1/2 and 5/2. The paper
+    prints 2k - 1 and 3. The full notion pays any price: next to nothing moves predictions over the edge of a cell and
+    changes it by up to 1/2, so that infinity is returned. Paper: Theorem 3.15; spec 3.10.
+
+    Rounding binary predictions to a grid of step h moves them by at most h / 2:
+
+    >>> robustness("degree-2", 0.01, distance=0.001 / 2)
+    0.011
+    >>> robustness("smooth", 0.01, 0.002, n_classes=3), robustness("full-0.1", 0.01, 1e-9)
+    (0.015, inf)
+    """
+    chosen = _known(notion)
+    setting = _setting(n_classes, constants)
+    if isinstance(chosen, Full):
+        _check_alpha("alpha", alpha)
+        _check_alpha("distance", distance)
+        return inf
+    slope = 1.0 if isinstance(chosen, Smooth) else _slope(int(_degree_of(chosen)), setting)
+    return lipschitz_robustness(slope, alpha, distance, n_classes, constants)
+
+
+def lipschitz_robustness(
+    r: float, alpha: float, distance: float, n_classes: int = 2, constants: Constants = "sharp"
+) -> float:
+    """Return the alpha after a move of `distance`, for any class of weights in [0, 1] with Lipschitz constant r.
+
+    alpha + (r + 1) distance for scalars, alpha + (2r + 1/2) distance on the simplex; the paper: (2r + 1) for both.
+    Paper: Lemma 3.16; spec 3.10.
+
+    >>> lipschitz_robustness(2.0, 0.0, 0.01), lipschitz_robustness(2.0, 0.0, 0.01, n_classes=3)
+    (0.03, 0.045)
+    """
+    for name, value in (("r", r), ("alpha", alpha), ("distance", distance)):
+        _check_alpha(name, value)
+    setting = _setting(n_classes, constants)
+    if setting.constants == "paper":
+        return alpha + (2 * r + 1) * distance
+    return alpha + (r + 1 if setting.d == 1 else 2 * r + 0.5) * distance
+
+
+# ------------------------------------------------------------------------------------------------------------- helpers
+_Rule = Callable[[Any, Any, float, _Setting], Step | None]
+_RULES: dict[tuple[type, type], _Rule] = {
+    (LowDegree, LowDegree): _lower_degree,
+    (LowDegree, Multiaccuracy): _to_multiaccuracy,
+    (LowDegree, Smooth): _degree_to_smooth,
+    (Multiaccuracy, LowDegree): _from_multiaccuracy,
+    (Smooth, LowDegree): _smooth_to_degree,
+    (Smooth, Multiaccuracy): _to_multiaccuracy,
+    (Full, Multiaccuracy): _full_to_multiaccuracy,
+    (Full, LowDegree): _full_to_degree,
+    (Full, Smooth): _full_to_smooth,
+    (Full, Full): _coarser,
+}
+
+
+def _known(notion: str | Notion) -> Notion:
+    """Return a notion of the paper; nothing is known about a user's own."""
+    chosen = parse_notion(notion)
+    if type(chosen) not in (Multiaccuracy, LowDegree, Smooth, Full):
+        raise InvalidInput(
+            f"The hierarchy knows multiaccuracy, degree-k, smooth and full, but {chosen!r} was given. "
+            "Measure it on data instead."
+        )
+    return chosen
+
+
+def _setting(n_classes: int, constants: str, cells: int | None = None, per_cell: bool = True) -> _Setting:
+    check_whole("n_classes", n_classes, 2)
+    if cells is not None:
+        check_whole("cells", cells, 1)
+    if constants not in _CONSTANTS:
+        hint = suggest(str(constants), _CONSTANTS)
+        raise InvalidInput(f"constants must be one of {', '.join(_CONSTANTS)}, but {constants!r} was given.{hint}")
+    return _Setting(n_classes, cast(Constants, constants), cells, per_cell)
+
+
+def _check_alpha(name: str, value: object, positive: bool = False) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
+        raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
+    if positive and not float(value) > 0:
+        raise InvalidInput(f"{name} must be above 0, but {value!r} was given.")
+
+
+def _residuals(
+    y: ArrayLike, p: ArrayLike, c: ArrayLike | None, sample_weight: ArrayLike | None, classes: Sequence[Any] | None
+) -> tuple[FloatArray, FloatArray, Matrix]:
+    """Return predictions, weighted residuals and the one column of memberships."""
+    outcomes = read_outcomes(y, p, sample_weight, classes)
+    member = np.ones(len(outcomes.p)) if c is None else np.asarray(c, dtype=np.float64)
+    if member.ndim != 1:
+        raise InvalidInput(f"c must have one dimension, but its shape is {member.shape}. Give one subpopulation.")
+    check_length("c", len(member), len(outcomes.p))
+    if not (np.abs(member) <= 1).all():
+        raise InvalidInput("c must lie in [0, 1] (or in [-1, 1] for signed members). Rescale or clip it.")
+    rho = outcomes.weight[:, None] * (outcomes.y - outcomes.p)
+    return outcomes.p, rho, Matrix(member[:, None])

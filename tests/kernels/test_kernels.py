@@ -1,0 +1,417 @@
+"""The kernels: compiled ones agree with NumPy's, NumPy's with loops, and the choice depends on the size alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.special import expit
+
+from lowcal.kernels import (
+    clipped,
+    compiled_codes,
+    compiled_together,
+    kernels,
+    lanes,
+    portable,
+    reference,
+    switch,
+    trees,
+)
+from lowcal.kernels.clipped import best_step
+from lowcal.kernels.kernels import PURE, kernels_for, padded
+from lowcal.kernels.reference import Codes, Table
+from lowcal.kernels.simplex import FAR, FLOOR, odds, of_odds_against, sigmoid
+from lowcal.notions import weights
+from lowcal.notions.moments import MomentSums, displacement, moments, moments_at
+from lowcal.notions.weights import Cell, CellIds, monomials
+
+COMPILED = kernels_for(kernels.COMPILE_FROM)
+BOTH = pytest.mark.parametrize("engine", [PURE, COMPILED], ids=["numpy", "compiled"])
+KINDS = [np.uint8, np.uint16, np.int64]
+
+rows = st.integers(0, 40)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture
+def forget() -> Iterator[None]:
+    kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
+    yield
+    kernels._compiled.cache_clear()
+    switch.compiled.cache_clear()
+
+
+def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:
+    return rng.integers(0, levels, n).astype(rng.choice(KINDS))
+
+
+def test_numba_is_installed_where_this_is_tested() -> None:
+    assert COMPILED.compiled
+    assert not PURE.compiled
+    assert kernels_for(kernels.COMPILE_FROM - 1) is PURE
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 6))
+def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
+    engine.lay_powers(f, rho, R)
+    np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
+    x, y, weight = rng.normal(size=n), rng.random(n), rng.random(n)
+    engine.lay_residuals(x, f, y, weight, R, 0.0)
+    np.testing.assert_allclose(R, (weight * (y - f))[:, None] * x[:, None] ** np.arange(q), rtol=1e-13)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, rows)
+def test_loops_that_give_the_same_bits_compiled_or_not(seed: int, n: int) -> None:
+    """`kernels_at_hand` chooses between them by what happens to be loaded."""
+    rng = np.random.default_rng(seed)
+    x, f, y, weight, far = rng.normal(size=n), rng.random(n), rng.random(n), rng.random(n), 1.5 * 2.0**12
+    key, first = rng.integers(2**64, dtype=np.uint64), int(rng.integers(2**40))
+    found = []
+    for engine in (PURE, COMPILED):
+        R, u = np.empty((n, 2)), np.empty(n)
+        engine.lay_residuals(x, f, y, weight, R, far)
+        engine.lay_uniforms(key, first, u)
+        found.append((R.tobytes(), u.tobytes(), engine.add_fine(R[:, 1].copy() * x, far, far * 2.0**-40)))
+    assert found[0] == found[1]
+    assert u.min(initial=0.0) >= 0.0
+    assert u.max(initial=0.0) < 1.0
+
+
+def rows_of(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
+    """Rows of q random numbers, padded with zeros."""
+    R = np.zeros((n, padded(q)))
+    R[:, :q] = rng.normal(size=(n, q))
+    return R
+
+
+@BOTH
+@settings(deadline=None, max_examples=80)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 9))
+def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes, R = codes_of(rng, n, levels), rows_of(rng, n, q)
+    table = rng.normal(size=(levels, padded(q)))
+    expected = table.copy()
+    for i in range(n):
+        expected[codes[i]] += R[i]
+    engine.add_histogram(codes, R, table)
+    np.testing.assert_allclose(table, expected, atol=1e-13)
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
+def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes, table, total = codes_of(rng, n, levels), rows_of(rng, levels, q), rows_of(rng, n, q)
+    read = total.copy()
+    engine.add_look_up(codes, table, read)
+    for i in range(n):
+        assert (read[i] == total[i] + table[codes[i]]).all()
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
+def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rows_of(rng, n, q)
+    known, table, read = rows_of(rng, n_a * n_b, q), np.zeros((n_a * n_b, padded(q))), np.zeros((n, padded(q)))
+    engine.add_pairs(a, b, n_b, R, table)
+    engine.add_pair_look_up(a, b, n_b, known, read)
+    expected = np.zeros((n_a, n_b, padded(q)))
+    for i in range(n):
+        expected[a[i], b[i]] += R[i]
+        assert (read[i] == known.reshape(n_a, n_b, -1)[a[i], b[i]]).all()
+    np.testing.assert_allclose(table.reshape(expected.shape), expected, atol=1e-13)
+
+
+@BOTH
+@pytest.mark.parametrize("powers", [[0], [-1], [0, -1], [0, 1], [1, 0], [0, 1, 2], [0, -1, 1, 2], [0, 3], []])
+@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled_codes.ROWS + 5])
+def test_log_odds_bend(engine: kernels.Kernels, powers: list[int], n: int) -> None:
+    rng = np.random.default_rng(n + len(powers))
+    f, levels, width = rng.random(n), np.array([3, 1, 300]), padded(max(1, len(powers)))
+    f[: n // 3] = rng.choice([0.0, 1.0, 1e-12], n // 3)  # they are kept FLOOR away from the ends
+    codes = np.array([rng.integers(0, size, n) for size in levels]).astype(np.uint16)
+    tables, offset = 50 * rng.normal(size=(levels.sum() + 1, width)), np.cumsum([0, *levels[:-1]])
+    column = np.array([0, 2, 1])
+    z, out = np.empty(n), np.empty(n)
+    engine.lay_odds(f, z)
+    np.testing.assert_array_equal(z, odds(f))
+    z = np.log(z)
+    engine.bend(z, f, codes, column, offset[column], tables, np.array(powers, dtype=np.intp), out)
+    score = z.copy()
+    for k, power in enumerate(powers):
+        factor = sum((tables[offset[c] + codes[c], k] for c in column), start=np.zeros(n))
+        score += factor * (z if power < 0 else np.prod([f] * power, axis=0) if power else 1.0)
+    np.testing.assert_array_equal(out, np.minimum(-score, FAR))
+    if n > 100 and -1 in powers:
+        assert (out == FAR).any()
+    np.testing.assert_array_equal(of_odds_against(out), sigmoid(score))
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [compiled_codes.ROWS - 1, 2 * compiled_codes.ROWS, 3 * compiled_codes.ROWS + 5])
+@BOTH
+def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: kernels.Kernels, n: int, q: int) -> None:
+    rng = np.random.default_rng(n + q)
+    a, b, R = *rng.integers(0, 7, (2, n)).astype(np.uint8), rows_of(rng, n, q)
+    expected, both = np.zeros((7, padded(q))), np.zeros((49, padded(q)))
+    table, pairs = np.zeros_like(expected), np.zeros_like(both)
+    for i in range(n):
+        expected[a[i]] += R[i]
+        both[7 * int(a[i]) + b[i]] += R[i]
+    engine.add_histogram(a, R, table)
+    engine.add_pairs(a, b, 7, R, pairs)
+    assert table.tobytes() == expected.tobytes()
+    assert pairs.tobytes() == both.tobytes()
+
+
+@BOTH
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 5), st.integers(1, 4))
+def test_groups_within_codes(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    B = rng.normal(size=(4, 3)) * rng.integers(0, 2, (4, 3))
+    a, b, H = codes_of(rng, n, levels), codes_of(rng, n, 4), rng.normal(size=(q, n))
+    out, expected = np.zeros((q, levels, 3)), np.zeros((q, levels, 3))
+    engine.add_groups(a, b, Table(sparse.csr_array(B)).parts, H, out)
+    for i in range(n):
+        expected[:, a[i]] += H[:, i, None] * B[b[i]]
+    np.testing.assert_allclose(out, expected, atol=1e-13)
+
+
+# --- the line search ------------------------------------------------------------------------------------------
+
+
+def loss(eta: float, f: np.ndarray, y: np.ndarray, delta: np.ndarray, weight: np.ndarray) -> float:
+    return float(weight @ np.square(y - np.clip(f + eta * delta, 0.0, 1.0)))
+
+
+def line(seed: int, n: int) -> tuple[np.ndarray, ...]:
+    """A line with rows at the ends, rows that stay, ties of limits, soft and hard outcomes."""
+    rng = np.random.default_rng(seed)
+    f = rng.random(n).round(1) if rng.random() < 0.3 else rng.random(n)
+    y = (rng.random(n) < 0.5).astype(float) if rng.random() < 0.5 else rng.random(n)
+    delta = rng.normal(size=n) * 10.0 ** rng.integers(-3, 2)
+    if rng.random() < 0.3:
+        delta = np.sign(delta) * rng.integers(0, 3, n)
+    if rng.random() < 0.3:
+        delta = np.abs(delta) * np.sign(y - f)
+    return f, y, delta, rng.random(n) * (rng.random(n) < 0.9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(seeds, st.integers(0, 60), st.sampled_from([1, 3, 64]), st.sampled_from([0.01, 1.0, 100.0]), st.booleans())
+def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float, compiled: bool) -> None:
+    rows = line(seed, n)
+    f, _, delta, _ = rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clipped, "BINNED_FROM", 0)
+        patch.setattr(clipped, "BINS", n_bins)
+        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        found = loss(best_step(*rows, scale), *rows)
+    sorted_ = best_step(*rows, scale)
+    assert found == pytest.approx(loss(sorted_, *rows), abs=1e-13)
+    moving = delta != 0.0
+    limits = (np.where(delta > 0.0, 1.0, 0.0)[moving] - f[moving]) / delta[moving]
+    tries = np.concatenate([[0.0], limits, np.linspace(0.0, 2.0 * limits.max(initial=0.0) + 1.0, 200)])
+    assert all(found <= loss(eta, *rows) + 1e-12 for eta in tries)
+    assert sorted_ >= 0.0
+
+
+def test_the_best_step_of_many_rows() -> None:
+    rows = line(1, 20_000)
+    sorted_ = [a[:20_000] for a in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clipped, "BINNED_FROM", 10**9)
+        expected = best_step(*sorted_)
+    assert loss(best_step(*rows), *rows) == pytest.approx(loss(expected, *rows), rel=1e-13)
+
+
+def test_rows_that_hardly_move_do_not_overflow() -> None:
+    f, y, w = np.array([0.5, 0.5]), np.array([1.0, 1.0]), np.array([0.5, 0.5])
+    for start in (0, 10):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clipped, "BINNED_FROM", start)
+            assert best_step(f, y, np.array([0.25, 1e-320]), w) == pytest.approx(2.0)
+            assert best_step(f, y, np.zeros(2), w) == 0.0
+
+
+# --- whole passes ---------------------------------------------------------------------------------------------
+
+
+def design_of(rng: np.random.Generator, n: int) -> tuple[Codes, np.ndarray]:
+    tables = [rng.integers(0, 2, (5, 4)).astype(float), rng.normal(size=(3, 2))]
+    wide = rng.integers(0, 5, (2, n)).astype(np.uint8)
+    codes = (wide.T[:, 0], rng.integers(0, 3, 2 * n).astype(np.uint16)[::2])  # not contiguous
+    C = np.concatenate([t[c] for t, c in zip(tables, codes, strict=True)], axis=1)
+    return Codes(codes, tuple(Table(sparse.csr_array(t)) for t in tables)), C
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, st.integers(0, 30), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: bool) -> None:
+    rng = np.random.default_rng(seed)
+    design, C = design_of(rng, n)
+    U, rho, theta = rng.random((n, S)), rng.normal(size=(n, d)), rng.normal(size=(6, S, d))
+    cells = CellIds(rng.integers(0, S + 1, n), S)
+    one_hot = np.eye(S + 1)[cells.ids][:, :S]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(reference, "CHUNK", 64)
+        patch.setattr(reference, "CACHE", 16)
+        for evaluated, dense in ((U, U), (cells, one_hot)):
+            g, delta = moments(design, evaluated, rho), displacement(design, evaluated, theta)
+            np.testing.assert_allclose(g, np.einsum("nc,ns,na->csa", C, dense, rho), atol=1e-12)
+            np.testing.assert_allclose(delta, np.einsum("nc,ns,csa->na", C, dense, theta), atol=1e-12)
+        H = rng.normal(size=(n, 2))
+        for pairs in (0, 100):
+            patch.setattr(reference, "PAIRS_IN_CACHE", pairs)
+            np.testing.assert_allclose(design.gram(H), np.einsum("nk,nc,ne->kce", H, C, C), atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("cells", [False, True])
+def test_moments_at_are_moments_of_the_evaluated_weights(d: int, cells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(d)
+    design, C = design_of(rng, 60)
+    p, rho = rng.dirichlet(np.ones(max(d, 2)), 60)[:, :d], rng.normal(size=(60, d))
+    chosen = [Cell(0.5, (0,) * d), Cell(0.5, (1,) + (0,) * (d - 1))] if cells else [*monomials(d, 2)]
+    expected = np.einsum("nc,sn,na->csa", C, np.array([u(p) for u in chosen]), rho)
+    monkeypatch.setattr(reference, "CHUNK", 64)
+    monkeypatch.setattr(reference, "CACHE", 16)
+    np.testing.assert_allclose(moments_at(design, chosen, p, rho), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [3, 12])
+def test_linear_weights_of_many_classes_are_evaluated_alike(d: int) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(d), 5)
+    for chosen in (monomials(d, 1), monomials(d, 1)[::-1], monomials(d, 1)[1:]):
+        np.testing.assert_array_equal(weights.evaluate(chosen, p), np.array([u(p) for u in chosen]).T)
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("width", [0.1, 0.3])
+def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(max(d, 2)), 8)[:, :d]
+    monkeypatch.setattr(weights, "FEW_CELLS", few)
+    occupied, which = weights.occupied_cells(p, width)
+    index = weights.cell_index(p, width)
+    assert occupied.tolist() == [list(cell) for cell in sorted({tuple(row) for row in index.tolist()})]
+    np.testing.assert_array_equal(occupied[which], index)
+
+
+def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    design, C = design_of(rng, 50)
+    cells, theta = CellIds(rng.integers(0, 4, 50), 3), rng.normal(size=(6, 3, 2))
+    expected = np.einsum("nc,ns,csa->na", C, np.eye(4)[cells.ids][:, :3], theta)
+    monkeypatch.setattr(reference, "PAIRS", 0)
+    monkeypatch.setattr(reference, "CHUNK", 32)  # pieces of pieces
+    np.testing.assert_allclose(displacement(design, cells, theta), expected, atol=1e-12)
+
+
+@pytest.mark.usefixtures("forget")
+def test_without_numba_numpy_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_codes", None)  # importing it now fails
+    monkeypatch.delattr("lowcal.kernels.compiled_codes")
+    assert kernels_for(10**12) is PURE
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import lowcal
+from lowcal.kernels import kernels
+
+def fit(n):
+    rng = np.random.default_rng(0)
+    p = rng.random(n)
+    y = rng.random(n) < 0.5 * p
+    X = {name: rng.integers(0, 4, n).astype("U1") for name in "abc"}
+    return lowcal.multicalibrate(y.astype(int), p, X, subpopulations=lowcal.Groups(), alpha=0.01)
+
+assert "numba" not in sys.modules
+fit(2000)
+assert "numba" not in sys.modules
+kernels.COMPILE_FROM = 1000
+fit(2000)
+assert "numba" in sys.modules
+"""
+
+
+def test_small_fits_do_not_import_numba() -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
+    n = -(-kernels.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
+    two = Table(sparse.csr_array(np.eye(2)))
+    design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
+    assert MomentSums(design, monomials(1, 1), 1).kernels.compiled
+    assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.compiled
+
+
+@pytest.mark.parametrize("module", [compiled_codes, compiled_together, trees])
+def test_a_change_of_what_kernels_are_made_with_reaches_their_files(module) -> None:
+    # numba keeps a compiled kernel while the text of its own file stays the same
+    text = Path(lanes.__file__).read_bytes() + repr((FAR, FLOOR)).encode()
+    assert format(zlib.crc32(text), "08x") == module.MADE_WITH
+
+
+def test_a_change_of_the_logistic_function_reaches_the_file_of_trees() -> None:
+    assert format(zlib.crc32(Path(portable.__file__).read_bytes()), "08x") == trees.PORTABLE
+
+
+def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_compiled() -> None:
+    z = np.concatenate([np.linspace(-45.0, 45.0, 5001), np.random.default_rng(0).normal(0.0, 3.0, 5000), [0.0, -0.0]])
+    found = portable.portable_sigmoid(z)
+    np.testing.assert_allclose(found, expit(z), rtol=2.0**-45, atol=1e-17)
+    trees.set_sigmoids(z)
+    assert z.tobytes() == found.tobytes()
+
+
+def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    assert kernels_for(kernels.COMPILE_FROM) is PURE
+
+
+def test_kernels_let_go_of_the_lock() -> None:
+    for name in (
+        "add_histogram",
+        "add_pairs",
+        "add_look_up",
+        "add_pair_look_up",
+        "add_groups",
+        "add_clipped",
+        "replay",
+        "lay_powers",
+        "lay_residuals",
+        "lay_odds",
+        "lay_uniforms",
+        "add_fine",
+        "bend",
+        "find_labels",
+        "_pack_rows",
+        "_pack_columns",
+    ):
+        assert getattr(compiled_codes, name).targetoptions["nogil"]
