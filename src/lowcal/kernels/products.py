@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isqrt, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -117,14 +117,6 @@ def gram(A: FloatArray) -> FloatArray:
     return total
 
 
-def _take_off_gram(G: FloatArray, A: FloatArray) -> None:
-    """Subtract A A' from the lower half of G, in blocks that are one product each."""
-    side = isqrt(UNSPLIT // PANEL)
-    for rows in _cuts(len(G), side) if len(G) else ():
-        for columns in _cuts(rows.stop, side):
-            G[rows, columns] -= product(A[rows], A[columns].T)
-
-
 @dataclass(frozen=True, eq=False)
 class Cholesky:
     """The factor L of G = L L', and the inverses of the blocks on its diagonal, with which solutions are products."""
@@ -139,13 +131,14 @@ class Cholesky:
         >>> Cholesky.of(np.array([[4.0, 2.0], [2.0, 2.0]])).solve(np.array([2.0, 0.0]))
         array([ 1., -1.])
         """
-        L, rest = np.zeros_like(np.asarray_chkfinite(G)), np.array(G, dtype=np.float64)
+        L = np.zeros_like(np.asarray_chkfinite(G))
         inverses: list[FloatArray] = []
         for here in _cuts(len(G), PANEL) if len(G) else ():
-            L[here, here] = np.linalg.cholesky(rest[here, here])
+            rest = G[here.start :, here] - product(L[here.start :, : here.start], L[here, : here.start].T)
+            size = here.stop - here.start
+            L[here, here] = np.linalg.cholesky(rest[:size])
             inverses.append(np.asarray(np.linalg.inv(L[here, here]), dtype=np.float64))
-            below = L[here.stop :, here] = product(rest[here.stop :, here], inverses[-1].T)
-            _take_off_gram(rest[here.stop :, here.stop :], below)
+            L[here.stop :, here] = product(rest[size:], inverses[-1].T)
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
