@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -112,3 +113,16 @@ def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert lowcal.__version__ == version("lowcal")
+
+
+@pytest.mark.parametrize("name", sorted(lowcal._MODULES))
+def test_public_modules_are_imported_by_the_names_that_users_know(name):
+    """`from lowcal.guarantees import ...` works wherever the module lives, and there is one copy of it."""
+    module = importlib.import_module(f"lowcal.{name}")
+    assert module is getattr(lowcal, name) is sys.modules[module.__name__]
+    assert module.__spec__.name == module.__name__
+
+
+def test_other_modules_have_one_name():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("lowcal.certificates")

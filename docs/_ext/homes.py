@@ -8,6 +8,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.addnodes import desc_signature
 
+import lowcal
+
 
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
@@ -35,5 +37,16 @@ def homes_of(name: str) -> list[str]:
         except ModuleNotFoundError:
             continue
         home = getattr(getattr(module, parts[size], None), "__module__", "").split(".")
-        return [".".join(home[:k] + parts[size:]) for k in range(2, len(home) + 1)]
+        found = [".".join(home[:k] + parts[size:]) for k in range(2, len(home) + 1)]
+        return found + [short for name in found for short in shortcuts_of(name)]
     return []
+
+
+def shortcuts_of(name: str) -> list[str]:
+    """Return the addresses of a name in public modules that live deeper.
+
+    >>> shortcuts_of("lowcal.deploy.persistence.save")
+    ['lowcal.persistence.save']
+    """
+    deeper = ((f"lowcal.{public}.", f"lowcal.{home}.") for public, home in lowcal._MODULES.items())
+    return [public + name.removeprefix(home) for public, home in deeper if name.startswith(home) and public != home]

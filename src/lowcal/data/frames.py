@@ -348,7 +348,7 @@ class Table:
 
         >>> Table.of({"age": [31]}).column("agee")
         Traceback (most recent call last):
-        lowcal.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
+        lowcal.data.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
         """
         position = self._find(name)
         if not self._keep:

@@ -21,9 +21,9 @@ from lowcal.kernels.portable import FAR_OUT, SQUARES, TAYLOR
 from lowcal.kernels.simplex import TIE, FloatArray, IntArray
 
 #: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
-MADE_WITH = "d5935170"
+MADE_WITH = "147e5c06"
 #: Changes with portable.py.
-PORTABLE = "469750ee"
+PORTABLE = "d60d25ae"
 #: Numbers of a record are added four at a time, so that one vector instruction does it.
 LANES = 4
 
@@ -109,7 +109,7 @@ def lay_bundles(codes: NDArray[np.unsignedinteger], cells: NDArray[np.uint16], c
 
 
 def share_columns(sizes: IntArray, most: int) -> list[list[int]]:
-    """Return sets of features whose joint cells are at most so many, by the first that still has room.
+    """Return sets of features of at most this many joint cells, by the first set that still has room.
 
     >>> share_columns(np.array([2, 30, 3, 5]), 32)
     [[0, 2, 3], [1]]

@@ -23,7 +23,7 @@ def require(holds: bool | np.bool_, broken: str, remedy: str) -> None:
     >>> require(1 < 2, "never seen", "never seen")
     >>> require(2 < 1, "2 is not below 1.", "Take a smaller number.")
     Traceback (most recent call last):
-    lowcal.errors.CheckFailed: 2 is not below 1. Take a smaller number.
+    lowcal.data.errors.CheckFailed: 2 is not below 1. Take a smaller number.
     """
     if not holds:
         fail(broken, remedy)
