@@ -113,6 +113,21 @@ def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: 
     np.testing.assert_allclose(table, expected, atol=1e-13)
 
 
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 5), st.integers(1, 5))
+def test_products_are_rounded_one_by_one(seed: int, n: int, levels: int, S: int, T: int) -> None:
+    """So their sums are exact, and the same compiled or not."""
+    rng, far, made = np.random.default_rng(seed), 1.5 * 2.0**52 * 2.0**-30, []
+    codes, A, B = codes_of(rng, n, levels), rng.random((n, S)), rng.random((n, T))
+    expected = np.zeros((levels, padded(S * T)))
+    for i in range(n):
+        expected[codes[i], : S * T] += ((np.multiply.outer(A[i], B[i]) + far) - far).ravel()
+    for engine in (PURE, kernels_for(kernels.COMPILE_FROM)):
+        made.append(np.zeros_like(expected))
+        engine.add_products(codes, A, B, far, made[-1])
+    assert all(one.tobytes() == expected.tobytes() for one in made)
+
+
 @BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
@@ -398,6 +413,7 @@ def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forg
 def test_kernels_let_go_of_the_lock() -> None:
     for name in (
         "add_histogram",
+        "add_products",
         "add_pairs",
         "add_look_up",
         "add_pair_look_up",

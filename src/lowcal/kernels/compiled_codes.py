@@ -49,6 +49,18 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
+def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] A_is B_it to out[v, s T + t], every product rounded by adding `far` and taking it off."""
+    S, T, width, table = A.shape[1], B.shape[1], out.shape[1], out.reshape(-1)
+    for i in range(len(codes)):
+        start, own = width * np.intp(codes[i]), B[i]
+        for s in range(S):
+            factor, sums = A[i, s], table[start + s * T : start + (s + 1) * T]
+            for t in range(T):
+                sums[t] += (factor * own[t] + far) - far
+
+
+@compile_kernel
 def _number_pairs(a: IntArray, b: IntArray, n_b: int, pair: IntArray) -> int:
     """Number the pairs of codes of at most ROWS rows; return how many there are."""
     for i in range(len(a)):

@@ -183,10 +183,14 @@ class ExactSums:
 
     def add_rounded(self, part: slice, R: FloatArray) -> None:
         """Add the same for R that lies on the grid."""
-        if self.held + len(R) > BLOCK:
-            self._flush()
-        self.held += len(R)
+        self.hold(len(R))
         self.sums.add(part, R)
+
+    def hold(self, n: int) -> None:
+        """Make room for n more rows."""
+        if self.held + n > BLOCK:
+            self._flush()
+        self.held += n
 
     def _flush(self) -> None:
         fresh = []

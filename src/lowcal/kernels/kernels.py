@@ -49,6 +49,7 @@ class Kernels(NamedTuple):
     """The loops, each on one piece of rows."""
 
     add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
+    add_products: Callable[[IntArray, FloatArray, FloatArray, float, FloatArray], None]
     add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
     add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
     add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
@@ -109,6 +110,7 @@ def _compiled() -> Kernels | None:
         return None
     return Kernels(
         compiled_codes.add_histogram,
+        compiled_codes.add_products,
         compiled_codes.add_pairs,
         compiled_codes.add_look_up,
         compiled_codes.add_pair_look_up,
@@ -155,6 +157,16 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
 def _lanes(A: FloatArray) -> NDArray[Any]:
     """Return the columns of rows of one, two or four numbers: of the one, or of pairs as complex numbers."""
     return A.T if A.shape[1] == 1 else A.view(np.complex128).T
+
+
+def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] A_is B_it to out[v, s T + t], every product rounded by adding `far` and taking it off."""
+    (n, S), T = A.shape, B.shape[1]
+    R = np.zeros((n, out.shape[1]))
+    np.multiply(A[:, :, None], B[:, None, :], out=R[:, : S * T].reshape(n, S, T))
+    R += far
+    R -= far
+    add_histogram(codes, R, out)
 
 
 def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
@@ -355,6 +367,7 @@ def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatA
 
 PURE = Kernels(
     add_histogram,
+    add_products,
     add_pairs,
     add_look_up,
     add_pair_look_up,

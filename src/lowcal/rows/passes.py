@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from lowcal.kernels.clipped import TINY, Clipping, Line
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.kernels.logistic import LEAST_CURVATURE, residuals
-from lowcal.kernels.parts import FEW_PRODUCTS
-from lowcal.kernels.reference import Codes, Design, Table, columns_of, rows_in_cache
+from lowcal.kernels.reference import CACHE, CHUNK, Codes, Design, Table, columns_of, pieces, rows_in_cache
 from lowcal.kernels.simplex import (
     FloatArray,
     Geometry,
@@ -29,15 +28,12 @@ from lowcal.kernels.simplex import (
     move,
     scores,
 )
-from lowcal.notions.low_degree import monomial_moments
 from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
-from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State
+from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term, displacements
 from lowcal.subpopulations.base import Family
 
-#: Rows of a block whose moments are summed before they are rounded, and the grid of such sums: weights sum to one.
-ALIGNED, SUMMED = 1 << 16, Grid.of(1.0, 1 << 10)
 #: Log odds and logarithms of probabilities, kept away from 0 and 1, are smaller than this.
 MOST_SCORE = 32.0
 
@@ -116,11 +112,7 @@ def losses(rows: Rows, state: State) -> Lost:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d).
-
-    Many products a row are never written out: then the sums of blocks of `ALIGNED` rows are rounded, not the terms, so
-    that shards must consist of whole blocks.
-    """
+    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d)."""
 
     state: State
     families: tuple[Family, ...]
@@ -129,12 +121,8 @@ class Moments:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
         p, design = shard.at(self.state), shard.design(self.families)
-        if are_many(self.weights, p.shape[1]):
-            return block_sums(
-                design, self.weights, p, lambda part: shard.weight[part, None] * (shard.y[part] - p[part])
-            )
         sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
-        for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
+        for part in pieces(len(p), (len(self.weights) + p.shape[1]) * (CHUNK // CACHE)):
             sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
         return sums.wholes()
 
@@ -154,21 +142,10 @@ def moment_sums(
     n, d = p.shape
     if cells is not None:
         return Tables([cell_sums(design, cells, scale.grid(), rho, p.shape)])
-    if are_many(weights, d):
-        return block_sums(design, weights, p, rho)
     sums = MomentSums(design, weights, d, scale.grid(bound_of(weights)))
-    for part in rows_in_cache(n, len(weights) * d):
+    for part in pieces(n, (len(weights) + d) * (CHUNK // CACHE)):
         sums.add(part, p[part], rho(part))
     return sums.wholes()
-
-
-def block_sums(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Residuals) -> Tables:
-    """Return the sums of many moments a row, which are rounded once for each block of `ALIGNED` rows."""
-    total: Any = 0
-    for start in range(0, len(p), ALIGNED):
-        block = slice(start, start + ALIGNED)
-        total = total + SUMMED.wholes(monomial_moments(weights, p[block], rho(block), design.rows(block)))
-    return Tables([total])
 
 
 def decode_moments(
@@ -177,15 +154,8 @@ def decode_moments(
     """Return the moments (m, S, d) from the sums of all shards."""
     if isinstance(weights[0], Cell):
         return scale.grid().floats(total[0])
-    if are_many(weights, d):
-        return SUMMED.floats(total[0])
     S = len(weights)
     return decode(design, S * d, scale.grid(bound_of(weights)), list(total)).reshape(-1, S, d)
-
-
-def are_many(weights: Sequence[Weight], d: int) -> bool:
-    """Whether the products of weights and labels are too many to be written out for each row."""
-    return len(weights) * d > FEW_PRODUCTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -623,7 +593,8 @@ class Hidden:
         return found
 
     def read(self, total: Lines, some: Local, scale: Scale) -> tuple[Line, IntArray]:
-        """Return the rows in their order, and their bins."""
-        parts = sorted(total, key=lambda part: part[0])
+        """Return the rows in an order that they tell, and their bins."""
+        parts = total
         line = Line(*(np.concatenate(column) for column in zip(*(one for _, one, _ in parts), strict=True)))
-        return line, np.concatenate([where for _, _, where in parts])
+        order = order_of(line.f, lambda: line[1:])
+        return line.take(order), np.concatenate([where for _, _, where in parts])[order]

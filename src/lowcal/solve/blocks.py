@@ -121,14 +121,13 @@ def block_terms(
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem; without weights, of witnesses."""
     if not weights:
         return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
-    few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
+    few = rows.few(seed, GRAM_ROWS)
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
     g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]
-    which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
-    some = rows.sample(which)
+    some = rows.few(seed, _rows_needed(few.design(families), _per_member(weights)))
     p = some.at(state)
     h = some.weight[:, None] * _row_curvature(p, geometry)
-    theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, which is not None)
+    theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, len(some) < rows.scale.n)
     return split_terms(families, weights, theta)
 
 
