@@ -221,12 +221,13 @@ def _narrow(
 
 
 def on_grid(v: FloatArray, R: FloatArray, error: FloatArray, basis: FloatArray) -> Suprema:
-    """Return the suprema of scalar predictions from residuals R[c, point] at the points v of a grid.
+    """Return the (class-wise) suprema from residuals R[label, c, point] at the points v of a grid.
 
-    Weights are 1-Lipschitz, so that moving predictions to their points changes the supremum of c by at most error[c]
+    Weights are Lipschitz, so that moving predictions to their points changes the supremum of c by at most error[c]
     (spec 3.10): it lies between value and upper, and the witness of the grid attains value on the rows themselves.
     """
-    each = [_scalar([(v[inside], row[inside])], passes_for(R.size)) for row in R for inside in (row != 0.0,)]
+    side, passes = _scalar if len(R) == 1 else _classwise, passes_for(R.size)
+    each = [side([(v[row != 0.0], row[row != 0.0]) for row in of_label], passes) for of_label in R.transpose(1, 0, 2)]
     found, witnesses = np.array([value for value, _ in each]), [witness for _, witness in each]
     return Suprema(np.maximum(found - error, 0.0), found + error, basis, witnesses.__getitem__)
 

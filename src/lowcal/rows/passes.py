@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lowcal.kernels.clipped import TINY, Clipping, Line
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.kernels.logistic import LEAST_CURVATURE, residuals
-from lowcal.kernels.reference import CACHE, CHUNK, Codes, Design, Table, columns_of, pieces, rows_in_cache
+from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces, rows_in_cache
 from lowcal.kernels.simplex import (
     FloatArray,
     Geometry,
@@ -205,59 +205,6 @@ def cell_sums(
         R = grid.round(terms(part))
         total += grid.wholes(design.rows(part).cell_moments(U.ids[part], U.n_cells, R, grid))
     return total
-
-
-@dataclass(frozen=True, eq=False)
-class GridResiduals:
-    """Residuals of scalar predictions by member and point of a grid of f, (m, points), and what moving rows costs.
-
-    That is, for every member, the sum of |residual| times the distance to the point; beside it the sum of residuals.
-    """
-
-    state: State
-    families: tuple[Family, ...]
-    points: int
-
-    def __call__(self, shard: Shard) -> Tables:
-        """Return the sums of a shard."""
-        p, design, grid = shard.at(self.state)[:, 0], shard.design(self.families), shard.scale.grid()
-        total, price = (
-            np.zeros((design.shape[1], self.points + 1), dtype=np.int64),
-            ExactSums(design, 2, self._fine(shard.scale)),
-        )
-        for part in rows_in_cache(len(p), 8):
-            f, rho = p[part], shard.weight[part] * (shard.y[part, 0] - p[part])
-            ids = np.rint(f * self.points).astype(np.intp)
-            far = np.abs(rho) * np.abs(f - ids / self.points)
-            price.add(part, np.column_stack([far, rho]))
-            total += grid.wholes(point_sums(design.rows(part), ids, self.points + 1, rho, grid))
-        return Tables([total, *price.wholes()])
-
-    def _fine(self, scale: Scale) -> Grid:
-        return scale.grid(np.array([1.0 / self.points, 1.0]))
-
-    def read(self, total: Tables, some: Local, scale: Scale) -> tuple[FloatArray, FloatArray]:
-        """Return the residuals, and both columns."""
-        return scale.grid().floats(total[0]), decode(some.design(self.families), 2, self._fine(scale), total[1:])
-
-
-def point_sums(design: Design, ids: IntArray, points: int, rho: FloatArray, grid: Grid) -> FloatArray:
-    """Return the sums of residuals by member and point, shape (m, points), every term rounded to the grid."""
-    parts = []
-    for column in columns_of(design):
-        decode_table = column.decode[0] if isinstance(column, Codes) else None
-        if isinstance(column, Codes) and isinstance(decode_table, Table):
-            start, groups, share = decode_table.parts
-            counts = np.diff(start)[column.codes[0]]
-            rows = np.repeat(np.arange(len(rho)), counts)
-            place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts) + start[column.codes[0]][rows]
-            terms = grid.round(share[place] * rho[rows])
-            where = groups[place].astype(np.intp) * points + ids[rows]
-            parts.append(np.bincount(where, terms, column.shape[1] * points).reshape(-1, points))
-        else:
-            each = (grid.round(column.column(j) * rho) for j in range(column.shape[1]))
-            parts.append(np.array([np.bincount(ids, terms, points) for terms in each]))
-    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, eq=False)

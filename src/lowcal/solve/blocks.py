@@ -57,6 +57,8 @@ MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one round (infinite weight classes).
 MAX_WITNESSES = 100
+#: Directions along witnesses are found on at most this many rows.
+WITNESS_ROWS = 1 << 18
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
 GRAM_ROWS = 20_000
 #: Several chunks are swept over this many rows, or over ten for each feature if that is more.
@@ -120,7 +122,7 @@ def block_terms(
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem; without weights, of witnesses."""
     if not weights:
-        return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
+        return _witness_terms(rows.few(seed, WITNESS_ROWS), state, learner, found, geometry, seed)
     few = rows.few(seed, GRAM_ROWS)
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
     g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]

@@ -30,7 +30,7 @@ from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import GRAM_ROWS, RIDGE, ridge_solve, solve_all, split_terms, take_columns
+from lowcal.solve.blocks import GRAM_ROWS, RIDGE, WITNESS_ROWS, ridge_solve, solve_all, split_terms, take_columns
 from lowcal.solve.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
@@ -511,7 +511,7 @@ def witness_step(
     worst = order[(depths_of(learner)[order] <= depth) & (found.value[order] > 0.0)][:MOST_WITNESSES]
     if len(worst) == 0:
         return None
-    whole = rows.sample(None)
+    whole = rows.few(seed, WITNESS_ROWS)
     p, design, witnesses = whole.at(state), whole.design(learner.families), [found.witness(int(j)) for j in worst]
     members = [(design.column(int(j)), one) for j, one in zip(worst, witnesses, strict=True)]
     A = np.stack([c[:, None] * one(p) for c, one in members])
