@@ -225,8 +225,7 @@ def audit(
     null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
     memory : bytes that rows may take, if they come from files or other sources (see `multicalibrate`); None: a quarter
         of the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same
-        to the last bit. Listed classes (groups, intersections, memberships, thresholds), multiaccuracy, degrees and
-        full can be audited there, by every method but "exact".
+        to the last bit; violations of smooth weights are bracketed. Linear and Regressor need the rows in memory.
 
     Examples
     --------

@@ -201,11 +201,10 @@ def _check_far(options: argparse.Namespace, source: Source, roles: Roles) -> Non
             f"{source.shown} does not fit into memory, which --against needs; audit one probability after the "
             "other, or use a random sample of the rows with --sample."
         )
-    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
-    if options.subpopulations not in known:
+    if options.subpopulations not in ("groups", "trees"):
         raise InvalidInput(
             f"{source.shown} does not fit into memory, and --subpopulations {options.subpopulations} looks at all rows "
-            f"at once; use {' or '.join(known)}, or a random sample of the rows with --sample."
+            "at once; use groups or trees, or a random sample of the rows with --sample."
         )
 
 
