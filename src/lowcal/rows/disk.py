@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lowcal.data.errors import CannotWrite, InvalidInput
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
-from lowcal.kernels.kernels import part_of
+from lowcal.kernels.switch import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms

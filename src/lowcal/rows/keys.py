@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_at_hand
+from lowcal.kernels.switch import kernels_at_hand
 from lowcal.kernels.simplex import FloatArray
 
 #: Rows whose chance is drawn at a time.

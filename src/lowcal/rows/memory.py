@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowcal.kernels.exact import Fine, normalised
-from lowcal.kernels.kernels import part_of
+from lowcal.kernels.switch import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.kernels import part_of
+from lowcal.kernels.switch import part_of
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
