@@ -24,7 +24,6 @@ from lowcal.guarantees import (
     holder_certificate,
     moment_match,
     moment_sandwich,
-    moments_of,
     negative_entropy,
     overconfidence,
     power,
@@ -37,10 +36,9 @@ from lowcal.guarantees import (
 import definition
 import lowcal
 from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
-from lowcal.kernels import reference
 from lowcal.kernels.reference import Matrix
-from lowcal.theory.guarantees.reading import read_sample
-from lowcal.theory.guarantees.truth import Replicates, power_means
+from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+from lowcal.theory.guarantees.group_rows import GroupRows, Replicates, power_means
 
 ONE_LABEL = [
     moment_match,
@@ -524,8 +522,8 @@ def test_replicates_of_several_classes_with_names():
     for drawn in product(range(3), repeat=4):
         at = np.array(drawn).reshape(2, 2)
         chance = np.prod(star[[[0], [1]], at])
-        sample = read_sample(data["y"], data["p"], None, None, names, None, np.array(names, dtype=object)[at])
-        moment += chance * sample.star([0, 2], 2)[2]
+        sample = GroupRows.read(**data, replicates=np.array(names, dtype=object)[at])
+        moment += chance * sample.moments([0, 2], 2).truth(2)
         matrix += chance * sample.mean(sample.truth.products(sample.weight).transpose(1, 2, 0))
     assert moment == pytest.approx(np.mean(star[:, [0, 2]].sum(axis=1) ** 2), abs=1e-12)
     np.testing.assert_allclose(matrix, np.einsum("na,nb->ab", star, star) / 2, atol=1e-12)
@@ -626,7 +624,7 @@ def test_moments_of_every_group_are_those_of_its_rows(data, subpopulations, degr
     outcomes = lowcal.data.inputs.read_outcomes(data.y, data.p, rng.random(len(data.y)))
     learner = subpopulations.prepare(data.X, outcomes.weight)
     design = learner.design()
-    found = moments_of(design, outcomes.y, outcomes.p, outcomes.weight, degree)
+    found = read_moments(design.moments(moment_columns(outcomes.y, outcomes.p, outcomes.weight, degree)), degree)
     assert len(found) == len(learner.names)
     for j, labels in enumerate(found):
         member = outcomes.weight * design.column(j)
@@ -639,31 +637,10 @@ def test_moments_of_every_group_are_those_of_its_rows(data, subpopulations, degr
             assert moments.degree == degree == len(moments.f) - 1
 
 
-def test_moments_take_one_pass_in_pieces(monkeypatch):
-    calls = []
-
-    class Counting(Matrix):
-        def moments(self, R):
-            calls.append(R.shape)
-            return super().moments(R)
-
-        def rows(self, part):
-            return Counting(self.matrix[part])
-
-    rng = np.random.default_rng(0)
-    C, y, p, w = rng.random((40, 3)), rng.random((40, 2)), rng.random((40, 2)), np.full(40, 1 / 40)
-    whole = moments_of(Counting(C), y, p, w, 2)
-    assert calls == [(40, 1 + 2 * 2 * 2)]
-    monkeypatch.setattr(reference, "CHUNK", 9 * 15)
-    pieces = moments_of(Counting(C), y, p, w, 2)
-    assert [shape[0] for shape in calls[1:]] == [15, 15, 10]
-    np.testing.assert_allclose(pieces[2][1].fy, whole[2][1].fy, atol=1e-14)
-
-
 def test_a_group_without_rows_has_a_page_that_says_so():
     design = Matrix(np.array([[1.0, 0.0], [1.0, 0.0]]))
     y, p = np.array([[0.0], [1.0]]), np.array([[0.4], [0.6]])
-    empty = moments_of(design, y, p, np.array([0.5, 0.5]), 2)[1][0]
+    empty = read_moments(design.moments(moment_columns(y, p, np.array([0.5, 0.5]), 2)), 2)[1][0]
     assert float(empty.mass) == 0
     assert np.isnan(empty.f).all()
     page = describe(empty, "g=z")

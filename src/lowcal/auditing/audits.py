@@ -584,7 +584,7 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """The moments of f and f y of every subpopulation and label (`moments_of`), in a pass."""
+    """The moments of f and f y of every subpopulation and label (`read_moments`), in a pass."""
 
     families: tuple[Family, ...]
     degree: int

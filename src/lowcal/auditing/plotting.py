@@ -25,7 +25,7 @@ from lowcal.solve.runs import Fit
 from lowcal.subpopulations import EVERYONE, Subpopulations
 from lowcal.subpopulations.base import Everyone
 from lowcal.theory.guarantees import moment_sandwich
-from lowcal.theory.guarantees.reading import read_label, read_sample
+from lowcal.theory.guarantees.group_rows import GroupRows, read_label
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -501,7 +501,7 @@ def _curve(
     confidence: float,
 ) -> Curve:
     """Return the reliability of one label on the members of c."""
-    sample = read_sample(y, p, c, sample_weight, classes)
+    sample = GroupRows.read(y, p, c, sample_weight=sample_weight, classes=classes)
     if not sample.weight.any():
         raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
     a = read_label(label, sample.layout)

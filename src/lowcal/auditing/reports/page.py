@@ -17,7 +17,7 @@ from lowcal.auditing.reports.templating import asset, render
 from lowcal.auditing.reports.text import count, shorten
 from lowcal.solve.runs import Candidate
 from lowcal.theory.guarantees import GroupPage, describe
-from lowcal.theory.guarantees.reading import read_label
+from lowcal.theory.guarantees.group_rows import read_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

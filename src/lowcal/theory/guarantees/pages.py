@@ -13,11 +13,9 @@ from numbers import Real
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, printable
-from lowcal.theory.guarantees.base import ROUNDING
 from lowcal.theory.guarantees.group_moments import GroupMoments
-from lowcal.theory.guarantees.rates import positive_rate
-from lowcal.theory.guarantees.sandwich import holder
-from lowcal.theory.guarantees.spread import excess_variance, unjustified
+from lowcal.theory.guarantees.inequalities import ROUNDING
+from lowcal.theory.guarantees.one_label import excess_variance, holder, positive_rate, unjustified
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +32,7 @@ class GroupPage:
 
 
 @dataclass(frozen=True)
-class Interval:
+class Limits:
     """An estimate and its limits, within what is possible."""
 
     value: float
@@ -101,7 +99,7 @@ Part = tuple[dict[str, float], list[str]]
 
 def _means(m: GroupMoments, who: str, t: float) -> Part:
     prediction, outcome = float(m.f[1]), float(m.fy[0])
-    gap = Interval(float(m.gap(0)), t, -prediction, 1.0 - prediction)  # the mean outcome lies in [0, 1]
+    gap = Limits(float(m.gap(0)), t, -prediction, 1.0 - prediction)  # the mean outcome lies in [0, 1]
     verdict = {
         1: f"the model is too low by {_at_least(gap.lower, t)}",
         -1: f"the model is too high by {_at_least(-gap.upper, t)}",
@@ -139,14 +137,14 @@ def _rate(m: GroupMoments, who: str, t: float) -> Part:
     return figures, [sentence + f"everyone {rate.lower.reference:.3g}."]
 
 
-def _excess(m: GroupMoments, t: float) -> Interval:
+def _excess(m: GroupMoments, t: float) -> Limits:
     """V - C, the variance without justification."""
-    return Interval(float(unjustified(m)), (1.0 + float(m.f[1])) * t)
+    return Limits(float(unjustified(m)), (1.0 + float(m.f[1])) * t)
 
 
-def _justified(m: GroupMoments, t: float) -> Interval:
+def _justified(m: GroupMoments, t: float) -> Limits:
     """C = V - (V - C)."""
-    return Interval(float(m.covariance), _excess(m, t).half_width)
+    return Limits(float(m.covariance), _excess(m, t).half_width)
 
 
 def _covariance(m: GroupMoments, who: str, t: float) -> Part:
