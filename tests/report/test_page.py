@@ -206,9 +206,9 @@ def test_guarantees_are_said_of_every_group(made):
     whole = "".join(parser.text)
     for one in report.findings[:5]:
         page_of = report.pages(one.subpopulation)[0]
-        label = "" if n_classes == 2 else f", label {page_of.label},"
+        label = "" if n_classes == 2 else f", label {page_of.label}"
         for sentence in page_of.sentences:
-            assert sentence.replace(f"On {printable(one.subpopulation)}{label}", "On this group") in whole
+            assert sentence.replace(f"For {printable(one.subpopulation)}{label}", "For this group") in whole
 
 
 def test_moments_of_every_group_and_label(made):

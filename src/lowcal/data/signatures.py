@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spelled_out(keywords: Any) -> Callable[[F], F]:
-    """Let `help`, editors and the docs show each key of a TypedDict in place of `**shared`; all default to None.
+def spelled_out(keywords: Any, **defaults: Any) -> Callable[[F], F]:
+    """Let `help`, editors and the docs show each key of a TypedDict in place of `**shared`, with its default or None.
 
     >>> from typing import TypedDict
     >>> class Shared(TypedDict, total=False):
@@ -27,7 +27,9 @@ def spelled_out(keywords: Any) -> Callable[[F], F]:
         parameters = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         for name, kind in keywords.__annotations__.items():
             annotation = getattr(kind, "__forward_arg__", kind)
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+            parameters.append(
+                Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=annotation)
+            )
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return function
 
