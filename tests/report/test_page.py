@@ -15,7 +15,7 @@ from lowcal.errors import CannotWrite, InvalidInput, printable
 
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
-from lowcal.auditing.reports import Binned, Curve, Verdict, text, words
+from lowcal.auditing.reports import ReliabilityBins, ReliabilityCurve, Verdict, text, words
 from lowcal.auditing.reports import page as pages
 from lowcal.auditing.reports.charts import end_of, paths
 from lowcal.auditing.reports.page import Limits, View, heat, page, page_of, panels
@@ -329,29 +329,29 @@ def test_intervals_are_drawn_to_scale():
 
 
 def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():
-    bins = Binned(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
-    curve = Curve.of(bins, 0.95)
+    bins = ReliabilityBins(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
+    curve = ReliabilityCurve.of(bins, 0.95)
     assert curve.words() == "In 1 of 2 bins the mean prediction lies outside the band of the mean outcome."
     assert end_of([curve]) == 0.5
     assert dict(paths(curve, None, 0.5))["dot1"] == "M40.0 152.0h0M120.0 20.0h0"
     report = audited(2)
     bins = report.reliability[report.findings[0].subpopulation][0]
-    drawn = dict(paths(Curve.of(bins, 0.95), None, end_of([Curve.of(bins, 0.95)])))
+    drawn = dict(paths(ReliabilityCurve.of(bins, 0.95), None, end_of([ReliabilityCurve.of(bins, 0.95)])))
     svg = report.to_html().partition('<svg class="diagram"')[2].partition("</svg>")[0]
     for kind in ("band", "bars", "line1", "dot1"):
         assert f'<path class="{kind}" d="{drawn[kind]}"/>' in svg
 
 
 def test_rare_outcomes_fill_the_picture():
-    small = Binned(np.ones(1), np.array([1e5]), np.array([0.004]), np.array([0.006]))
-    assert end_of([Curve.of(small, 0.95)]) == 0.01
+    small = ReliabilityBins(np.ones(1), np.array([1e5]), np.array([0.004]), np.array([0.006]))
+    assert end_of([ReliabilityCurve.of(small, 0.95)]) == 0.01
     assert end_of([]) == 1.0
 
 
 def test_groups_without_rows_are_shown():
     report = audited(2)
     worst = report.findings[0]
-    nobody = Binned(*np.empty((4, 0)))
+    nobody = ReliabilityBins(*np.empty((4, 0)))
     nan = np.array(np.nan)
     moments = replace(
         report.moments[worst.subpopulation][0][0], mass=np.array(0.0), f=np.full(3, nan), fy=np.full(2, nan)

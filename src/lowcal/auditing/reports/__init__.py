@@ -12,7 +12,7 @@ from lowcal.auditing.reports.audit_report import (
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, Binned, Curve, Reliability, joined, reliability
+from lowcal.auditing.reports.binning import KEPT, Reliability, ReliabilityBins, ReliabilityCurve, joined, reliability
 from lowcal.auditing.reports.degrees import by_degree
 from lowcal.auditing.reports.templating import check_templates
 from lowcal.auditing.reports.text import percent
@@ -21,13 +21,13 @@ __all__ = [
     "KEPT",
     "SHOWN",
     "AuditReport",
-    "Binned",
     "By",
-    "Curve",
     "Finding",
     "Gap",
     "Largest",
     "Reliability",
+    "ReliabilityBins",
+    "ReliabilityCurve",
     "Verdict",
     "by_degree",
     "check_by",

@@ -16,7 +16,7 @@ import numpy as np
 
 from lowcal.auditing.certificates import Constraints, Method
 from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import Binned
+from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.markdown import as_markdown
 from lowcal.auditing.reports.page import fragment, page
 from lowcal.auditing.reports.text import percent
@@ -217,7 +217,7 @@ class AuditReport:
     constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
     moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
-    reliability: Mapping[str, Sequence[Binned]] = field(default_factory=dict, repr=False)
+    reliability: Mapping[str, Sequence[ReliabilityBins]] = field(default_factory=dict, repr=False)
     seed: int | None = None
 
     @property

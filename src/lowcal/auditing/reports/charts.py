@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowcal.auditing.reports.binning import Curve
+from lowcal.auditing.reports.binning import ReliabilityCurve
 from lowcal.kernels.simplex import FloatArray
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def _along(reach: float, value: float) -> str:
     return f"{100 + 100 * float(np.clip(value / reach, -1, 1)):.1f}"
 
 
-def end_of(curves: Sequence[Curve]) -> float:
+def end_of(curves: Sequence[ReliabilityCurve]) -> float:
     """Return where both axes end: the first of ENDS that all predictions and outcomes stay below."""
     top = max((float(v) for one in curves for v in (*one.prediction, *one.outcome)), default=1.0)
     return next(end for end in ENDS if top <= end or end == 1.0)
 
 
-def paths(curve: Curve, before: Curve | None, end: float) -> list[tuple[str, str]]:
+def paths(curve: ReliabilityCurve, before: ReliabilityCurve | None, end: float) -> list[tuple[str, str]]:
     """Return the class and the path of every mark of a reliability diagram, the last on top.
 
     Dots are strokes of no length: round or square ends make them dots.

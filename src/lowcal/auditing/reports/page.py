@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lowcal.auditing.reports import charts, words
-from lowcal.auditing.reports.binning import Curve
+from lowcal.auditing.reports.binning import ReliabilityCurve
 from lowcal.auditing.reports.degrees import by_degree
 from lowcal.auditing.reports.templating import asset, render
 from lowcal.auditing.reports.text import count, shorten
@@ -80,8 +80,8 @@ class Panel:
     key: str
     label: str | None
     title: str
-    curve: Curve
-    before: Curve | None
+    curve: ReliabilityCurve
+    before: ReliabilityCurve | None
     sentences: Sequence[str]
 
     @cached_property
@@ -184,8 +184,10 @@ class View:
         audit, group, label = self.audit, one.subpopulation, words.labels(self.audit.layout)[a]
         of = "" if label is None else f", label {shorten(label, 40)}"
         title, said = f"Reliability of {shorten(group, 80)}{of}", self.described(group)[a].sentences
-        curve = Curve.of(audit.reliability[group][a], audit.confidence)
-        before = None if self.before is None else Curve.find(self.before.reliability, group, a, audit.confidence)
+        curve = ReliabilityCurve.of(audit.reliability[group][a], audit.confidence)
+        before = (
+            None if self.before is None else ReliabilityCurve.find(self.before.reliability, group, a, audit.confidence)
+        )
         return Panel(f"g{rank}-{a}", label, title, curve, before, said)
 
     def moments(self, limits: Limits) -> list[tuple[str, str | None, Mapping[str, float]]]:
