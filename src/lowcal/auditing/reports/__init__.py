@@ -6,15 +6,14 @@ from lowcal.auditing.reports.audit_report import (
     By,
     Finding,
     Gap,
-    Largest,
+    LargestError,
     Verdict,
     check_by,
     label_of,
     sort_findings,
 )
 from lowcal.auditing.reports.binning import KEPT, Reliability, ReliabilityBins, ReliabilityCurve, joined, reliability
-from lowcal.auditing.reports.degrees import by_degree
-from lowcal.auditing.reports.templating import check_templates
+from lowcal.auditing.reports.page import by_degree, check_templates
 from lowcal.auditing.reports.text import percent
 
 __all__ = [
@@ -24,7 +23,7 @@ __all__ = [
     "By",
     "Finding",
     "Gap",
-    "Largest",
+    "LargestError",
     "Reliability",
     "ReliabilityBins",
     "ReliabilityCurve",
