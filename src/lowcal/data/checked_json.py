@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from math import inf, isfinite, prod
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,30 @@ class Labels(list[Any]):
 
 class Shared(dict[str, Any]):
     """A value that many others hold: a file holds it once, and they name its place."""
+
+
+class Saved:
+    """A dataclass that is written as its kind and its fields."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as plain data."""
+        return {"kind": self.kind, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Return a field as plain data: an array, values with `to_dict`, tuples of these, or what is plain already."""
+    if isinstance(value, np.ndarray):
+        return Numbers(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.to_dict() if isinstance(value, _Written) else value
+
+
+@runtime_checkable
+class _Written(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 class Pool:

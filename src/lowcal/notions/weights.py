@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Numbers, Plain
+from lowcal.data.checked_json import Kinds, Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
@@ -65,7 +65,7 @@ class GraphWeight(Protocol):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class Monomial:
+class Monomial(Saved):
     """u(z) = prod_{j in factors} z_j; no factors: the constant 1.
 
     >>> print(Monomial(), Monomial((0, 0)), Monomial((0, 2)))
@@ -94,10 +94,6 @@ class Monomial:
         """Return u in a graph."""
         return _graph_monomials(graph, [self.factors], p, d)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the weight as plain data."""
-        return {"kind": self.kind, "factors": list(self.factors)}
-
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> Monomial:
         """Return the weight of plain data, for predictions with d coordinates."""
@@ -110,7 +106,7 @@ class Monomial:
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogOdds:
+class LogOdds(Saved):
     """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: in no weight class.
 
     It is the direction in which a step in log space changes the slope of the log odds, or the temperature.
@@ -137,10 +133,6 @@ class LogOdds:
         """Return u in a graph."""
         return graph_scores(graph, graph.add("Gather", p, [self.coordinate], axis=1), d)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the weight as plain data."""
-        return {"kind": self.kind, "coordinate": self.coordinate}
-
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> LogOdds:
         """Return the weight of plain data, for predictions with d coordinates."""
@@ -150,7 +142,7 @@ class LogOdds:
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogRest:
+class LogRest(Saved):
     """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of; in no weight class.
 
     >>> print(LogRest(), LogRest()(np.array([[0.5], [0.0]])).round(4))
@@ -175,10 +167,6 @@ class LogRest:
         """Return u in a graph."""
         rest = graph.add("Sub", 1.0, graph.add("Gather", p, [self.coordinate], axis=1))
         return graph.add("Log", graph.add("Max", rest, FLOOR))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the weight as plain data."""
-        return {"kind": self.kind, "coordinate": self.coordinate}
 
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> LogRest:
@@ -235,7 +223,7 @@ class Cell:
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Knots:
+class Knots(Saved):
     """u(z) = the piecewise linear function of z_coordinate through (positions, heights), constant outside."""
 
     coordinate: int
@@ -265,11 +253,6 @@ class Knots:
         above = graph.add("Mul", steep, graph.add("Sub", value, start))
         return graph.column(graph.add("Add", above, height))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the weight as plain data."""
-        knots = {"positions": Numbers(self.positions), "heights": Numbers(self.heights)}
-        return {"kind": self.kind, "coordinate": self.coordinate, **knots}
-
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> Knots:
         """Return the weight of plain data, for predictions with d coordinates."""
@@ -282,7 +265,7 @@ class Knots:
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Points:
+class Points(Saved):
     """u(z) = min(1, min_j heights_j + ||z - centres_j||_1): the McShane extension of values at points."""
 
     centres: FloatArray
@@ -307,10 +290,6 @@ class Points:
             reach = graph.add("Add", graph.add("ReduceSum", gap, [2], keepdims=0), heights[None])
             least = graph.add("Min", least, graph.add("ReduceMin", reach, axes=[1], keepdims=1))
         return graph.add("Clip", least, 0.0, 1.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the weight as plain data."""
-        return {"kind": self.kind, "centres": Numbers(self.centres), "heights": Numbers(self.heights)}
 
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> Points:

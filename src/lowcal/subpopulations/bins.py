@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import CHUNK, histogram, pieces
@@ -95,7 +95,7 @@ def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class BinEncoder:
+class BinEncoder(Saved):
     """The ordered levels of every column."""
 
     levels: tuple[Levels, ...]
@@ -123,10 +123,6 @@ class BinEncoder:
             return [MISSING if code == UNSEEN else code for code in [reader(row) for reader in readers]]
 
         return read
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": self.kind, "levels": [level.to_dict() for level in self.levels]}
 
     @classmethod
     def from_dict(cls, at: Plain) -> BinEncoder:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain
+from lowcal.data.checked_json import Kinds, Plain, Saved
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
@@ -27,14 +27,14 @@ FEATURES = Kinds("a feature", "Use Linear")
 
 @FEATURES.register
 @dataclass(frozen=True)
-class ScaledColumn:
+class ScaledColumn(Saved):
     """A numeric column, centred and scaled; a missing value becomes the mean."""
 
     column: str
     mean: float
     deviation: float
     kind: ClassVar[str] = "scale"
-    levels: ClassVar[tuple[Levels, ...]] = ()
+    levels: ClassVar[Levels | None] = None
 
     @property
     def names(self) -> list[str]:
@@ -65,10 +65,6 @@ class ScaledColumn:
             value = g.add("Where", g.add("Equal", value, infinite), limit, value)
         return g.column(g.add("Where", g.add("IsNaN", value), 0.0, value))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scale as plain data."""
-        return {"kind": self.kind, "column": self.column, "mean": self.mean, "deviation": self.deviation}
-
     @classmethod
     def from_dict(cls, at: Plain) -> ScaledColumn:
         """Return the feature of plain data."""
@@ -78,35 +74,30 @@ class ScaledColumn:
 
 @FEATURES.register
 @dataclass(frozen=True)
-class Indicators:
+class Indicators(Saved):
     """A 0/1 feature for each of some levels of a column."""
 
-    own: Levels
+    levels: Levels
     wanted: tuple[int, ...]
     kind: ClassVar[str] = "indicators"
 
     @property
     def column(self) -> str:
         """The column that is read."""
-        return self.own.column
-
-    @property
-    def levels(self) -> tuple[Levels, ...]:
-        """How it is read."""
-        return (self.own,)
+        return self.levels.column
 
     @property
     def names(self) -> list[str]:
         """The names of the features."""
-        return [self.own.name(level) for level in self.wanted]
+        return [self.levels.name(level) for level in self.wanted]
 
     def __call__(self, X: Frame) -> FloatArray:
         """Return the features, shape (n, k)."""
-        return np.asarray(self.own.codes(X)[:, None] == np.array(self.wanted), dtype=np.float64)
+        return np.asarray(self.levels.codes(X)[:, None] == np.array(self.wanted), dtype=np.float64)
 
     def row_reader(self) -> Callable[[Row], Sequence[float]]:
         """Return the features of a row."""
-        level = self.own.row_reader()
+        level = self.levels.row_reader()
 
         def read(row: Row) -> Sequence[float]:
             code = level(row)
@@ -116,12 +107,8 @@ class Indicators:
 
     def onnx(self, columns: GraphColumns) -> Value:
         """Return the features in a graph, shape (n, k)."""
-        equal = columns.graph.add("Equal", columns.graph.column(self.own.onnx(columns)), [self.wanted])
+        equal = columns.graph.add("Equal", columns.graph.column(self.levels.onnx(columns)), [self.wanted])
         return columns.graph.cast(equal, "double")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the indicators as plain data."""
-        return {"kind": self.kind, "levels": self.own.to_dict(), "wanted": list(self.wanted)}
 
     @classmethod
     def from_dict(cls, at: Plain) -> Indicators:
@@ -133,7 +120,7 @@ class Indicators:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class FeatureEncoder:
+class FeatureEncoder(Saved):
     """The features of all columns, side by side."""
 
     features: tuple[ScaledColumn | Indicators, ...]
@@ -152,7 +139,7 @@ class FeatureEncoder:
     @property
     def levels(self) -> tuple[Levels, ...]:
         """How columns are read that are read as levels."""
-        return tuple(level for feature in self.features for level in feature.levels)
+        return tuple(feature.levels for feature in self.features if feature.levels is not None)
 
     def __call__(self, X: Frame) -> FloatArray:
         """Return the matrix of features."""
@@ -163,10 +150,6 @@ class FeatureEncoder:
         """Return the features of a row."""
         readers = [feature.row_reader() for feature in self.features]
         return lambda row: [value for read in readers for value in read(row)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": self.kind, "features": [feature.to_dict() for feature in self.features]}
 
     @classmethod
     def from_dict(cls, at: Plain) -> FeatureEncoder:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
@@ -120,7 +120,7 @@ class Intersections(Subpopulations):
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class GroupEncoder(CodeEncoder):
+class GroupEncoder(CodeEncoder, Saved):
     """Levels of the columns, and which of them are merged into each code column."""
 
     levels: tuple[Levels, ...]
@@ -187,11 +187,6 @@ class GroupEncoder(CodeEncoder):
         for code, level in zip(rest, levels[1:], strict=True):
             joint = columns.graph.add("Add", columns.graph.add("Mul", joint, level.count), code)
         return joint
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        levels = [level.to_dict() for level in self.levels]
-        return {"kind": self.kind, "levels": levels, "plan": [list(merged) for merged in self.plan]}
 
     @classmethod
     def from_dict(cls, at: Plain) -> GroupEncoder:

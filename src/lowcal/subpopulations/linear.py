@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
 
-from lowcal.data.checked_json import MOST, Numbers, Plain
+from lowcal.data.checked_json import MOST, Plain, Saved
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
@@ -76,7 +76,7 @@ class Linear(Subpopulations):
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Sigmoids:
+class Sigmoids(Saved):
     """c_j(x) = sigmoid(<theta_j, x> + b_j); the last coefficient of each column is b_j."""
 
     names: tuple[str, ...]
@@ -102,10 +102,6 @@ class Sigmoids:
         features = graph.side_by_side([feature.onnx(columns) for feature in encoder.features])
         score = graph.add("Add", graph.add("MatMul", features, self.theta[:-1]), self.theta[-1:])
         return [GraphMatrix(np.arange(len(self.names)), graph.sigmoid(score))]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
-        return {"kind": self.kind, "names": list(self.names), "theta": Numbers(self.theta)}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> Sigmoids:

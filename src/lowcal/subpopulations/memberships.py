@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
@@ -262,7 +262,7 @@ _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
 
 @FAMILIES.register
 @dataclass(frozen=True)
-class Members:
+class Members(Saved):
     """Some columns of a matrix of memberships."""
 
     names: tuple[str, ...]
@@ -302,10 +302,6 @@ class Members:
         graph, read = columns.graph, encoder.columns
         each = [graph.column(columns.number(read[j])) for j in self.columns]
         return [GraphMatrix(np.arange(len(each)), graph.side_by_side(each))]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
-        return {"kind": self.kind, "names": list(self.names), "columns": list(self.columns)}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> Members:

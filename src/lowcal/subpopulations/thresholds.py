@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Numbers, Plain
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
@@ -77,7 +77,7 @@ class Thresholds(Subpopulations):
 
 @ENCODERS.register
 @dataclass(frozen=True, eq=False)
-class ThresholdEncoder(CodeEncoder):
+class ThresholdEncoder(CodeEncoder, Saved):
     """The cut points of every column."""
 
     columns: tuple[str, ...]
@@ -101,10 +101,6 @@ class ThresholdEncoder(CodeEncoder):
     def code(self, columns: GraphColumns, k: int, axes: Sequence[int]) -> Value:
         """Return the codes of a column in a graph."""
         return columns.bin(self.columns[k], self.cuts[k], 0, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": self.kind, "columns": list(self.columns), "cuts": [Numbers(c) for c in self.cuts]}
 
     @classmethod
     def from_dict(cls, at: Plain) -> ThresholdEncoder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
@@ -108,7 +108,7 @@ class LearnEach:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class UnionEncoder(TupleEncoder):
+class UnionEncoder(TupleEncoder, Saved):
     """One encoder for each part."""
 
     parts: tuple[Encoder, ...]
@@ -138,10 +138,6 @@ class UnionEncoder(TupleEncoder):
         each = [BatchEncoder(part) for part in self.parts]
         return lambda batch, n: tuple(part(batch, n) for part in each)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoders as plain data."""
-        return {"kind": self.kind, "parts": [part.to_dict() for part in self.parts]}
-
     @classmethod
     def from_dict(cls, at: Plain) -> UnionEncoder:
         """Return the encoder of plain data."""
@@ -160,7 +156,7 @@ def leaves(encoder: Encoder) -> Iterator[Encoder]:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part:
+class Part(Saved):
     """A family that reads one part of the rows."""
 
     index: int
@@ -199,10 +195,6 @@ class Part:
     def onnx(self, columns: GraphColumns, encoder: UnionEncoder, numbers: int) -> Iterable[GraphMembers]:
         """Return the members in a graph."""
         return in_graph(self.family, columns, encoder.parts[self.index], numbers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data, with its place."""
-        return {"kind": self.kind, "index": self.index, "family": self.family.to_dict()}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> Part:
