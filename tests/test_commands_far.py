@@ -215,7 +215,7 @@ def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: A
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
     path = put(data.assign(y=late), "csv")
     request.getfixturevalue("is_small")
-    monkeypatch.setattr("lowcal.data.files.delimited.BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr("lowcal.data.files.text.BATCH_BYTES", 1 << 14)
     assert fit(path, *ASKED, "--positive", "yes") == 0
     assert model()["classes"] == ["not yes", "yes"]
 
@@ -244,9 +244,9 @@ def said(capsys: Any) -> str:
         ),
         (
             ["--subpopulations", "linear"],
-            "t.csv does not fit into memory, and --subpopulations linear looks at all rows at once; use groups or tre",
+            "t.csv does not fit into memory, which --subpopulations linear needs; use groups or trees, or use",
         ),
-        (["--subpopulations", "linear", "--alpha", "0.01"], "--subpopulations linear looks at all rows"),
+        (["--subpopulations", "linear", "--alpha", "0.01"], "which --subpopulations linear needs"),
     ],
 )
 def test_what_needs_the_rows_in_memory_says_so(options: Any, words: str, data: Any, here: Path, capsys: Any) -> None:

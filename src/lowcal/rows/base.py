@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import Scale as Scale
-from lowcal.kernels.kernels import part_of
 from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
+from lowcal.kernels.switch import part_of
 from lowcal.rows.packing import flatten
-from lowcal.rows.updates import Update
+from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
 
@@ -104,6 +104,7 @@ class Shard(Remembering):
         super().__init__()
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
         self._p: dict[Trail, FloatArray] = {START: p}
+        self._displaced: tuple[Trail, Sequence[Term], list[tuple[slice, FloatArray]]] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -141,6 +142,13 @@ class Shard(Remembering):
             return stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
 
         return self._once(tuple(map(id, families)), tuple(families), make)
+
+    def displaced(self, state: State, terms: Sequence[Term]) -> list[tuple[slice, FloatArray]]:
+        """Return the displacement of all terms where rows are after a state, in pieces; the last one is kept."""
+        kept = self._displaced
+        if kept is None or kept[0] is not state or kept[1] is not terms:
+            self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
+        return kept[2]
 
     def take(self, some: IntArray) -> Picked:
         """Return some of the rows."""
