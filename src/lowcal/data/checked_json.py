@@ -378,7 +378,7 @@ class Kinds:
 
     def register(self, cls: T) -> T:
         """Let files hold values of a class; a decorator. Of a class without a kind its name is the kind."""
-        kind = vars(cls).get("kind", cls.__name__)
+        kind = kind_of(cls)
         if _full_name(self.known.get(kind, cls)) != _full_name(cls):
             taken = _full_name(self.known[kind])
             raise InvalidInput(f"The kind {kind!r} is that of {taken}. Give {cls.__name__} another one.")
@@ -397,6 +397,11 @@ class Kinds:
     def read(self, at: Plain, *context: Any) -> Any:
         """Return the value of one of the registered classes."""
         return self.known[at.kind(self.known)].from_dict(at, *context)
+
+
+def kind_of(cls: type) -> str:
+    """Return the kind under which files name a class."""
+    return str(vars(cls).get("kind", cls.__name__))
 
 
 def _full_name(cls: type) -> str:

@@ -39,15 +39,7 @@ from lowcal.subpopulations.base import (
 )
 from lowcal.subpopulations.batches import GroupBatches
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import (
-    UNSEEN,
-    LevelMasses,
-    Levels,
-    drop_rare,
-    learn_levels,
-    read_columns,
-    resolve,
-)
+from lowcal.subpopulations.levels import UNSEEN, LevelMasses, Levels, drop_rare, learn_levels, read_columns, resolve
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
@@ -84,7 +76,7 @@ class Groups(Subpopulations):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns into merged code columns and list the groups."""
-        return _prepare(self.columns, 1, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
+        return _prepare(self, 1, X, sample_weight)
 
     def every_member(self) -> Groups:
         """Return the class without its minimum size."""
@@ -111,7 +103,7 @@ class Intersections(Subpopulations):
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column."""
         check_whole("depth", self.depth, 1)
-        return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
+        return _prepare(self, self.depth, X, sample_weight)
 
     def every_member(self) -> Intersections:
         """Return the class without its minimum size."""
@@ -235,20 +227,14 @@ def _one_hot(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> spars
     return sparse.csr_array((np.ones(len(rows)), columns[order], starts), shape=shape)
 
 
-def _prepare(
-    columns: str | int | Sequence[str | int] | None,
-    depth: int,
-    n_bins: int,
-    min_mass: float,
-    everyone: bool,
-    X: Frame,
-    sample_weight: FloatArray,
-) -> WeakLearner:
-    check_min_mass(min_mass)
-    check_whole("n_bins", n_bins, 2)
+def _prepare(groups: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    check_min_mass(groups.min_mass)
+    check_whole("n_bins", groups.n_bins, 2)
+    min_mass, everyone = groups.min_mass, groups.everyone
     weigh = LevelMasses(sample_weight)
     found = [
-        drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, weigh, min_mass) for c in resolve(columns, X)
+        drop_rare(learn_levels(X.column(c), groups.n_bins, sample_weight), X, weigh, min_mass)
+        for c in resolve(groups.columns, X)
     ]
     levels = tuple(column.levels for column in found)
     limit = MERGED_LEVELS

@@ -32,7 +32,7 @@ from lowcal.subpopulations.base import (
     strongest,
 )
 from lowcal.subpopulations.features import FeatureEncoder, learn_features
-from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import Block, Evaluate, MemberRead, Read, RowFacts
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
@@ -94,7 +94,7 @@ class Sigmoids(Saved):
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sigmoids of all updates at once."""
         number, block = facts.block("sigmoids", SigmoidBlock)
-        return [MemberRead(number, [block.place(theta) for theta in self.theta.T])]
+        return [MemberRead(number, [block.place(theta.tobytes(), theta) for theta in self.theta.T])]
 
     def onnx(self, columns: GraphColumns, encoder: FeatureEncoder, numbers: int) -> Sequence[GraphMatrix]:
         """Return the memberships in a graph."""
@@ -111,19 +111,12 @@ class Sigmoids(Saved):
         return cls(names.names(len(shown)), theta.floats((width + 1, len(shown)), -MOST, MOST))
 
 
-class SigmoidBlock:
+class SigmoidBlock(Block):
     """Sigmoids of linear functions, each kept once, evaluated together on a single row."""
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, FloatArray]] = {}
-
-    def place(self, theta: FloatArray) -> int:
-        """Return the position of the sigmoid with these coefficients."""
-        return self.known.setdefault(theta.tobytes(), (len(self.known), theta))[0]
 
     def evaluator(self) -> Evaluate:
         """Return all sigmoids as one function of the features."""
-        theta = np.column_stack([theta for _, theta in self.known.values()])
+        theta = np.column_stack(self.values)
         slope, intercept = np.ascontiguousarray(theta[:-1]), theta[-1]
         return lambda features: expit(np.einsum("k,kw->w", np.array(features), slope) + intercept)
 

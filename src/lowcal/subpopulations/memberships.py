@@ -73,12 +73,15 @@ class Memberships(Subpopulations):
         C = every.design(rows)
         sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
         worth = effective_rows(sums[:, 0], sums[:, 1])
-        kept = np.flatnonzero(is_enough(worth, self.min_mass))
+        kept = self._kept(worth)
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
         known: list[Family] = [Everyone(), family] if self.everyone else [family]
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
         return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
+
+    def _kept(self, worth: FloatArray) -> IntArray:
+        return np.flatnonzero(is_enough(worth, self.min_mass))
 
     def every_member(self) -> EveryColumn:
         """Return the class with every column, the empty ones too."""
@@ -106,12 +109,8 @@ class Memberships(Subpopulations):
 class EveryColumn(Memberships):
     """Memberships with every column: whether one is empty is not public."""
 
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Check the memberships and keep them all."""
-        names = self._read_names(X)
-        encoder = MembershipEncoder(names, X.names if X.is_named else None)
-        everyone: list[Family] = [Everyone()] if self.everyone else []
-        return WeakLearner(encoder, encoder(X), sample_weight, [*everyone, Members(names, tuple(range(len(names))))])
+    def _kept(self, worth: FloatArray) -> IntArray:
+        return np.arange(len(worth))
 
 
 @ENCODERS.register

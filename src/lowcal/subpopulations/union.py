@@ -30,7 +30,7 @@ from lowcal.subpopulations.base import (
     in_graph,
 )
 from lowcal.subpopulations.batches import Batch, BatchEncoder
-from lowcal.subpopulations.codes import LookUps, look_ups_of
+from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
 from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
@@ -41,6 +41,9 @@ class Union(Subpopulations):
     """C = C_1 + C_2 + ...; written `A + B`. A member of several parts counts once."""
 
     parts: tuple[Subpopulations, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Prepare every part on the same rows."""
@@ -156,7 +159,7 @@ def leaves(encoder: Encoder) -> Iterator[Encoder]:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part(Saved):
+class Part(LookUpFamily, Saved):
     """A family that reads one part of the rows."""
 
     index: int
