@@ -202,11 +202,11 @@ class Plain:
             self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
         return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
 
-    def kind(self, known: Iterable[str]) -> str:
+    def kind(self, known: Iterable[str], or_else: str = "") -> str:
         """Return the "kind" of an object, one of those known."""
         if not isinstance(self.value, dict) or "kind" not in self.value:
             self.refuse("an object that tells its kind")
-        return Plain(self.value["kind"], f"{self.place}.kind").choice(known)
+        return Plain(self.value["kind"], f"{self.place}.kind").choice(known, or_else)
 
     def items(self) -> list[Plain]:
         """Return the elements of a list."""
@@ -235,11 +235,11 @@ class Plain:
         """Return a list of texts."""
         return tuple(one.text() for one in self.items())
 
-    def choice(self, known: Iterable[str]) -> str:
+    def choice(self, known: Iterable[str], or_else: str = "") -> str:
         """Return one of these words."""
         words = tuple(known)
         if self.value not in words:
-            self.refuse(f"one of {', '.join(words)}")
+            self.refuse(f"one of {', '.join(words)}{or_else}")
         return str(self.value)
 
     def flag(self) -> bool:
@@ -396,7 +396,8 @@ class Kinds:
 
     def read(self, at: Plain, *context: Any) -> Any:
         """Return the value of one of the registered classes."""
-        return self.known[at.kind(self.known)].from_dict(at, *context)
+        kind = at.kind(self.known, ", or the kind of a class of your own that is registered before loading")
+        return self.known[kind].from_dict(at, *context)
 
 
 def kind_of(cls: type) -> str:
