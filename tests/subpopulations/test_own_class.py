@@ -11,7 +11,7 @@ from lowcal.errors import DamagedFile
 
 import lowcal
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Predictor, Update, persistence
-from lowcal.data.checked_json import Kinds, Plain, Saved
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
 from lowcal.kernels.reference import Matrix
 from lowcal.notions.weights import WEIGHTS
@@ -22,7 +22,7 @@ from study import multicalibrate
 
 
 @dataclass(frozen=True)
-class Numbers(Saved):
+class Numbers(PlainFields):
     """Numeric columns as they are."""
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class Numbers(Saved):
 
 
 @dataclass(frozen=True, eq=False)
-class Above(Saved):
+class Above(PlainFields):
     """1 / (1 + exp(-(x - t))) for each column x and its t."""
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ class Halves(Subpopulations):
 
 
 @dataclass(frozen=True)
-class Square(Saved):
+class Square(PlainFields):
     """u(z) = z_0^2."""
 
     kind: ClassVar[str] = "test square"

@@ -50,7 +50,7 @@ class Shares(Numbers):
     """Memberships, which a file leaves out where all are 1."""
 
 
-class Labels(list[Any]):
+class PlainLabels(list[Any]):
     """Categories or classes: text, numbers or booleans."""
 
     def __init__(self, values: Iterable[Any], what: str = "Categories") -> None:
@@ -58,11 +58,11 @@ class Labels(list[Any]):
         self.what = what
 
 
-class Shared(dict[str, Any]):
+class WrittenOnce(dict[str, Any]):
     """A value that many others hold: a file holds it once, and they name its place."""
 
 
-class Saved:
+class PlainFields:
     """A dataclass that is written as its kind and its fields."""
 
     kind: ClassVar[str]
@@ -114,11 +114,11 @@ def packed(value: Any, shared: Pool) -> Any:
     """
     if isinstance(value, Numbers):
         return None if isinstance(value, Shares) and all(one == 1.0 for one in value) else pack(value)
-    if isinstance(value, Labels):
+    if isinstance(value, PlainLabels):
         return pack_labels(value, value.what)
     if isinstance(value, dict):
         own = {key: packed(one, shared) for key, one in value.items()}
-        return shared.place(own) if isinstance(value, Shared) else own
+        return shared.place(own) if isinstance(value, WrittenOnce) else own
     if isinstance(value, list):
         return [packed(one, shared) for one in value]
     return pack_number(value) if isinstance(value, float) else value

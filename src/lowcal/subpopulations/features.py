@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain, Saved
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
@@ -27,7 +27,7 @@ FEATURES = Kinds("a feature", "Use Linear")
 
 @FEATURES.register
 @dataclass(frozen=True)
-class ScaledColumn(Saved):
+class ScaledColumn(PlainFields):
     """A numeric column, centred and scaled; a missing value becomes the mean."""
 
     column: str
@@ -74,7 +74,7 @@ class ScaledColumn(Saved):
 
 @FEATURES.register
 @dataclass(frozen=True)
-class Indicators(Saved):
+class Indicators(PlainFields):
     """A 0/1 feature for each of some levels of a column."""
 
     levels: Levels
@@ -120,7 +120,7 @@ class Indicators(Saved):
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class FeatureEncoder(Saved):
+class FeatureEncoder(PlainFields):
     """The features of all columns, side by side."""
 
     features: tuple[ScaledColumn | Indicators, ...]

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
@@ -112,7 +112,7 @@ class Intersections(Subpopulations):
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class GroupEncoder(CodeEncoder, Saved):
+class GroupEncoder(CodeEncoder, PlainFields):
     """Levels of the columns, and which of them are merged into each code column."""
 
     levels: tuple[Levels, ...]

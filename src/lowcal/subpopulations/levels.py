@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Labels, Numbers, Plain
+from lowcal.data.checked_json import Numbers, Plain, PlainLabels
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
@@ -165,7 +165,7 @@ class Levels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the levels as plain data."""
-        categories = None if self.categories is None else Labels(self.categories)
+        categories = None if self.categories is None else PlainLabels(self.categories)
         data = {"column": self.column, "categories": categories, "cuts": Numbers(self.cuts)}
         return {**data, "is_date": True} if self.is_date else data
 

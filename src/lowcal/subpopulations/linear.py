@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from lowcal.data.checked_json import MOST, Plain, Saved
+from lowcal.data.checked_json import MOST, Plain, PlainFields
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
@@ -32,7 +32,7 @@ from lowcal.subpopulations.base import (
     strongest,
 )
 from lowcal.subpopulations.features import FeatureEncoder, learn_features
-from lowcal.subpopulations.single_row import Block, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, RowBlock, RowFacts
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
@@ -76,7 +76,7 @@ class Linear(Subpopulations):
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Sigmoids(Saved):
+class Sigmoids(PlainFields):
     """c_j(x) = sigmoid(<theta_j, x> + b_j); the last coefficient of each column is b_j."""
 
     names: tuple[str, ...]
@@ -111,7 +111,7 @@ class Sigmoids(Saved):
         return cls(names.names(len(shown)), theta.floats((width + 1, len(shown)), -MOST, MOST))
 
 
-class SigmoidBlock(Block):
+class SigmoidBlock(RowBlock):
     """Sigmoids of linear functions, each kept once, evaluated together on a single row."""
 
     def evaluator(self) -> Evaluate:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
@@ -261,7 +261,7 @@ _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
 
 @FAMILIES.register
 @dataclass(frozen=True)
-class Members(Saved):
+class Members(PlainFields):
     """Some columns of a matrix of memberships."""
 
     names: tuple[str, ...]

@@ -158,7 +158,7 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 
 
-class Block(ABC):
+class RowBlock(ABC):
     """Facts that are found together; what they are made of is kept once."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
@@ -77,7 +77,7 @@ class Thresholds(Subpopulations):
 
 @ENCODERS.register
 @dataclass(frozen=True, eq=False)
-class ThresholdEncoder(CodeEncoder, Saved):
+class ThresholdEncoder(CodeEncoder, PlainFields):
     """The cut points of every column."""
 
     columns: tuple[str, ...]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.checked_json import MOST, Numbers, Plain, Shared
+from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole
@@ -43,7 +43,7 @@ from lowcal.subpopulations.base import (
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
-from lowcal.subpopulations.single_row import Block, CodeRead, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowBlock, RowFacts
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -402,10 +402,10 @@ class TreeSum:
         return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
 
 
-def _shared(forest: Forest) -> Shared:
+def _shared(forest: Forest) -> WrittenOnce:
     """Return a forest as plain data, which a file holds once for all families that name it."""
     arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
-    return Shared(depth=forest.depth, **arrays)
+    return WrittenOnce(depth=forest.depth, **arrays)
 
 
 def read_forest(at: Plain) -> Forest:
@@ -454,7 +454,7 @@ def _leaves(columns: GraphColumns, encoder: BinEncoder, forest: Forest) -> Value
     return graph.add("Sub", node, n_inner)
 
 
-class LeafBlock(Block):
+class LeafBlock(RowBlock):
     """Trees of one depth, each kept once, walked down together on a single row."""
 
     def evaluator(self) -> Evaluate:
@@ -462,7 +462,7 @@ class LeafBlock(Block):
         return Walk.of(self.values)
 
 
-class SumBlock(Block):
+class SumBlock(RowBlock):
     """Sums of forests of one depth, each kept once."""
 
     def evaluator(self) -> Evaluate:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
@@ -111,7 +111,7 @@ class LearnEach:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class UnionEncoder(TupleEncoder, Saved):
+class UnionEncoder(TupleEncoder, PlainFields):
     """One encoder for each part."""
 
     parts: tuple[Encoder, ...]
@@ -159,7 +159,7 @@ def leaves(encoder: Encoder) -> Iterator[Encoder]:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part(LookUpFamily, Saved):
+class Part(LookUpFamily, PlainFields):
     """A family that reads one part of the rows."""
 
     index: int
