@@ -14,7 +14,7 @@ from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.simplex import FloatArray
-from lowcal.subpopulations.base import ENCODERS
+from lowcal.subpopulations.base import ENCODERS, ColumnChoice
 from lowcal.subpopulations.levels import MISSING, Levels, learn_levels, resolve
 from lowcal.subpopulations.single_row import Row, RowReader, number
 
@@ -158,9 +158,7 @@ class FeatureEncoder(PlainFields):
         return cls(tuple(FEATURES.read(one) for one in features.items()))
 
 
-def learn_features(
-    columns: str | int | Sequence[str | int] | None, X: Frame, sample_weight: FloatArray
-) -> FeatureEncoder:
+def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -> FeatureEncoder:
     """Return the encoder of the wanted columns: numbers scaled, categories as indicators, missing marked."""
     features: list[ScaledColumn | Indicators] = []
     for name in resolve(columns, X):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
@@ -29,8 +29,10 @@ from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     EVERYONE,
+    ColumnChoice,
     LeftOut,
-    Subpopulations,
+    OfColumns,
+    OfSizes,
     WeakLearner,
     check_min_mass,
     effective_rows,
@@ -53,7 +55,7 @@ Plan = tuple[tuple[int, ...], ...]
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Groups(Subpopulations):
+class Groups(OfColumns, OfSizes):
     """One subpopulation for each value of each column.
 
     Parameters
@@ -69,7 +71,7 @@ class Groups(Subpopulations):
     Groups(columns=['sex', 'age'], n_bins=4, min_mass=30, everyone=True)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
@@ -78,14 +80,10 @@ class Groups(Subpopulations):
         """Compile the columns into merged code columns and list the groups."""
         return _prepare(self, 1, X, sample_weight)
 
-    def every_member(self) -> Groups:
-        """Return the class without its minimum size."""
-        return replace(self, min_mass=0)
-
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Intersections(Subpopulations):
+class Intersections(OfColumns, OfSizes):
     """All conjunctions of values of at most `depth` columns: sex=F & race=Black, and each alone.
 
     The other parameters are those of `Groups`.
@@ -94,7 +92,7 @@ class Intersections(Subpopulations):
     Intersections(columns=['sex', 'race'], depth=2, n_bins=5, min_mass=30, everyone=True)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     depth: int = 2
     n_bins: int = 5
     min_mass: float = 30
@@ -104,10 +102,6 @@ class Intersections(Subpopulations):
         """Compile the columns so that every conjunction lies inside one merged code column."""
         check_whole("depth", self.depth, 1)
         return _prepare(self, self.depth, X, sample_weight)
-
-    def every_member(self) -> Intersections:
-        """Return the class without its minimum size."""
-        return replace(self, min_mass=0)
 
 
 @ENCODERS.register

@@ -24,10 +24,11 @@ from lowcal.kernels.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    ColumnChoice,
     Everyone,
     Family,
+    OfColumns,
     ReadFor,
-    Subpopulations,
     WeakLearner,
     strongest,
 )
@@ -40,7 +41,7 @@ STEEPNESS = (1.0, 3.0, 9.0)
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Linear(Subpopulations):
+class Linear(OfColumns):
     """Sigmoids of linear functions; "none found" is relative to the ridge direction.
 
     Parameters
@@ -52,7 +53,7 @@ class Linear(Subpopulations):
     Linear(columns=None, ridge=0.001)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     ridge: float = 1e-3
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:

@@ -32,8 +32,8 @@ from lowcal.subpopulations.base import (
     Everyone,
     Family,
     LeftOut,
+    OfSizes,
     ReadFor,
-    Subpopulations,
     WeakLearner,
     check_min_mass,
     effective_rows,
@@ -46,7 +46,7 @@ from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, Ro
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Memberships(Subpopulations):
+class Memberships(OfSizes):
     """X[i, j] in [0, 1] is the membership of row i in subpopulation j.
 
     Parameters

@@ -31,12 +31,13 @@ from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    ColumnChoice,
     Everyone,
     Family,
+    OfColumns,
     Offer,
     ReadFor,
     Residual,
-    Subpopulations,
     WeakLearner,
     check_min_mass,
 )
@@ -57,7 +58,7 @@ MOST_DEPTH = 24
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Trees(Subpopulations):
+class Trees(OfColumns):
     """Nodes of decision trees grown on the residuals; "none found" is relative to this greedy learner.
 
     Parameters
@@ -78,12 +79,13 @@ class Trees(Subpopulations):
     """
 
     max_depth: int = 3
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     max_bins: int = 64
     min_mass: float = 30
     n_trees: int = 1
     shrinkage: float = 0.1
     geometry: Geometry = "mirror"
+    needs_no_matrix = True
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""

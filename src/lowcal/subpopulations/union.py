@@ -53,6 +53,14 @@ class Union(Subpopulations):
         """Prepare every part for the same residuals."""
         return _together([part.bind_for(X, sample_weight, residual) for part in self.parts], sample_weight)
 
+    def each(self) -> Sequence[Subpopulations]:
+        """Return the parts."""
+        return self.parts
+
+    def eased(self, least: Callable[[float], float]) -> Union:
+        """Return the union of every part with another least mass, where it has one."""
+        return Union(tuple(part.eased(least) for part in self.parts))
+
     def every_member(self) -> Union:
         """Return the union of every part with members of any size."""
         return Union(tuple(part.every_member() for part in self.parts))
