@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain, Saved
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
@@ -65,7 +65,7 @@ class GraphWeight(Protocol):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class Monomial(Saved):
+class Monomial(PlainFields):
     """u(z) = prod_{j in factors} z_j; no factors: the constant 1.
 
     >>> print(Monomial(), Monomial((0, 0)), Monomial((0, 2)))
@@ -106,7 +106,7 @@ class Monomial(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogOdds(Saved):
+class LogOdds(PlainFields):
     """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: in no weight class.
 
     It is the direction in which a step in log space changes the slope of the log odds, or the temperature.
@@ -142,7 +142,7 @@ class LogOdds(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogRest(Saved):
+class LogRest(PlainFields):
     """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of; in no weight class.
 
     >>> print(LogRest(), LogRest()(np.array([[0.5], [0.0]])).round(4))
@@ -223,7 +223,7 @@ class Cell:
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Knots(Saved):
+class Knots(PlainFields):
     """u(z) = the piecewise linear function of z_coordinate through (positions, heights), constant outside."""
 
     coordinate: int
@@ -265,7 +265,7 @@ class Knots(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Points(Saved):
+class Points(PlainFields):
     """u(z) = min(1, min_j heights_j + ||z - centres_j||_1): the McShane extension of values at points."""
 
     centres: FloatArray
