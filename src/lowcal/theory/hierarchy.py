@@ -40,7 +40,7 @@ _MOST_CELLS = 1e200
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Deduction:
     """One theorem applied: `want` holds at `alpha`."""
 
     want: Notion
@@ -56,7 +56,7 @@ class Implication:
     given: float
     want: Notion
     alpha: float
-    steps: tuple[Conversion, ...]
+    steps: tuple[Deduction, ...]
 
     def __float__(self) -> float:
         return self.alpha
@@ -169,7 +169,7 @@ def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dic
         for want in (end, Multiaccuracy(), LowDegree(1), Smooth()):
             found = _convert(here.want, want, here.alpha, setting) if want not in final else None
             if found and (want not in waiting or found[0] < waiting[want].alpha):
-                steps = (*here.steps, Conversion(want, *found))
+                steps = (*here.steps, Deduction(want, *found))
                 waiting[want] = Implication(start, alpha, want, found[0], steps)
     return final
 
