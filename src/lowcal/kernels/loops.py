@@ -1,19 +1,15 @@
-"""Kernels: the inner loops over rows that histograms and look-ups are made of, in NumPy or compiled.
+"""The inner loops over rows that histograms and look-ups are made of: the definition, in NumPy.
 
 A code column c and a table T give two adjoint loops: a histogram adds rows into the table, T[c_i, a] += R[i, a], and a
 look-up reads the table for every row, D[i, a] += T[c_i, a]. Moments, Gram matrices, updates and predictions are these
-two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. This file is the
-definition; `compiled_codes` takes the same steps where a problem is large and numba is installed.
+two. Both work on pieces of rows that stay in cache, with tables small enough to stay there too. `compiled_loops` takes
+the same steps where a problem is large and numba is installed; `switch` chooses.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache, reduce
-from typing import Any, NamedTuple, TypeAlias
+from functools import reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,110 +17,22 @@ from scipy import sparse
 
 from lowcal.kernels.products import product
 from lowcal.kernels.simplex import FAR, FloatArray, IntArray, odds
-from lowcal.kernels.switch import compiled
 
-#: From this many table entries touched in one pass (rows x columns x moments), numba's import pays for itself.
-COMPILE_FROM = 1 << 21
-#: Bits are packed in pieces of about this many bytes, which stay in the second cache.
+IS_COMPILED = False
+
+#: With more moments than this, whole rows of numbers are added or copied at a time.
+FEW = 4
+#: Bits are packed and uniform numbers made in pieces of about this many bytes, which stay in the second cache.
 BYTES = 1 << 18
-
-#: Rows whose uniform numbers are made at a time, so that they stay in the first caches.
-HASHED = 1 << 13
 #: splitmix64: what the number of a row is multiplied by, shifts and factors, the last shift, the bits left over.
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
 MIXED = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
 LAST, UNUSED = np.uint64(31), np.uint64(11)
 
-#: With more moments than this, whole rows of numbers are added or copied at a time.
-FEW = 4
-
-
 #: A table in CSR form: indptr, indices, data.
 Sparse: TypeAlias = tuple[IntArray, IntArray, FloatArray]
 
 ByteArray: TypeAlias = NDArray[np.uint8]
-
-
-class Kernels(NamedTuple):
-    """The loops, each on one piece of rows."""
-
-    add_histogram: Callable[[IntArray, FloatArray, FloatArray], None]
-    add_pairs: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
-    add_look_up: Callable[[IntArray, FloatArray, FloatArray], None]
-    add_pair_look_up: Callable[[IntArray, IntArray, int, FloatArray, FloatArray], None]
-    add_clipped: Callable[..., None]
-    add_groups: Callable[[IntArray, IntArray, Sparse, FloatArray, FloatArray], None]
-    replay: Callable[..., None]
-    lay_odds: Callable[[FloatArray, FloatArray], None]
-    bend: Callable[..., None]
-    lay_powers: Callable[[FloatArray, FloatArray, FloatArray], None]
-    lay_residuals: Callable[[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, float], None]
-    add_fine: Callable[[FloatArray, float, float], tuple[float, float]]
-    lay_uniforms: Callable[[np.uint64, int, FloatArray], None]
-    pack_bits: Callable[[ByteArray, ByteArray], bool]
-    find_labels: Callable[[FloatArray, FloatArray, float, FloatArray, IntArray], bool]
-    compiled: bool = False
-
-
-def kernels_for(numbers: int) -> Kernels:
-    """Return the compiled kernels for a pass that touches many table entries where numba is installed, else NumPy's.
-
-    The choice depends on the size alone, so the same problem always gives the same bytes.
-
-    >>> kernels_for(100).compiled
-    False
-    """
-    return (_compiled() or PURE) if round(numbers * _times.get()) >= COMPILE_FROM else PURE
-
-
-def kernels_at_hand() -> Kernels:
-    """Return the compiled kernels if they are loaded already: for loops that give the same bits either way."""
-    return (_compiled() or PURE) if "lowcal.kernels.compiled_codes" in sys.modules else PURE
-
-
-#: How many times as large as what is at hand the whole is.
-_times: ContextVar[float] = ContextVar("times", default=1.0)
-
-
-@contextmanager
-def part_of(n: int, total: int) -> Iterator[None]:
-    """Choose kernels as for all of the `total` rows of which n are at hand: batches must not change the choice.
-
-    >>> with part_of(10, 1000):
-    ...     _times.get()
-    100.0
-    """
-    token = _times.set(total / max(n, 1))
-    try:
-        yield
-    finally:
-        _times.reset(token)
-
-
-@cache
-def _compiled() -> Kernels | None:
-    """Return the compiled kernels; None without numba."""
-    compiled_codes = compiled("compiled_codes")
-    if compiled_codes is None:
-        return None
-    return Kernels(
-        compiled_codes.add_histogram,
-        compiled_codes.add_pairs,
-        compiled_codes.add_look_up,
-        compiled_codes.add_pair_look_up,
-        compiled_codes.add_clipped,
-        compiled_codes.add_groups,
-        compiled_codes.replay,
-        compiled_codes.lay_odds,
-        compiled_codes.bend,
-        compiled_codes.lay_powers,
-        compiled_codes.lay_residuals,
-        compiled_codes.add_fine,
-        compiled_codes.lay_uniforms,
-        compiled_codes.pack_bits,
-        compiled_codes.find_labels,
-        compiled=True,
-    )
 
 
 def padded(q: int) -> int:
@@ -286,13 +194,6 @@ def bend(
     np.minimum(np.negative(out, out=out), FAR, out=out)
 
 
-def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with rho_i f_i^j."""
-    R[:, 0] = rho
-    for j in range(1, R.shape[1]):
-        np.multiply(R[:, j - 1], f, out=R[:, j])
-
-
 def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
     """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
     rho = y - f
@@ -301,6 +202,13 @@ def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArra
     if far > 0.0:
         R += far
         R -= far
+
+
+def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
+    """Fill R[i, j] with rho_i f_i^j."""
+    R[:, 0] = rho
+    for j in range(1, R.shape[1]):
+        np.multiply(R[:, j - 1], f, out=R[:, j])
 
 
 def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
@@ -315,8 +223,9 @@ def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, flo
 
 def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
     """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on (splitmix64)."""
-    for start in range(0, len(out), HASHED):
-        here = out[start : start + HASHED]
+    size = BYTES // 32
+    for start in range(0, len(out), size):
+        here = out[start : start + size]
         h = np.arange(first + start, first + start + len(here), dtype=np.uint64)
         h *= STRIDE
         h += key
@@ -341,32 +250,6 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
     return True
 
 
-def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
-    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
-    every, label = np.arange(len(p)), rho.argmax(axis=1)
-    others = 1.0 - p[every, label]
-    weight[:] = np.divide(rho[every, label], others, out=np.zeros(len(p)), where=others > 0.0)
-    labels[:] = label
-    rest = weight[:, None] * p
-    rest += rho
-    rest[every, label] -= weight
-    return bool((np.maximum(rest.max(axis=1), -rest.min(axis=1)) <= tolerance * weight).all())
-
-
-PURE = Kernels(
-    add_histogram,
-    add_pairs,
-    add_look_up,
-    add_pair_look_up,
-    add_clipped,
-    add_groups,
-    replay,
-    lay_odds,
-    bend,
-    lay_powers,
-    lay_residuals,
-    add_fine,
-    lay_uniforms,
-    pack_bits,
-    find_labels,
-)
+def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
+    """Fill out[i] with table_a[a_i] + table_b[b_i]."""
+    np.add(np.take(table_a, a), np.take(table_b, b), out=out)

@@ -1,32 +1,30 @@
-"""The kernels on code columns, compiled: the same loops as in `kernels`, several times faster.
+"""The inner loops over rows, compiled: the same steps as in `loops`, several times faster.
 
-Needs numba, an optional extra. `kernels` imports this module when a problem is large enough, never before. Codes are
-read as they are stored, a byte or two each.
+Codes are read as they are stored, a byte or two each. Loops over 1, 2 or 4 numbers a row are written out.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.compiled import compile_kernel
-from lowcal.kernels.kernels import LAST, MIXED, STRIDE, UNUSED, ByteArray, Sparse
-from lowcal.kernels.lanes import adder, read_eight
+from lowcal.kernels.compiling import adder, compile_kernel, read_eight
+from lowcal.kernels.loops import LAST, MIXED, STRIDE, UNUSED, ByteArray, Sparse
 from lowcal.kernels.simplex import FAR, FLOOR, FloatArray, IntArray
 
-#: Changes with lanes.py and with the numbers of simplex.py: numba keeps kernels by the text of the file they stand in.
-MADE_WITH = "147e5c06"
-#: So many rows are in work at a time: their numbers stay in the first cache, beside a table.
+IS_COMPILED = True
+
+#: Rows in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
+#: Eight bytes that are 0 or 1, times the first: the highest byte holds their bits, the first one lowest. Bytes that are
+#: more than 1 have one of the bits of the second.
+TO_BITS, NOT_BITS = np.uint64(0x0102040810204080), np.uint64(0xFEFEFEFEFEFEFEFE)
+HIGHEST = np.uint64(56)
 
 add_two, add_four = adder(2), adder(4)
-
-#: Eight bytes that are 0 or 1, times this: the highest byte holds their bits, the first one lowest.
-TO_BITS, HIGHEST = np.uint64(0x0102040810204080), np.uint64(56)
-#: Bytes that are more than 1 have one of these bits.
-NOT_BITS = np.uint64(0xFEFEFEFEFEFEFEFE)
 
 
 @compile_kernel
@@ -39,12 +37,9 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
     elif width == 2:
         for i in range(len(codes)):
             add_two(table, 2 * np.intp(codes[i]), lanes, 2 * i)
-    elif width == 4:
-        for i in range(len(codes)):
-            add_four(table, 4 * np.intp(codes[i]), lanes, 4 * i)
     else:
-        for i in range(len(codes)):
-            for a in range(0, width, 4):
+        for a in range(0, width, 4):
+            for i in range(len(codes)):
                 add_four(table, width * np.intp(codes[i]) + a, lanes, width * i + a)
 
 
@@ -66,27 +61,13 @@ def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray
 
 
 @compile_kernel
-def _raise(f: FloatArray, R: FloatArray) -> None:
-    """Fill every column but the first with the one before it times f."""
-    for j in range(1, R.shape[1]):
-        for i in range(len(f)):
-            R[i, j] = R[i, j - 1] * f[i]
-
-
-@compile_kernel
-def lay_powers(f: FloatArray, rho: FloatArray, R: FloatArray) -> None:
-    """Fill R[i, j] with rho_i f_i^j."""
-    for i in range(len(f)):
-        R[i, 0] = rho[i]
-    _raise(f, R)
-
-
-@compile_kernel
 def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray, R: FloatArray, far: float) -> None:
     """Fill R[i, j] with weight_i (y_i - f_i) x_i^j, rounded by adding `far` and taking it off again."""
     for i in range(len(f)):
         R[i, 0] = weight[i] * (y[i] - f[i])
-    _raise(x, R)
+    for j in range(1, R.shape[1]):
+        for i in range(len(f)):
+            R[i, j] = R[i, j - 1] * x[i]
     flat = R.ravel()
     for i in range(len(flat)):
         flat[i] = (flat[i] + far) - far
@@ -255,50 +236,35 @@ def bend(
         lanes[: size * width] = 0.0
         for r in range(len(column)):
             _read_codes(codes[column[r], s : s + size], flat[width * offset[r] :], lanes, width)
-        if len(powers) == 2 and powers[0] == 0 and abs(powers[1]) == 1:
-            _add_two(here, here if powers[1] < 0 else there, lanes, moved)
-        else:
-            _add_lanes(here, there, lanes, width, powers, moved)
+        _add_lanes(here, there, lanes, powers, moved)
 
 
 @compile_kernel
-def _add_two(z: FloatArray, x: FloatArray, lanes: FloatArray, out: FloatArray) -> None:
-    """Fill out with minus the sum of z, the first lane and the second one times x, at most FAR."""
-    for i in range(len(z)):
-        out[i] = min(-((z[i] + lanes[2 * i]) + lanes[2 * i + 1] * x[i]), FAR)
-
-
-@compile_kernel
-def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, width: int, powers: IntArray, out: FloatArray) -> None:
+def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, powers: IntArray, out: FloatArray) -> None:
     """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
+    width = len(lanes) // ROWS
     for i in range(len(z)):
-        score = z[i]
-        for k in range(len(powers)):
-            x = lanes[width * i + k]
-            if powers[k] != 0:
-                factor = z[i] if powers[k] < 0 else f[i]
-                for _ in range(1, powers[k]):
-                    factor *= f[i]
-                x *= factor
-            score += x
-        out[i] = min(-score, FAR)
+        out[i] = z[i]
+    for k in range(len(powers)):
+        x = z if powers[k] < 0 else f
+        for i in range(len(z)):
+            factor = 1.0
+            for _ in range(abs(powers[k])):
+                factor *= x[i]
+            out[i] += lanes[width * i + k] * factor
+    for i in range(len(z)):
+        out[i] = min(-out[i], FAR)
 
 
 @compile_kernel
 def _move(f: FloatArray, lanes: FloatArray, width: int) -> None:
     """Move every row by the polynomial whose coefficients are its lanes (Horner)."""
-    if width == 1:
+    last = width - 1
+    for a in range(width - 2, -1, -1):
         for i in range(len(f)):
-            f[i] = min(max(f[i] + lanes[i], 0.0), 1.0)
-    elif width == 2:
-        for i in range(len(f)):
-            f[i] = min(max(f[i] + (lanes[2 * i] + lanes[2 * i + 1] * f[i]), 0.0), 1.0)
-    else:
-        for i in range(len(f)):
-            delta = lanes[width * i + width - 1]
-            for a in range(width - 2, -1, -1):
-                delta = delta * f[i] + lanes[width * i + a]
-            f[i] = min(max(f[i] + delta, 0.0), 1.0)
+            lanes[width * i + last] = lanes[width * i + last] * f[i] + lanes[width * i + a]
+    for i in range(len(f)):
+        f[i] = min(max(f[i] + lanes[width * i + last], 0.0), 1.0)
 
 
 @compile_kernel
@@ -357,20 +323,19 @@ def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
 
 
 @compile_kernel
-def find_labels(p: FloatArray, rho: FloatArray, tolerance: float, weight: FloatArray, labels: IntArray) -> bool:
-    """Fill w and y such that |rho_ia - w_i ([y_i = a] - p_ia)| <= tolerance w_i; False if a row has none."""
-    for i in range(len(p)):
-        y = 0
-        for a in range(1, p.shape[1]):
-            if rho[i, a] > rho[i, y]:
-                y = a
-        others = 1.0 - p[i, y]
-        w = rho[i, y] / others if others > 0.0 else 0.0
-        weight[i], labels[i] = w, y
-        off = abs(rho[i, y] + w * p[i, y] - w)
-        for a in range(p.shape[1]):
-            if a != y:
-                off = max(off, abs(rho[i, a] + w * p[i, a]))
-        if not off <= tolerance * w:
-            return False
-    return True
+def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
+    """Fill out[i] with table_a[a_i] + table_b[b_i]."""
+    for i in range(len(out)):
+        out[i] = table_a[a[i]] + table_b[b[i]]
+
+
+@compile_kernel
+def add_group_pairs(starts: IntArray, groups: IntArray, H: FloatArray, total: FloatArray) -> None:
+    """Add H[i], four numbers, to total[a, b] for any two groups a >= b of row i, groups[starts[i] : starts[i + 1]]."""
+    m = total.shape[1]
+    numbers, flat = H.reshape(-1), total.reshape(-1)
+    for i in range(len(H)):
+        for j in range(starts[i], starts[i + 1]):
+            row = int(groups[j]) * m
+            for k in range(starts[i], j + 1):
+                add_four(flat, (row + int(groups[k])) * 4, numbers, i * 4)
