@@ -52,7 +52,7 @@ AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
 #: Shares that are smaller than this are left out.
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.05
 #: A difference of sums that is this small a share of them is rounding.
 CRUMBS = 1e-9
 #: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
