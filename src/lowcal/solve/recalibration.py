@@ -104,7 +104,7 @@ def recalibrate(
     >>> data = make_miscalibrated(5000, random_state=0)
     >>> fit = recalibrate(data.y, data.p, data.X)
     >>> fit.candidates.chosen.name
-    'trees'
+    '0.95 trees'
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     check_whole("cv", cv, 2)
