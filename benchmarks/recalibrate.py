@@ -317,7 +317,8 @@ def against(lines: list[dict[str, Any]], rival: str) -> list[str] | None:
         return None
     ratios = {cell: float(np.exp(-c.mean)) for cell, c in paired(lines, "lowcal", rival, "log_cpu").items()}
     worst = max(loss.items(), key=lambda item: item[1].mean)
-    larger = [ratio for (_, _, rows), ratio in ratios.items() if rows != "500"]
+    enough = {(line["set"], line["base"], line["rows"]) for line in lines if line["n"] >= 2000}
+    larger = [ratio for cell, ratio in ratios.items() if cell in enough]
     return [
         rival,
         count(loss),
