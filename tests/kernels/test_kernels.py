@@ -312,9 +312,8 @@ def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkey
 def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     design, C = design_of(rng, 50)
-    cells, theta = CellIds(rng.integers(0, 4, 50), 3), rng.normal(size=(6, 3, 2))
-    expected = np.einsum("nc,ns,csa->na", C, np.eye(4)[cells.ids][:, :3], theta)
-    monkeypatch.setattr(reference, "PAIRS", 0)
+    cells, theta = CellIds(rng.integers(0, 10, 50), 9), rng.normal(size=(6, 9, 2))
+    expected = np.einsum("nc,ns,csa->na", C, np.eye(10)[cells.ids][:, :9], theta)
     monkeypatch.setattr(reference, "CHUNK", 32)  # pieces of pieces
     np.testing.assert_allclose(displacement(design, cells, theta), expected, atol=1e-12)
 

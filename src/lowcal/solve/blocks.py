@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.switch import part_of
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
@@ -37,6 +36,7 @@ from lowcal.kernels.reference import (
     stack,
 )
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate
@@ -493,7 +493,7 @@ def take_columns(design: Design, members: IntArray) -> Design:
         return design
     if isinstance(design, Codes):
         return Codes(design.codes, (design.decode[0].take(members),))
-    if isinstance(design, Matrix):
+    if isinstance(design, Matrix) and not design.is_small:
         return Matrix(design.matrix[:, members])
     return Matrix(np.column_stack([design.column(int(j)) for j in members]))
 

@@ -19,9 +19,8 @@ from scipy import sparse
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
-from lowcal.kernels.reference import Codes, Design, Matrix, Table, pieces
+from lowcal.kernels.reference import AnyArray, Codes, Design, Matrix, Table, pack, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.small import AnyArray, Small, pack
 from lowcal.subpopulations.base import (
     EVERYONE,
     Everyone,
@@ -217,7 +216,7 @@ class Members:
             return self._unpack(rows.packed)
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
-            return Matrix(C) if C.dtype == np.float64 else Small(C)
+            return Matrix(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
