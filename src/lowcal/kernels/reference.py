@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import combinations_with_replacement, groupby
-from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -164,13 +163,13 @@ class Decode(Protocol):
         ...
 
     def power(self, exponent: int) -> Decode:
-        """Return the table of powers."""
-        ...
+        """Return the table of powers: itself where memberships are 0 and 1."""
+        return self
 
     @property
     def is_sharp(self) -> bool:
         """Whether all memberships are 0 or 1."""
-        ...
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain data."""
@@ -252,7 +251,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Cumulative:
+class Cumulative(Decode):
     """One-sided thresholds of ordered codes: a group holds the codes 1..cut, or those above its cut; 0 is missing.
 
     No table is built: histograms and coefficients are summed up along the codes.
@@ -295,15 +294,6 @@ class Cumulative:
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
-    @property
-    def is_sharp(self) -> bool:
-        """Yes: a code is in a group or not."""
-        return True
-
-    def power(self, exponent: int) -> Cumulative:
-        """Return itself: its memberships are 0 and 1."""
-        return self
-
     def to_dict(self) -> dict[str, Any]:
         """Return the thresholds as plain data."""
         cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
@@ -326,15 +316,6 @@ class Codes(Design):
     def firsts(self) -> dict[int, int]:
         """The place of every distinct column; a column may occur twice."""
         return {id(c): k for k, c in reversed(list(enumerate(self.codes)))}
-
-    def read_by(self, kernels: ModuleType) -> Sequence[IntArray]:
-        """Return the code columns as kernels read them: NumPy's index with nothing but its own integers."""
-        return self.codes if kernels.IS_COMPILED else self._indices
-
-    @cached_property
-    def _indices(self) -> Sequence[IntArray]:
-        made = {key: self.codes[k].astype(np.intp) for key, k in self.firsts.items()}
-        return [made[id(c)] for c in self.codes]
 
     def sums(self, q: int, grid: Grid | None = None) -> CodeSums:
         """Return empty histograms of all code columns."""
@@ -360,11 +341,10 @@ class Codes(Design):
         n, q = self.shape[0], theta.shape[1]
         tables = [_pad(table) for table in self._spread(theta)]
         kernels = kernels_for(n * q * len(tables))
-        codes = self.read_by(kernels)
 
         def look_up(part: slice) -> FloatArray:
             total = np.zeros((len(range(n)[part]), padded(q)))
-            for c, table in zip(codes, tables, strict=True):
+            for c, table in zip(self.codes, tables, strict=True):
                 kernels.add_look_up(np.ascontiguousarray(c[part]), table, total)
             return total[:, :q]
 
@@ -381,13 +361,11 @@ class Codes(Design):
         offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
         tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
         kernels = kernels_for(len(z) * 2 * len(each))
-        codes = self.read_by(kernels)
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            rows = code_rows(codes, part) if kernels.IS_COMPILED else [c[part] for c in codes]
-            kernels.bend(here, here, rows, column, offset, tables, powers, against)
+            kernels.bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
             return of_odds_against(against)
 
         return predict
@@ -462,9 +440,9 @@ class CodeSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        R, codes = _pad(R), self.design.read_by(self.kernels)
+        R = _pad(R)
         for k, table in self.histograms.items():
-            self.kernels.add_histogram(np.ascontiguousarray(codes[k][part]), R, table)
+            self.kernels.add_histogram(np.ascontiguousarray(self.design.codes[k][part]), R, table)
 
     def tables(self) -> list[FloatArray]:
         """Return the histograms of all columns."""
@@ -752,8 +730,8 @@ def _kind(design: Design) -> str:
     """Return "codes" or "dense" for designs whose neighbours of the same kind can be joined."""
     if isinstance(design, Codes):
         return "codes"
-    is_array = isinstance(design, Matrix) and isinstance(design.matrix, np.ndarray)
-    return "dense" if is_array and not design.is_small else ""
+    is_dense = isinstance(design, Matrix) and isinstance(design.matrix, np.ndarray) and not design.is_small
+    return "dense" if is_dense else ""
 
 
 @dataclass(frozen=True, eq=False)
