@@ -15,7 +15,7 @@ from lowcal.kernels.exact import Scale as Scale
 from lowcal.kernels.reference import Design, Stacked, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.kernels.switch import part_of
-from lowcal.rows.updates import Update
+from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
 
@@ -84,6 +84,7 @@ class Shard:
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
         self._p: dict[Trail, FloatArray] = {START: p}
         self._made: dict[Hashable, tuple[Any, Any]] = {}
+        self._displaced: tuple[Trail, Sequence[Term], list[tuple[slice, FloatArray]]] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -121,6 +122,13 @@ class Shard:
             return stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
 
         return self._once(tuple(map(id, families)), tuple(families), make)
+
+    def displaced(self, state: State, terms: Sequence[Term]) -> list[tuple[slice, FloatArray]]:
+        """Return the displacement of all terms where rows are after a state, in pieces; the last one is kept."""
+        kept = self._displaced
+        if kept is None or kept[0] is not state or kept[1] is not terms:
+            self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
+        return kept[2]
 
     def _once(self, key: Hashable, of: object, make: Callable[[], T]) -> T:
         """Return what was made for this key, made at the first call; what it was made of is kept, so that ids last."""

@@ -33,7 +33,7 @@ from lowcal.notions.low_degree import monomial_moments
 from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
 from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State
-from lowcal.rows.updates import Term, displacements
+from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family
 
 #: Rows of a block whose moments are summed before they are rounded, and the grid of such sums: weights sum to one.
@@ -485,7 +485,7 @@ class Along:
         """Return the sums of a shard."""
         p, (slopes, bends) = shard.at(self.state), self._grids(shard.scale)
         total, most = np.zeros((2, 2), dtype=np.int64), 0.0
-        for part, delta in displacements(self.terms, p, shard.rows):
+        for part, delta in shard.displaced(self.state, self.terms):
             w, here = shard.weight[part], p[part]
             g = np.einsum("ia,ia->i", delta, shard.y[part] - here)
             total[0] += slopes.wholes(w * g)
@@ -527,14 +527,17 @@ class Slopes:
         """Return the sums of a shard."""
         now, fine = shard.at(self.now), shard.scale.fine(2.0 * self.most)
         total = np.zeros((2, len(self.steps)), dtype=np.int64)
-        for part, delta in displacements(self.terms, shard.at(self.base), shard.rows):
-            moving = np.flatnonzero(delta.any(axis=1))
-            p, y, w, delta = (a[moving] for a in (now[part], shard.y[part], shard.weight[part], delta))
-            z, mass = scores(p), w[:, None] * delta
-            for k, eta in enumerate(self.steps):
-                ahead = from_scores(z + eta * delta)
+        for part, delta in shard.displaced(self.base, self.terms):
+            every = now[part], shard.y[part], shard.weight[part], delta
+            if not (is_moving := delta.any(axis=1)).all():
+                every = tuple(each[is_moving] for each in every)
+            for few in rows_in_cache(len(every[0]), len(self.steps) * delta.shape[1]):
+                p, y, w, moves = (each[few] for each in every)
+                z = scores(p) + np.multiply.outer(self.steps, moves)
+                ahead = from_scores(z.reshape(-1, z.shape[2])).reshape(z.shape)
                 ahead -= y
-                total[:, k] += fine.wholes(np.einsum("ia,ia->i", ahead, mass))
+                slopes = np.einsum("kia,ia->ki", ahead, w[:, None] * moves)
+                total += np.stack([fine.wholes(each) for each in slopes], axis=1)
         return total
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:
@@ -554,7 +557,7 @@ class Tries:
         """Return the sums of a shard."""
         p, grid = shard.at(self.state), shard.scale.grid(2.0)
         total = np.zeros(len(self.steps), dtype=np.int64)
-        for part, delta in displacements(self.terms, p, shard.rows):
+        for part, delta in shard.displaced(self.state, self.terms):
             y, w = shard.y[part], shard.weight[part]
             for k, eta in enumerate(self.steps):
                 terms = w * brier_losses(move(p[part], eta * delta, "euclidean"), y)
@@ -584,7 +587,7 @@ class Clipped:
     def lines(self, shard: Shard) -> Iterator[Line]:
         """Yield predictions, outcomes, displacements and weights, a piece of the rows at a time."""
         p, sign = shard.at(self.state), np.sign(self.ahead.slope)
-        for part, delta in displacements(self.terms, p, shard.rows):
+        for part, delta in shard.displaced(self.state, self.terms):
             yield Line(p[part, 0], shard.y[part, 0], sign * delta[:, 0], shard.weight[part])
 
     def _grid(self, scale: Scale) -> Grid:

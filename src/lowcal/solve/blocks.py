@@ -124,8 +124,10 @@ def block_terms(
     few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
     g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]
-    which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
-    some = rows.sample(which)
+    some, which = few, None
+    if rows.scale.n > GRAM_ROWS:
+        which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
+        some = rows.sample(which)
     p = some.at(state)
     h = some.weight[:, None] * _row_curvature(p, geometry)
     theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, which is not None)
@@ -354,20 +356,24 @@ class Chunk:
 
     def step(self, problem: Squares, settled: FloatArray, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the settled coefficients leave of the moments, and those for it; moves `moved`."""
-        if self.ridged is None:
-            gram = self._gram(problem)
-            ridges = problem.ridges(self.members, np.diag(gram).reshape(len(self.members), -1))
-            self.ridged = Ridged.of(gram, ridges.ravel())
         seen = moments(self.design, problem.U, problem.h * moved) if moved.any() else 0.0
         left = problem.g[self.members] - seen - problem.charge(self.members, settled)
-        m, S, d = left.shape
-        theta = self.ridged.solve(left.reshape(m * S, d)).reshape(m, S, d)
+        theta = self.solve(problem, left)
         delta = displacement(self.design, problem.U, theta)
         if not self.is_exact:
             part = _good_part(left, theta, problem.h, delta)
             theta, delta = part * theta, part * delta
         moved += delta
         return left, theta
+
+    def solve(self, problem: Squares, left: FloatArray) -> FloatArray:
+        """Return the coefficients for what is left of the moments."""
+        if self.ridged is None:
+            gram = self._gram(problem)
+            ridges = problem.ridges(self.members, np.diag(gram).reshape(len(self.members), -1))
+            self.ridged = Ridged.of(gram, ridges.ravel())
+        m, S, d = left.shape
+        return self.ridged.solve(left.reshape(m * S, d)).reshape(m, S, d)
 
     def _gram(self, problem: Squares) -> FloatArray:
         U, h, size = problem.U, problem.h, len(self.members) * problem.U.shape[1]
@@ -408,8 +414,10 @@ def _sweep(problem: Squares) -> FloatArray:
 
     Cost of a sweep: one pass over the rows for each block. Duplicates and nested subpopulations do no harm.
     """
+    blocks = _blocks(problem.design, problem.U.shape[1])
+    if len(blocks) == 1 and isinstance(blocks[0], Chunk):
+        return blocks[0].solve(problem, problem.g)
     theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
-    blocks = list(_blocks(problem.design, problem.U.shape[1]))
     with part_of(1, len(blocks)):
         for _ in range(1 if len(blocks) == 1 and blocks[0].is_exact else SWEEPS):
             rest = 0.0

@@ -17,8 +17,9 @@ from lowcal.rows.base import Rows, State
 from lowcal.rows.passes import Ahead, Along, Clipped, Hidden, Slopes, Tries, reach
 from lowcal.rows.updates import Term
 
-#: Multiples of the Newton step at which slopes are looked at: a separable direction has no minimum.
-MULTIPLES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+#: Multiples of the Newton step at which slopes are looked at: before it the loss falls, and a separable direction has no
+#: minimum.
+MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 #: Steps between two others at which slopes are looked at next.
 BETWEEN = 7
 #: Multiples of the Newton step that are tried on the simplex.
@@ -54,7 +55,7 @@ def _clipped(rows: Rows, along: Clipped) -> float:
 
 
 def _root(slopes: SlopesAt, ahead: Ahead) -> float:
-    """Return the step at which the slope of a convex loss is 0, at most 64 Newton steps away."""
+    """Return the step at which the slope of a convex loss is 0, one to 64 Newton steps away."""
     sign = float(np.sign(ahead.newton))
     steps = tuple(ahead.newton * multiple for multiple in MULTIPLES)
     return sign * root_between(lambda at: sign * slopes(tuple(sign * eta for eta in at)), [sign * eta for eta in steps])

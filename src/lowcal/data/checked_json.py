@@ -1,8 +1,8 @@
-"""Plain data with a place: every value of a file is checked where it is taken out, and errors say where it stood.
+"""Values as JSON and back: a class writes itself by `to_dict` and is read by `from_dict`, which checks every field.
 
 An array of few numbers is a list; of more than 64 it is {"dtype", "shape", "base64"}: the bytes of its numbers in C
 order, little endian. In lists of numbers, and for single ones, the texts "nan", "inf" and "-inf" stand for what JSON
-lacks; among labels, where a text is a text, {"number": "inf"} does.
+lacks; among labels, where a text is a text, {"number": "inf"} does. Errors say where in the file a value stood.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from hashlib import sha256
 from math import inf, isfinite, prod
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.documents import MOST_DIGITS, check_text, compact
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.solve.documents.document import MOST_DIGITS, check_text
+
+T = TypeVar("T", bound=type)
 
 #: Arrays of more numbers than this are written as bytes.
 FEW = 64
@@ -29,9 +32,96 @@ WHOLE = ("uint8", "uint16", "int16", "int32", "int64")
 MOST_AXES = 4
 #: What JSON has no number for.
 SPECIAL = {"nan": float("nan"), "inf": inf, "-inf": -inf}
+#: No fit makes larger coefficients, and sums and products of a few so large ones stay finite.
+MOST = 1e100
 
 #: A label or a category: text, a number or a boolean.
 Label = str | bool | int | float
+
+
+class Numbers(list[Any]):
+    """An array as (nested) lists, which a file may hold as bytes."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(np.asarray(values).tolist())
+
+
+class Shares(Numbers):
+    """Memberships, which a file leaves out where all are 1."""
+
+
+class Labels(list[Any]):
+    """Categories or classes: text, numbers or booleans."""
+
+    def __init__(self, values: Iterable[Any], what: str = "Categories") -> None:
+        super().__init__(values)
+        self.what = what
+
+
+class Shared(dict[str, Any]):
+    """A value that many others hold: a file holds it once, and they name its place."""
+
+
+class Saved:
+    """A dataclass that is written as its kind and its fields."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as plain data."""
+        return {"kind": self.kind, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Return a field as plain data: an array, values with `to_dict`, tuples of these, or what is plain already."""
+    if isinstance(value, np.ndarray):
+        return Numbers(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.to_dict() if isinstance(value, _Written) else value
+
+
+@runtime_checkable
+class _Written(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Pool:
+    """Plain values, each once: `place` says where one stands."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[bytes, int] = {}
+
+    def place(self, value: Any) -> int:
+        """Return the place of a value, a new one if it was not met before.
+
+        >>> pool = Pool()
+        >>> [pool.place({"a": k}) for k in (3, 4, 3)]
+        [0, 1, 0]
+        """
+        place = self._places.setdefault(sha256(compact(value).encode("utf-8")).digest(), len(self.values))
+        if place == len(self.values):
+            self.values.append(value)
+        return place
+
+
+def packed(value: Any, shared: Pool) -> Any:
+    """Return what `to_dict()` gave as a file holds it: many numbers as bytes, shared values by their place.
+
+    >>> packed({"theta": Numbers([0.5, -inf]), "scale": inf}, Pool())
+    {'theta': [0.5, '-inf'], 'scale': 'inf'}
+    """
+    if isinstance(value, Numbers):
+        return None if isinstance(value, Shares) and all(one == 1.0 for one in value) else pack(value)
+    if isinstance(value, Labels):
+        return pack_labels(value, value.what)
+    if isinstance(value, dict):
+        own = {key: packed(one, shared) for key, one in value.items()}
+        return shared.place(own) if isinstance(value, Shared) else own
+    if isinstance(value, list):
+        return [packed(one, shared) for one in value]
+    return pack_number(value) if isinstance(value, float) else value
 
 
 def pack(values: Any) -> list[Any] | dict[str, Any]:
@@ -108,21 +198,32 @@ class Plain:
 
     def fields(self, *names: str, optional: Sequence[str] = ()) -> list[Plain]:
         """Return the values of an object that has these keys and no others; optional ones may be absent: null."""
-        if type(self.value) is not dict or not set(names) <= set(self.value) <= {*names, *optional}:
+        if not isinstance(self.value, dict) or not set(names) <= set(self.value) <= {*names, *optional}:
             self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
         return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
 
     def kind(self, known: Iterable[str]) -> str:
         """Return the "kind" of an object, one of those known."""
-        if type(self.value) is not dict or "kind" not in self.value:
+        if not isinstance(self.value, dict) or "kind" not in self.value:
             self.refuse("an object that tells its kind")
         return Plain(self.value["kind"], f"{self.place}.kind").choice(known)
 
     def items(self) -> list[Plain]:
         """Return the elements of a list."""
-        if type(self.value) is not list:
+        if not isinstance(self.value, list):
             self.refuse("a list")
         return [Plain(one, f"{self.place}[{k}]") for k, one in enumerate(self.value)]
+
+    def some(self) -> list[Plain]:
+        """Return the elements of a list that is not empty."""
+        return self.items() or self.refuse("a list that is not empty")
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Return a list of this many texts, at least one."""
+        names = self.texts()
+        if len(names) != count or not names:
+            self.refuse(f"a list of {count} names")
+        return names
 
     def text(self) -> str:
         """Return text."""
@@ -169,7 +270,7 @@ class Plain:
 
     def label(self) -> Label:
         """Return a label: text, a number or a boolean."""
-        if type(self.value) is dict:
+        if isinstance(self.value, dict):
             (number,) = self.fields("number")
             return SPECIAL[number.choice(("inf", "-inf"))]
         if type(self.value) not in (str, bool, int, float):
@@ -200,7 +301,7 @@ class Plain:
 
     def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], *dtypes: str) -> NDArray[Any]:
         """Return an array of the shape, from nested lists or from bytes of one of the types."""
-        array = self._of_bytes(dtypes) if type(self.value) is dict else self._of_lists(len(shape), read, dtypes[-1])
+        array = self._of_bytes(dtypes) if isinstance(self.value, dict) else self._of_lists(len(shape), read, dtypes[-1])
         if self.value == [] and None in shape:
             array = array.reshape([length or 0 for length in shape])
         fits = len(array.shape) == len(shape)
@@ -225,7 +326,7 @@ class Plain:
     def _of_lists(self, depth: int, read: Callable[[Any], Any], dtype: str) -> NDArray[Any]:
         flat, shape = [self.value], []
         for _ in range(depth):
-            lengths = {len(one) if type(one) is list else -1 for one in flat}
+            lengths = {len(one) if isinstance(one, list) else -1 for one in flat}
             if len(lengths) > 1 or -1 in lengths:
                 self.refuse("an array: lists of numbers, all of one length")
             shape.append(lengths.pop() if lengths else 0)
@@ -263,3 +364,40 @@ def _shown(value: Any) -> str:
         return f"a list of {len(value)}"
     shown = "null" if value is None else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}..."
+
+
+class Kinds:
+    """The classes of which a file may hold values, each by its kind; nothing else is looked up by a name in a file.
+
+    A class has `to_dict()`, whose "kind" is its attribute `kind`, and `from_dict(at, ...)`, which checks and reads it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self.what, self.remedy = what, remedy
+        self.known: dict[str, Any] = {}
+
+    def register(self, cls: T) -> T:
+        """Let files hold values of a class; a decorator. Of a class without a kind its name is the kind."""
+        kind = vars(cls).get("kind", cls.__name__)
+        if _full_name(self.known.get(kind, cls)) != _full_name(cls):
+            taken = _full_name(self.known[kind])
+            raise InvalidInput(f"The kind {kind!r} is that of {taken}. Give {cls.__name__} another one.")
+        self.known[kind] = cls
+        return cls
+
+    def require(self, value: object) -> None:
+        """Refuse a value of another class: its file could not be loaded."""
+        if type(value) not in self.known.values():
+            raise InvalidInput(
+                f"The model holds {self.what} of the type {_full_name(type(value))}, which is not lowcal's and has no "
+                f"plain form that `load` knows. {self.remedy}, register the class (see the guide on adding a "
+                "hypothesis class), or pickle the model at your own risk."
+            )
+
+    def read(self, at: Plain, *context: Any) -> Any:
+        """Return the value of one of the registered classes."""
+        return self.known[at.kind(self.known)].from_dict(at, *context)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -12,13 +12,13 @@ from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags
 
+from lowcal.data.checked_json import Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
-from lowcal.deploy.persistence.models import CLASSES, NOTIONS, read_fit, read_value, write_fit, write_value
+from lowcal.deploy.saved_models import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
-from lowcal.solve.documents.plain import Plain, pack_labels, pack_number
-from lowcal.solve.documents.reading import LARGEST
 from lowcal.solve.runs import Fit
-from lowcal.subpopulations import Private
+from lowcal.subpopulations import CLASSES
+from lowcal.subpopulations.features import LARGEST
 
 KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
 #: Types of `classes_` that are kept; text has the width that it needs.
@@ -135,9 +135,9 @@ def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
     given = dict(zip(names, at.fields(*names), strict=True))
     if not given["random_state"].is_null:
         given["random_state"].whole(0, 2**32 - 1)
-    allowed = {"notion": NOTIONS, "subpopulations": (*CLASSES, Private)}
+    allowed = {"notion": NOTIONS, "subpopulations": CLASSES.known}
     return {
-        name: read_value(one, allowed.get(name, ())) if type(one.value) is dict else one.value
+        name: read_value(one, allowed.get(name, {})) if type(one.value) is dict else one.value
         for name, one in given.items()
     }
 

@@ -1,8 +1,9 @@
 """Saved models: `save` writes a model as JSON, `load` reads it back to the last bit and executes nothing.
 
 A file holds what predicting needs and what the fit said: names of columns and categories, cut points, trees,
-coefficients, and for smooth weights some of the fitted predictions; no rows. `document` is the text and its checksum,
-`plain` the strict reading of single values, `writing` and `reading` predictors, `models` fits and estimators.
+coefficients, and for smooth weights some of the fitted predictions; no rows. `data.documents` is the text and its
+checksum, `data.checked_json` how values are written and read, `rows.documents` the predictor. A user's own encoder,
+family or weight is written and read like lowcal's if its class is registered; nothing is imported by a name in a file.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lowcal.data import documents
+from lowcal.data.checked_json import Plain
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
 from lowcal.data.version import __version__
-from lowcal.deploy.persistence.models import read_model, write_model
-from lowcal.solve.documents import document
-from lowcal.solve.documents.plain import Plain
+from lowcal.deploy.saved_models import read_model, write_model
 
 __all__ = ["Saved", "atomic_write", "load", "read", "read_metadata", "save"]
 
@@ -37,7 +38,8 @@ def save(model: object, path: str | os.PathLike[str], *, metadata: Mapping[str, 
 
     A `Predictor`, a `Fit`, or a fitted `MulticalibratedClassifier` or `MulticalibratedRegressor` can be saved. An
     estimator's base model is not lowcal's and is not saved: give it to `load` again. Predictors over `Regressor(...)`
-    or over a user's own subpopulations or weights can't be saved. The file is replaced at once or not at all.
+    or over a user's own subpopulations or weights can't be saved, unless their classes are registered. The file is
+    replaced at once or not at all.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what was saved beside the model; the whole file is checked."""
     data = _read_bytes(Path(check_path(path)))
     try:
-        metadata: dict[str, Any] = document.read(data)["metadata"]
+        metadata: dict[str, Any] = documents.read(data)["metadata"]
     except InvalidInput as error:
         raise type(error)(sentence(f"{path} can't be loaded: {error}")) from error
     return metadata
@@ -103,8 +105,8 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
     if not isinstance(metadata, Mapping | None):
         raise InvalidInput(f"metadata must be a dict of plain values, but {metadata!r} was given.")
     try:
-        plain = document.check_plain({} if metadata is None else metadata, "metadata")
-        data = document.write(write_model(model), plain, __version__)
+        plain = documents.check_plain({} if metadata is None else metadata, "metadata")
+        data = documents.write(write_model(model), plain, __version__)
         from_bytes(data)
     except RecursionError:
         raise InvalidInput("The model or its metadata is nested too deeply to be saved.") from None
@@ -118,7 +120,7 @@ def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
 
 def from_bytes(data: bytes, estimator: object = None) -> Saved:
     """Return what a file's bytes hold."""
-    parts = document.read(data)
+    parts = documents.read(data)
     written_by = Plain(parts["lowcal"], "lowcal").text()
     try:
         model = read_model(Plain(parts["model"], "model"), estimator)
@@ -131,13 +133,13 @@ def _read_bytes(path: Path) -> bytes:
     """Return the bytes of a file of a size that can be a model's."""
     try:
         with open(path, "rb") as file:
-            data = file.read(document.MOST_BYTES + 1)
+            data = file.read(documents.MOST_BYTES + 1)
     except FileNotFoundError:
         raise InvalidInput(f"There is no file {str(path)!r}. Check the path.") from None
     except IsADirectoryError:
         raise InvalidInput(f"{path} is a folder. Give the file that lowcal.save wrote.") from None
     except OSError as error:
         raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
-    if len(data) > document.MOST_BYTES:
-        raise InvalidInput(f"{path} has more than {document.MOST_BYTES >> 20} MiB, too much for a saved model.")
+    if len(data) > documents.MOST_BYTES:
+        raise InvalidInput(f"{path} has more than {documents.MOST_BYTES >> 20} MiB, too much for a saved model.")
     return data

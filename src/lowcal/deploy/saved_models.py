@@ -7,42 +7,29 @@ read by a registry. A base model of an estimator is foreign: it is not written, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 
+from lowcal.data.checked_json import Plain, pack_number
+from lowcal.data.documents import check_plain
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
+from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
-from lowcal.solve.documents.document import check_plain
-from lowcal.solve.documents.plain import Plain, pack_number
-from lowcal.solve.documents.reading import read_predictor
-from lowcal.solve.documents.writing import write_predictor
 from lowcal.solve.private import PrivacyGuarantee
 from lowcal.solve.private_runs import PrivateFit
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.sampling import FreshFit, PopulationStatement
 from lowcal.solve.stopping import Status
-from lowcal.subpopulations import (
-    Groups,
-    Intersections,
-    Linear,
-    Memberships,
-    Private,
-    Regressor,
-    Thresholds,
-    Trees,
-    Union,
-)
+from lowcal.subpopulations import CLASSES, Regressor
 
 T = TypeVar("T")
 
-#: Values with plain fields: notions, and hypothesis classes. `Private` wraps others and is wrapped by none.
-NOTIONS: tuple[type, ...] = (Multiaccuracy, LowDegree, Smooth, Full)
-CLASSES: tuple[type, ...] = (Groups, Intersections, Memberships, Linear, Trees, Thresholds, Union)
-VALUES: dict[str, type] = {cls.__name__: cls for cls in (*NOTIONS, *CLASSES, Private)}
+#: Notions, values with plain fields as hypothesis classes are.
+NOTIONS: dict[str, type] = {cls.__name__: cls for cls in (Multiaccuracy, LowDegree, Smooth, Full)}
 #: Kinds of fits, and what each has beside the fields of all.
 FITS: dict[str, tuple[type[Fit], str | None, type | None]] = {
     "fit": (Fit, None, None),
@@ -62,7 +49,7 @@ def write_model(model: object) -> dict[str, Any]:
     if any(type(model) is cls for cls, _, _ in FITS.values()):
         return write_fit(model)
     if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one, and scikit-learn need not be imported
-        from lowcal.deploy.persistence import estimators
+        from lowcal.deploy import saved_estimators as estimators
 
         if (written := estimators.write(model)) is not None:
             return written
@@ -76,7 +63,7 @@ def read_model(at: Plain, base: object = None) -> Any:
     """Return the model of plain data; `base` is the base model that an estimator was saved without."""
     kind = at.kind(("predictor", *FITS, "classifier", "regressor"))
     if kind in ("classifier", "regressor"):
-        from lowcal.deploy.persistence import estimators
+        from lowcal.deploy import saved_estimators as estimators
 
         return estimators.read(at, base)
     if base is not None:
@@ -182,7 +169,7 @@ FIGURE: dict[str, Callable[[Plain], Any]] = {
 
 def write_value(value: Any, what: str) -> Any:
     """Return a notion, a hypothesis class, or a plain setting as plain data."""
-    if type(value) in VALUES.values():
+    if type(value) in (*NOTIONS.values(), *CLASSES.known.values()):
         own = {field.name: write_value(getattr(value, field.name), what) for field in fields(value)}
         return {"kind": type(value).__name__, **own}
     if isinstance(value, list | tuple):
@@ -202,13 +189,13 @@ def _remedy(value: Any) -> str:
     return "Save the predictor alone: lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
 
 
-def read_value(at: Plain, allowed: Sequence[type]) -> Any:
-    """Return a value of one of the allowed classes, its fields plain or such values again."""
-    kind = at.kind(cls.__name__ for cls in allowed)
-    names = [field.name for field in fields(VALUES[kind])]
+def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
+    """Return a value of one of the allowed classes, its fields plain or hypothesis classes again."""
+    kind = at.kind(allowed)
+    names = [field.name for field in fields(allowed[kind])]
     _, *given = at.fields("kind", *names)
     try:
-        return VALUES[kind](**{name: _read_setting(kind, one) for name, one in zip(names, given, strict=True)})
+        return allowed[kind](**{name: _read_setting(kind, one) for name, one in zip(names, given, strict=True)})
     except (TypeError, OverflowError):
         at.refuse(f"a {kind}")
     except InvalidInput as error:
@@ -217,7 +204,7 @@ def read_value(at: Plain, allowed: Sequence[type]) -> Any:
 
 def _read_setting(kind: str, at: Plain) -> Any:
     if type(at.value) is dict:
-        return read_value(at, CLASSES)
+        return read_value(at, CLASSES.known)
     if type(at.value) is list:
         listed = [_read_setting(kind, one) for one in at.items()]
         return tuple(listed) if kind == "Union" else listed
