@@ -446,9 +446,8 @@ class CodeSums:
 
     def add_products(self, part: slice, A: FloatArray, B: FloatArray, far: float) -> None:
         """Add the products of two arrays, rounded (see `kernels.add_products`), to every histogram."""
-        codes = self.design.read_by(self.kernels)
         for k, table in self.histograms.items():
-            self.kernels.add_products(np.ascontiguousarray(codes[k][part]), A, B, far, table)
+            self.kernels.add_products(np.ascontiguousarray(self.design.codes[k][part]), A, B, far, table)
 
     def tables(self) -> list[FloatArray]:
         """Return the histograms of all columns."""
