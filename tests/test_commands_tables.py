@@ -277,7 +277,7 @@ def test_a_fit_that_asks_for_nothing_is_chosen_by_cross_validation(here, data, c
     path = as_csv(data)
     assert main(["fit", path, "--label", "y", "--probability", "p", *options, "--seed", "0", "--out", "m.json"]) == 0
     fit = lowcal.recalibrate(data["y"], data["p"], data[columns], random_state=0, **given)
-    assert fit.candidates.chosen.name in ("groups", "trees", "groups and trees")
+    assert fit.candidates.chosen.name.endswith(("groups", "trees"))
     shown = capsys.readouterr().out
     assert shown.startswith(f"Chosen by cross-validation (*): {fit.candidates.chosen.name}. Log loss on held-out rows")
     assert "lowcal predict m.json FILE" in shown

@@ -243,11 +243,10 @@ def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) ->
             f"{table.shown} does not fit into memory, which --against needs; audit one probability after the other, "
             f"{sample}"
         )
-    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
-    if options.subpopulations not in known:
+    if options.subpopulations not in ("groups", "trees"):
         raise InvalidInput(
             f"{table.shown} does not fit into memory, which --subpopulations {options.subpopulations} needs; use "
-            f"{' or '.join(known)}, {sample}"
+            f"groups or trees, {sample}"
         )
 
 
