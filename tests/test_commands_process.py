@@ -211,7 +211,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
     monkeypatch.chdir(folder)
     monkeypatch.setattr("lowcal.data.files.tables.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
-    assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
+    assert capsys.readouterr().err == "lowcal: interrupted; the output is incomplete\n"
 
 
 def test_progress_is_for_terminals(monkeypatch):

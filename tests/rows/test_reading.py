@@ -671,9 +671,10 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
 
 def test_files_need_pyarrow_and_dicts_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "arrow")
-    with monkeypatch.context() as patch, pytest.raises(MissingExtra, match=r"'lowcal\[files\]'.*dicts of arrays"):
+    with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
-        fit(path)
+        with pytest.raises(MissingExtra, match=r"'lowcal\[files\]'.*dicts of arrays"):
+            fit(path)
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:

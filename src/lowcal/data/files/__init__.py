@@ -1,5 +1,5 @@
-"""Tables in files: CSV, Parquet and Arrow in, CSV, Parquet and JSON out, batch by batch; whole files appear or none.
+"""Tables in files: CSV, Parquet, Arrow and JSON lines in, CSV, Parquet and JSON out, batch by batch.
 
-Nothing here knows what the columns mean. `opening` finds out what a file is, `delimited` and `batches` read it as Arrow
-arrays, `kinds` and `columns` say what texts are, `writing` and `atomic` put tables into files.
+Nothing here knows what the columns mean. `batches` reads tables and files with types, `text` reads text files, `tables`
+opens either by name and writes, `atomic` makes files appear whole.
 """

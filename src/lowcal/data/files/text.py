@@ -449,12 +449,15 @@ def _fast_floats(values: Any, decimal: str) -> FloatArray | None:
     texts = values
     if decimal != ".":  # a point is then not part of a number
         texts = pc.replace_substring(pc.replace_substring(values, ".", "?"), decimal, ".")
-    try:
-        found = pc.if_else(_present(values), texts, None).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
-    floats = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return floats if np.isnan(floats).sum() == found.null_count else None
+    for are_missing_left_out in (False, True):  # most columns have a number in every row
+        try:
+            found = (pc.if_else(_present(values), texts, None) if are_missing_left_out else texts).cast(pa.float64())
+        except pa.ArrowInvalid:
+            continue
+        floats = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+        if np.isnan(floats).sum() == found.null_count:
+            return floats
+    return None
 
 
 def parse_number(text: str, decimal: str) -> float | None:
