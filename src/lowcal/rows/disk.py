@@ -34,7 +34,7 @@ MOST_LOCAL = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
+class RawRows:
     """Encoded rows, predictions, outcomes (labels of several classes as whole numbers) and raw weights."""
 
     rows: Encoded
@@ -45,18 +45,18 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.p)
 
-    def take(self, some: IntArray | slice) -> Chunk:
+    def take(self, some: IntArray | slice) -> RawRows:
         """Return some of the rows."""
         weight = None if self.weight is None else self.weight[some]
-        return Chunk(take_rows(self.rows, some), self.p[some], self.y[some], weight)
+        return RawRows(take_rows(self.rows, some), self.p[some], self.y[some], weight)
 
 
-def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
+def join_raw_rows(chunks: Sequence[RawRows]) -> RawRows:
     """Return the rows of all chunks, one after the other."""
     if len(chunks) == 1:
         return chunks[0]
     weight = [chunk.weight for chunk in chunks if chunk.weight is not None]
-    return Chunk(
+    return RawRows(
         join_rows([chunk.rows for chunk in chunks]),
         np.concatenate([chunk.p for chunk in chunks]),
         np.concatenate([chunk.y for chunk in chunks]),
@@ -127,10 +127,10 @@ class Spill:
         self.n, self.most, self.least = 0, 0.0, np.inf
         #: Of each block the number of its first row, the places of its arrays, and how these make rows again.
         self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
-        self._waiting: list[Chunk] = []
+        self._waiting: list[RawRows] = []
         self.has_weight = False
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RawRows) -> None:
         """Add rows."""
         self.has_weight = chunk.weight is not None
         if chunk.weight is not None and len(chunk):
@@ -138,7 +138,7 @@ class Spill:
             self.least = min(self.least, float(chunk.weight.min()))
         self._waiting.append(chunk)
         while sum(map(len, self._waiting)) >= BLOCK:
-            whole = join_chunks(self._waiting)
+            whole = join_raw_rows(self._waiting)
             with writing(self.folder):
                 self._write(whole.take(slice(0, BLOCK)))
             self._waiting = [whole.take(slice(BLOCK, None))] if len(whole) > BLOCK else []
@@ -147,23 +147,23 @@ class Spill:
         """Write what is left."""
         if sum(map(len, self._waiting)):
             with writing(self.folder):
-                self._write(join_chunks(self._waiting))
+                self._write(join_raw_rows(self._waiting))
         self._waiting = []
 
-    def _write(self, block: Chunk) -> None:
+    def _write(self, block: RawRows) -> None:
         encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
         places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
         self.index.append((self.n, places, rebuild))
         self.n += len(block)
 
-    def read(self, k: int) -> tuple[int, Chunk]:
+    def read(self, k: int) -> tuple[int, RawRows]:
         """Return the number of the first row of a block, and the block."""
         first, places, rebuild = self.index[k]
         arrays = iter([self.file.read(*place) for place in places])
         p, y = next(arrays), next(arrays)
         weight = next(arrays) if self.has_weight else None
-        return first, Chunk(rebuild(arrays), p, y, weight)
+        return first, RawRows(rebuild(arrays), p, y, weight)
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Spill:
         """Return the same file, read as rows that are encoded otherwise."""
@@ -171,7 +171,7 @@ class Spill:
         other.index = [(first, places, Changed(change, rebuild)) for first, places, rebuild in self.index]
         return other
 
-    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+    def chunks(self) -> Iterator[tuple[int, RawRows]]:
         """Yield all blocks with the numbers of their first rows."""
         return (self.read(k) for k in range(len(self.index)))
 
@@ -241,7 +241,7 @@ class Disk(Rows):
         each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
         return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
-    def _weight(self, block: Chunk) -> FloatArray:
+    def _weight(self, block: RawRows) -> FloatArray:
         if block.weight is None:
             return np.full(len(block), 1.0 / self.total)
         return np.asarray(block.weight / self.spill.most / self.total)
@@ -325,7 +325,7 @@ class Disk(Rows):
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))
                 outcomes.append(self._shard(k).y[here] if self._redraw else self._outcomes(chunks[-1].y))
-        joined = join_chunks(chunks)
+        joined = join_raw_rows(chunks)
         weight = self._weight(joined)
         if len(rows) < self.scale.n:
             weight = weight / weight.sum()
