@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 from weakref import finalize
 
@@ -28,9 +29,12 @@ from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.bins import Binned
 
 #: Up to this many rows may be asked for all at once.
 MOST_LOCAL = 1 << 20
+#: Values of this many sums of trees are kept.
+MOST_VALUES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +204,39 @@ class Kept:
         return self.file.read(8 * self.d * first, np.dtype(np.float64), (n, self.d))
 
 
+class Values:
+    """Values of trees on every row, in files of their own: reading them costs less than evaluating many trees again."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = folder
+        #: By the id of a key: the key, a file, and for each part of the rows where its values are.
+        self.known: dict[int, tuple[object, Scratch, dict[tuple[int, int], tuple[Any, ...]]]] = {}
+
+    def of(self, place: tuple[int, int], key: object, make: Callable[[], Any]) -> Any:
+        """Return the value of a part of the rows; numbers are kept for the last few keys."""
+        found, file, places = self.known.get(id(key), (None, None, {}))
+        if found is key and file is not None and place in places:
+            return file.read(*places[place])
+        value = make()
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        if found is not key or file is None:
+            file, places = Scratch(self.folder), {}
+            self.known[id(key)] = key, file, places
+            if len(self.known) > MOST_VALUES:
+                del self.known[next(iter(self.known))]
+        with writing(self.folder):
+            places[place] = file.write(value), value.dtype, value.shape
+        return value
+
+
+def binned_parts(rows: Encoded) -> list[Binned]:
+    """Return the bins among the parts of encoded rows."""
+    if isinstance(rows, tuple):
+        return [one for part in rows for one in binned_parts(part)]
+    return [rows] if isinstance(rows, Binned) else []
+
+
 class SpilledShard(Shard):
     """A block of rows, which finds predictions of earlier passes on disk."""
 
@@ -233,6 +270,7 @@ class Disk(Rows):
         self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
         self.worth = self._worth()
         self.kept: dict[Trail, Kept] = {}
+        self.values = Values(spill.folder)
         self._redraw: tuple[State, tuple[int, ...]] | None = None
         self._samples: dict[bytes, Shard] = {}
 
@@ -272,6 +310,8 @@ class Disk(Rows):
         first, block = self.spill.read(k)
         shard = SpilledShard(block.rows, block.p, self._outcomes(block.y), self._weight(block), self.scale, first)
         shard.kept = self.kept
+        for number, part in enumerate(binned_parts(block.rows)):
+            part.store = partial(self.values.of, (k, number))
         if self._redraw is not None:
             state, seed = self._redraw
             shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
@@ -285,7 +325,7 @@ class Disk(Rows):
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
         """Return the same rows, encoded otherwise whenever they are read."""
         other = self._copy()
-        other.spill, other.kept = self.spill.recoded(change), {}
+        other.spill, other.kept, other.values = self.spill.recoded(change), {}, Values(self.spill.folder)
         return other
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Disk:
