@@ -248,24 +248,30 @@ def bend(
         lanes[: size * width] = 0.0
         for r in range(len(column)):
             _read_codes(codes[column[r], s : s + size], flat[width * offset[r] :], lanes, width)
-        _add_lanes(here, there, lanes, powers, moved)
+        if len(powers) == 2 and powers[0] == 0 and abs(powers[1]) == 1:
+            _add_line(here, here if powers[1] < 0 else there, lanes, moved)
+        else:
+            _add_lanes(here, there, lanes, width, powers, moved)
 
 
 @compile_kernel
-def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, powers: IntArray, out: FloatArray) -> None:
-    """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
-    width = len(lanes) // ROWS
+def _add_line(z: FloatArray, x: FloatArray, lanes: FloatArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z, the first lane and the second one times x, at most FAR: what most fits need."""
     for i in range(len(z)):
-        out[i] = z[i]
-    for k in range(len(powers)):
-        x = z if powers[k] < 0 else f
-        for i in range(len(z)):
+        out[i] = min(-((z[i] + lanes[2 * i]) + lanes[2 * i + 1] * x[i]), FAR)
+
+
+@compile_kernel
+def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, width: int, powers: IntArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
+    for i in range(len(z)):
+        score = z[i]
+        for k in range(len(powers)):
             factor = 1.0
             for _ in range(abs(powers[k])):
-                factor *= x[i]
-            out[i] += lanes[width * i + k] * factor
-    for i in range(len(z)):
-        out[i] = min(-out[i], FAR)
+                factor *= z[i] if powers[k] < 0 else f[i]
+            score += lanes[width * i + k] * factor
+        out[i] = min(-score, FAR)
 
 
 @compile_kernel

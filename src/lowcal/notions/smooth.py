@@ -22,7 +22,7 @@ from lowcal.kernels.line import SortedRows, passes_for, solve_line
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Design, members_in
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.base import Notion, Suprema, Witness
 from lowcal.notions.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
@@ -42,7 +42,7 @@ Side: TypeAlias = tuple[float, Witness]
 
 
 @dataclass(frozen=True)
-class Smooth:
+class Smooth(Notion):
     """W = Lip: every coordinate of w is [0, 1]-valued and 1-Lipschitz in l1 (Definition 3.4).
 
     >>> print(Smooth())
@@ -51,10 +51,6 @@ class Smooth:
 
     def __str__(self) -> str:
         return "smooth"
-
-    def gain(self, d: int) -> float:
-        """Return 1: the supremum is attained by its witness."""
-        return 1.0
 
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return dyadic cells from the whole space down to the finest scale, those that hold a row (spec 1.3, B4)."""

@@ -502,7 +502,7 @@ def take_columns(design: Design, members: IntArray) -> Design:
         return design
     if isinstance(design, Codes):
         return Codes(design.codes, (design.decode[0].take(members),))
-    if isinstance(design, Matrix):
+    if isinstance(design, Matrix) and not design.is_small:
         return Matrix(design.matrix[:, members])
     return Matrix(np.column_stack([design.column(int(j)) for j in members]))
 

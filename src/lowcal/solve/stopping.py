@@ -55,7 +55,7 @@ _SENTENCES = {
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
-    Status.CHOSEN: "the simplest candidate within one standard error of the lowest held-out log loss",
+    Status.CHOSEN: "the shares of candidates that held-out rows support",
 }
 
 Monitor = Literal["brier", "log_loss", "violation"]
