@@ -19,7 +19,7 @@ from sklearn.metrics import log_loss
 from lowcal.kernels import line
 from lowcal.kernels.line import PURE, Method, aggregate, passes_for, solve_line
 from lowcal.kernels.reference import Codes, Matrix, Table
-from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.notions.smooth import Smooth
 
 REPEATS = 3
 Array = np.ndarray
@@ -92,20 +92,6 @@ def audits() -> None:
         print(f"  n={n:<42}{fast:10.2f}{slow:10.2f}{slow / fast:12.0f}x")
 
 
-def draws() -> None:
-    print("100 groups on a grid of 1/1024, seconds a draw    grid     exact   exact/grid   error/value")
-    n = 100_000
-    p, rho = outcomes(n)
-    grid = GridSmooth(p[:, None], columns(n))
-    grid.values(rho[:, None])
-    cheap, exact = in_turns(
-        lambda: grid.values(rho[:, None]), lambda: Smooth().suprema(p[:, None], rho[:, None], grid.design)
-    )
-    value = Smooth().suprema(p[:, None], rho[:, None], grid.design).value
-    worst = np.max(np.abs(grid.values(rho[:, None]) - value) / value)
-    print(f"  n={n:<42}{cheap:10.3f}{exact:10.3f}{exact / cheap:12.1f}x{worst:12.1e}")
-
-
 def brackets() -> None:
     print("three classes, everyone                          lower      upper    seconds")
     for n in (400, 2_000, 20_000):
@@ -142,7 +128,6 @@ def main() -> None:
         solve_line(*adversarial(100), method=method, passes=compiled)
     solvers(compiled)
     audits()
-    draws()
     brackets()
     fits()
 

@@ -17,10 +17,9 @@ from scipy.stats import norm, poisson
 import lowcal
 from lowcal.auditing.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
 from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, deviations
-from lowcal.auditing.certificates.draws import Draws, Scores, draw, new_seed, signed_suprema, union_bound
+from lowcal.auditing.certificates.draws import Draws, MomentScores, draw, new_seed, signed_suprema, union_bound
 from lowcal.auditing.certificates.finite_sample import BLOCKS, LARGEST_STAKE, Bets, _phi, _stakes, mean_limit
-from lowcal.auditing.certificates.score import Cumulants, cumulants, normal_score
-from lowcal.auditing.certificates.sums import SUMMANDS, Sums, WitnessSums
+from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
@@ -72,7 +71,7 @@ def test_sums_are_those_of_the_definition(notion, d):
     for k in (1, 2, 3):
         both[k] = q * (1 - f) ** (k + 1) + (1 - q) * (-f) ** (k + 1) - mean * (q * (1 - f) ** k + (1 - q) * (-f) ** k)
     fourth = q * (1 - f) ** 4 + (1 - q) * f**4 - (q * (1 - f) ** 2 + (1 - q) * f**2) ** 2
-    wanted = Sums(
+    wanted = Totals(
         v=a * z,
         cross=w * a * z,
         second=a**2 * z**2,
@@ -86,7 +85,7 @@ def test_sums_are_those_of_the_definition(notion, d):
         steep=a**2 * np.abs(both[2]),
         **{f"base{k}".rstrip("1"): a**k * (q * (1 - f) ** k + (1 - q) * (-f) ** k) for k in (1, 2, 3)},
     )
-    for name, one, terms_of in zip(Sums._fields, found, wanted, strict=True):
+    for name, one, terms_of in zip(Totals._fields, found, wanted, strict=True):
         np.testing.assert_allclose(one, terms_of.sum(axis=0), rtol=1e-9, atol=rounding(panel, name), err_msg=name)
 
 
@@ -108,7 +107,7 @@ def test_a_witness_of_one_weight_has_the_sums_of_its_constraint(d):
     one = cumulants(panel, LowDegree(2).constraints(panel.p)).sums
     witness = Witness((Monomial((0,)),), np.eye(d)[[0]])
     found = panel.rows.run(WitnessSums(panel.families, [witness] * 3, panel.share))
-    for name, wanted, got in zip(Sums._fields, one, found, strict=True):
+    for name, wanted, got in zip(Totals._fields, one, found, strict=True):
         if d == 1 or not name.startswith(("shift", "steep")):
             np.testing.assert_allclose(got[1], wanted[1, 1, 0], rtol=1e-9, atol=rounding(panel, name), err_msg=name)
 
@@ -146,7 +145,7 @@ def test_what_the_rows_say_against_f_counts_beyond_its_noise():
 def test_the_second_moment_by_hand():
     """It moves from 1 to 2; of an excess of 10 - 1 - 0.5 remain 8.5 (1 - 4 * 2 / 8.5^2), half of it if Z was chosen."""
     one, nothing = np.ones(1), np.zeros(1)
-    sums = Sums(*(2.0 * one if name == "v" else nothing for name in Sums._fields))
+    sums = Totals(*(2.0 * one if name == "v" else nothing for name in Totals._fields))
     moments = nothing, one, nothing, nothing, one, nothing, one
     known = Cumulants(sums, *moments, excess=10.0 * one, regression=0.5 * one, error=one, energy=0.0, is_chosen=False)
     kept = 8.5 - 8.0 / 8.5
@@ -161,7 +160,7 @@ def test_the_second_moment_by_hand():
 def test_scores_of_draws_are_those_of_binomials():
     n, f = 500, 0.03
     panel = panel_of(np.zeros((n, 1)), np.full((n, 1), f), np.full(n, 1 / n), np.ones((n, 1)), ("all",))
-    scores = Scores.of(panel, Multiaccuracy(), ONE, 0.0)
+    scores = MomentScores.of(panel, Multiaccuracy(), ONE, 0.0)
     assert scores.variance.item() == pytest.approx(f * (1 - f) / n)
     assert scores.skewness.item() == pytest.approx((1 - 2 * f) / sqrt(n * f * (1 - f)))
     value, score = scores.both(np.full((1, 1, 1), -f))
@@ -697,7 +696,7 @@ def test_sums_along_a_set_of_cells_are_those_of_its_rows(even):
     known = constraints(panel, Full(0.1), 0.95, "bernstein", np.random.default_rng(0))
     found = Full(0.1).norm(known.weights, known.v)
     by_cells, by_rows = _along(panel, found, known), _along(panel, found, None)
-    for name, one, other in zip(Sums._fields, by_cells[1].sums, by_rows[1].sums, strict=True):
+    for name, one, other in zip(Totals._fields, by_cells[1].sums, by_rows[1].sums, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=rounding(panel, name), err_msg=name)
     for one, other in zip(by_cells[0], by_rows[0], strict=True):
         np.testing.assert_array_equal(one.coefficients, other.coefficients)

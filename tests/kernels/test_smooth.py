@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput
 from scipy import sparse
 
 from lowcal.kernels import line, transport
 from lowcal.kernels.line import PURE, FloatArray, aggregate, solve_line
 from lowcal.kernels.reference import Codes, Design, Matrix, Stacked, Table
 from lowcal.notions import Suprema, smooth
-from lowcal.notions.smooth import GridSmooth, Smooth
+from lowcal.notions.smooth import Smooth
+from lowcal.rows import START, Memory
+from lowcal.rows.grids import GridResiduals, line_suprema
+from lowcal.subpopulations.memberships import Members
 
 
 def sample(seed: int, n: int, d: int) -> tuple[FloatArray, FloatArray, Design]:
@@ -65,58 +67,38 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results[0] == results[1] == results[2]
 
 
-@given(
-    st.integers(0, 10**6), st.integers(1, 60), st.sampled_from([1, 3, 5]), st.sampled_from([1 / 1024, 0.1, 0.3, 1.0])
-)
+def on_points(p: FloatArray, rho: FloatArray, design: Design, points: int) -> tuple[FloatArray, FloatArray]:
+    """Return the suprema with predictions at the points of a grid, and what that may cost."""
+    n, m = design.shape
+    unit = n * np.abs(rho).max()  # the residuals of a row are at most its weight
+    rows = Memory.of(design.dense(), p, p + n * rho / unit, np.full(n, 1.0 / n))
+    family = Members(tuple(map(str, range(m))), tuple(range(m)))
+    found = rows.run(GridResiduals(START, (family,), points))
+    return unit * line_suprema(found.residuals, points), unit * found.error
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.sampled_from([1, 3, 5]), st.sampled_from([1024, 10, 3, 1]))
 @settings(deadline=None, max_examples=80)
-def test_the_grid_is_as_near_as_it_says(seed: int, n: int, d: int, step: float) -> None:
+def test_the_grid_is_as_near_as_it_says(seed: int, n: int, d: int, points: int) -> None:
+    """Memberships with signs pay as if everyone moved."""
     p, rho, design = sample(seed, n, d)
-    grid = GridSmooth(p, design, step)
-    error = grid.error(rho)
-    assert np.all(np.abs(grid.values(rho) - by_groups(p, rho, design)) <= error + 1e-14)
-    mass = np.array([np.abs(rho * design.column(j)[:, None]).sum() for j in range(design.shape[1])])
-    assert np.all(error <= (1.0 if d == 1 else 2.0) * step / 2 * mass + 1e-14)
+    value, error = on_points(p, rho, design, points)
+    small = 1e-12 * np.abs(rho).sum() + 1e-14
+    assert np.all(np.abs(value - by_groups(p, rho, design)) <= error + small)
+    assert np.all(error <= (1.0 if d == 1 else 2.0) / points / 2 * np.abs(rho).sum() + small)
+    moved = np.abs(p - np.rint(p * points) / points)
+    plain = (design.dense() >= 0.0).all(axis=0)
+    price = (1.0 if d == 1 else 2.0) * (design.dense()[:, :, None] * np.abs(rho * moved)[:, None, :]).sum(axis=(0, 2))
+    np.testing.assert_allclose(error[plain], price[plain], atol=small)
 
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_predictions_on_the_grid_are_exact(d: int) -> None:
     p, rho, design = sample(1, 80, d)
     p = np.rint(p * 64) / 64
-    grid = GridSmooth(p, design, 1 / 64)
-    np.testing.assert_array_equal(grid.error(rho), 0.0)
-    assert grid.values(rho) == pytest.approx(by_groups(p, rho, design), abs=1e-14)
-
-
-@pytest.mark.parametrize("d", [1, 3])
-def test_the_price_is_paid_by_the_rows_that_move(d: int) -> None:
-    p, rho, design = sample(2, 80, d)
-    grid = GridSmooth(p, design, 0.1)
-    lip = 1.0 if d == 1 else 2.0
-    moved = np.abs(p - np.rint(p / 0.1) * 0.1)
-    price = [lip * np.abs(rho * design.column(j)[:, None] * moved).sum() for j in range(design.shape[1])]
-    assert grid.error(rho) == pytest.approx(price, rel=1e-12)
-    plain = Matrix(np.abs(design.dense()))  # no negative membership: another path
-    assert GridSmooth(p, plain, 0.1).error(rho) == pytest.approx(price, rel=1e-12)
-
-
-def test_the_grid_serves_many_residuals_on_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, rho, design = sample(0, 500, 1)
-    rng = np.random.default_rng(0)
-    grid = GridSmooth(p, design)
-    for draw in range(3):
-        signs = rng.choice([-1.0, 1.0], (500, 1)) * rho
-        values = []
-        for smallest in (1, 10**9):
-            monkeypatch.setattr(line, "COMPILE_FROM", smallest)
-            values.append(grid.values(signs))
-        assert values[0] == pytest.approx(values[1], rel=1e-12), draw
-        assert np.all(np.abs(values[0] - by_groups(p, signs, design)) <= grid.error(signs) + 1e-14)
-
-
-@pytest.mark.parametrize("step", [0.0, -0.1, 1.5, np.nan, "fine"])
-def test_a_step_that_is_no_step(step: object) -> None:
-    with pytest.raises(InvalidInput, match=r"step of the grid must be in \(0, 1\]"):
-        GridSmooth(np.zeros((1, 1)), Matrix(np.ones((1, 1))), step)  # type: ignore[arg-type]
+    value, error = on_points(p, rho, design, 64)
+    np.testing.assert_array_equal(error, 0.0)
+    assert value == pytest.approx(by_groups(p, rho, design), rel=1e-9)
 
 
 def many_classes(n: int, d: int = 3, seed: int = 0) -> tuple[FloatArray, FloatArray, Design]:

@@ -16,7 +16,7 @@ from scipy import sparse
 import lowcal
 from lowcal.auditing.audits import Sample, judge
 from lowcal.auditing.certificates import Panel, draws
-from lowcal.auditing.certificates.sums import ConstraintSums
+from lowcal.auditing.certificates.score import ConstraintSums
 from lowcal.data.inputs import read_rows
 from lowcal.kernels.reference import Table
 from lowcal.notions import parse_notion

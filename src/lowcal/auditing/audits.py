@@ -56,7 +56,7 @@ from lowcal.rows import START
 from lowcal.rows.base import Local, Mask, Scale, Shard
 from lowcal.rows.keys import Dealt
 from lowcal.rows.passes import MassSums
-from lowcal.rows.powers import Block, Plan
+from lowcal.rows.powers import Plan, Powers
 from lowcal.solve.fitting import read_random_state
 from lowcal.solve.homes import Home, Refit, open_home
 from lowcal.solve.solvers import Problem, explore
@@ -273,7 +273,7 @@ def judge(
     groups = [
         _groups(panel, notion, one, level, method, layout, describing) for panel, one in zip(panels, bands, strict=True)
     ]
-    parts = [_Part(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
+    parts = [_Judged(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
     binned = joined([reliability(one.rows, one.families) for one in panels])
     notes = _notes(notion, sample, bands, nulls, tolerance)
     report = _report(notion, tolerance, confidence, method, layout, parts, sample.is_exact, notes)
@@ -409,13 +409,13 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Judged:
     """A panel with all that is known of its subpopulations, at the confidence level of the panel."""
 
     panel: Panel
     band: Band
     null: Null
-    groups: Groups
+    groups: GroupFacts
     level: float
 
 
@@ -425,7 +425,7 @@ def _report(
     confidence: float,
     method: Method,
     layout: Layout,
-    parts: Sequence[_Part],
+    parts: Sequence[_Judged],
     is_exact: bool,
     notes: tuple[str, ...],
 ) -> AuditReport:
@@ -468,7 +468,7 @@ def _verdict(found: LargestError, tolerated: float) -> Verdict:
     return Verdict.SATISFIED if found.upper <= tolerated else Verdict.UNDECIDED
 
 
-def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bool) -> LargestError:
+def _largest(findings: Sequence[Finding], parts: Sequence[_Judged], is_bounded: bool) -> LargestError:
     """Return the largest violation of all subpopulations."""
     return LargestError(
         error=max(float(part.band.found.value.max()) for part in parts),
@@ -480,7 +480,7 @@ def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bo
 
 
 def _largest_per_person(
-    findings: Sequence[Finding], parts: Sequence[_Part], tolerance: Tolerance, is_bounded: bool
+    findings: Sequence[Finding], parts: Sequence[_Judged], tolerance: Tolerance, is_bounded: bool
 ) -> LargestError:
     """Return the largest error per person among groups that hold min_share of the rows; nan if there is none."""
     judged = [one for one in findings if one.is_judged(tolerance)]
@@ -507,7 +507,7 @@ Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class GroupFacts:
     """What is said of the subpopulations of a panel beside their violations: moments with margins, and gaps."""
 
     described: Mapping[str, Margins]
@@ -525,7 +525,7 @@ class Described:
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
         width = 1 + 2 * some.y.shape[1] * self.degree
-        return Plan.of(some.design(self.families), [Block(1, 1, width)], scale, self.is_even)
+        return Plan.of(some.design(self.families), [Powers(1, 1, width)], scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard."""
@@ -541,7 +541,7 @@ class Described:
 
 def _groups(
     panel: Panel, notion: Notion, known: Band, level: float, method: Method, layout: Layout, rng: np.random.Generator
-) -> Groups:
+) -> GroupFacts:
     """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
 
     Margins and gaps come from the band itself where it holds these constraints, from one of degree 2 otherwise.
@@ -559,7 +559,7 @@ def _groups(
     per_person = shares.per_person(limits.lower, limits.upper)
     s = list(limits.weights).index(Monomial())
     gaps = [_gaps([one[j, s].tolist() for one in per_person], labels, layout) for j, labels in enumerate(moments)]
-    return Groups(described, gaps, shares)
+    return GroupFacts(described, gaps, shares)
 
 
 def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
@@ -578,7 +578,7 @@ def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout:
     )
 
 
-def _findings(part: _Part, method: Method, layout: Layout) -> list[Finding]:
+def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
     panel, intervals = part.panel, part.band.intervals
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))

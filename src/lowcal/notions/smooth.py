@@ -10,23 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, log2
-from numbers import Real
 from operator import itemgetter
 from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
 from lowcal.kernels import transport
-from lowcal.kernels.line import SortedRows, passes_for, solve_line, solve_lines
+from lowcal.kernels.line import SortedRows, passes_for, solve_line
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Design, members_in
-from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Notion, Suprema, Witness
-from lowcal.notions.weights import Cell, CellIds, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
+from lowcal.notions.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
 EXACT_ROWS = 400
@@ -227,91 +224,3 @@ def on_grid(v: FloatArray, R: FloatArray, error: FloatArray, basis: FloatArray) 
     each = [side([(v[row != 0.0], row[row != 0.0]) for row in of_label], passes) for of_label in R.transpose(1, 0, 2)]
     found, witnesses = np.array([value for value, _ in each]), [witness for _, witness in each]
     return Suprema(np.maximum(found - error, 0.0), found + error, basis, witnesses.__getitem__)
-
-
-# --- a cheap approximation for resampling, with its price -----------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class GridSmooth:
-    """The smooth suprema with predictions rounded to a grid: many residuals on the same rows, at a known price.
-
-    The weights see round(f / step) step instead of f, the residuals stay: the supremum of c moves by at most
-    lip sum_i |c_i rho_i| |f_i - rounded f_i| <= lip step / 2 sum_i |c_i rho_i| (spec 3.10). With d = 1 it stands for
-    the exact supremum (lip = 1), on the simplex for the class-wise one, sum_a V_a(lip = 2) (spec 2.4).
-    Cost of `values`: one histogram of the rows for each code column, then a line problem of at most 1 + 1 / step points
-    for each subpopulation.
-
-    >>> from lowcal.kernels.reference import Matrix
-    >>> grid = GridSmooth(np.array([[0.2], [0.8]]), Matrix(np.ones((2, 1))))
-    >>> rho = np.array([[-0.5], [0.5]])
-    >>> bool(abs(grid.values(rho) - 0.3) <= grid.error(rho)), bool(grid.error(rho) < 0.0005)
-    (True, True)
-    """
-
-    p: FloatArray
-    design: Design
-    step: float = 1.0 / 1024.0
-
-    def __post_init__(self) -> None:
-        step: object = self.step
-        if not isinstance(step, Real) or not 0 < float(step) <= 1:
-            raise InvalidInput(f"The step of the grid must be in (0, 1], but {self.step!r} was given.")
-
-    def values(self, rho: FloatArray) -> FloatArray:
-        """Return the supremum of every subpopulation for weighted residuals rho, without witnesses."""
-        total = np.zeros(self.design.shape[1])
-        for a, cells in enumerate(self.cells):
-            total += self.part(a, self.design.cell_moments(cells.ids, cells.n_cells, rho[:, [a]])[:, :, 0])
-        return total
-
-    @property
-    def cells(self) -> list[CellIds]:
-        """For each coordinate, the point of the grid that every row lies at."""
-        return [CellIds(rounded.ids, len(rounded.v)) for rounded in self._rounded]
-
-    def part(self, a: int, R: FloatArray) -> FloatArray:
-        """Return what coordinate a adds to the suprema, for residuals R[k, point] summed up over the points."""
-        value = solve_lines(self._rounded[a].v, R, self._lip, passes=self._passes)
-        return value + np.maximum(0.0, -R.sum(axis=1)) if self.p.shape[1] == 1 else value
-
-    def error(self, rho: FloatArray) -> FloatArray:
-        """Return a bound, up to rounding of floats, on how far `values(rho)` lies from the suprema at the true p."""
-        moved = np.column_stack([rounded.moved for rounded in self._rounded])
-        price = self._lip * (np.abs(rho) * moved).sum(axis=1)
-        if self._is_signed:
-            return np.array([dot(np.abs(self.design.column(j)), price) for j in range(self.design.shape[1])])
-        return self.design.moments(price[:, None])[:, 0]
-
-    @property
-    def _lip(self) -> float:
-        return 1.0 if self.p.shape[1] == 1 else 2.0
-
-    @cached_property
-    def _passes(self) -> ModuleType:
-        """Chosen by the points of all coordinates: many classes have few points each."""
-        return passes_for(self.design.shape[1] * sum(len(rounded.v) for rounded in self._rounded))
-
-    @cached_property
-    def _rounded(self) -> list[_Rounded]:
-        return [_Rounded.of(column, self.step) for column in self.p.T]
-
-    @cached_property
-    def _is_signed(self) -> bool:
-        return any(self.design.column(j).min() < 0.0 for j in range(self.design.shape[1]))
-
-
-@dataclass(frozen=True, eq=False)
-class _Rounded:
-    """One coordinate on the grid: the occupied points, the point of each row, and how far the row was moved."""
-
-    v: FloatArray
-    ids: IntArray
-    moved: FloatArray
-
-    @classmethod
-    def of(cls, f: FloatArray, step: float) -> _Rounded:
-        """Round to the nearest multiple of the step."""
-        points, ids = np.unique(np.rint(f / step), return_inverse=True)
-        v = points * step
-        return cls(v, ids, np.abs(f - v[ids]))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 from weakref import finalize
 
@@ -28,13 +29,16 @@ from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations.bins import Binned
 
 #: Up to this many rows may be asked for all at once.
 MOST_LOCAL = 1 << 20
+#: Values of this many sums of trees are kept.
+MOST_VALUES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
+class RawRows:
     """Encoded rows, predictions, outcomes (labels of several classes as whole numbers) and raw weights."""
 
     rows: Encoded
@@ -45,18 +49,18 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.p)
 
-    def take(self, some: IntArray | slice) -> Chunk:
+    def take(self, some: IntArray | slice) -> RawRows:
         """Return some of the rows."""
         weight = None if self.weight is None else self.weight[some]
-        return Chunk(take_rows(self.rows, some), self.p[some], self.y[some], weight)
+        return RawRows(take_rows(self.rows, some), self.p[some], self.y[some], weight)
 
 
-def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
+def join_raw_rows(chunks: Sequence[RawRows]) -> RawRows:
     """Return the rows of all chunks, one after the other."""
     if len(chunks) == 1:
         return chunks[0]
     weight = [chunk.weight for chunk in chunks if chunk.weight is not None]
-    return Chunk(
+    return RawRows(
         join_rows([chunk.rows for chunk in chunks]),
         np.concatenate([chunk.p for chunk in chunks]),
         np.concatenate([chunk.y for chunk in chunks]),
@@ -127,10 +131,10 @@ class Spill:
         self.n, self.most, self.least = 0, 0.0, np.inf
         #: Of each block the number of its first row, the places of its arrays, and how these make rows again.
         self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
-        self._waiting: list[Chunk] = []
+        self._waiting: list[RawRows] = []
         self.has_weight = False
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RawRows) -> None:
         """Add rows."""
         self.has_weight = chunk.weight is not None
         if chunk.weight is not None and len(chunk):
@@ -138,7 +142,7 @@ class Spill:
             self.least = min(self.least, float(chunk.weight.min()))
         self._waiting.append(chunk)
         while sum(map(len, self._waiting)) >= BLOCK:
-            whole = join_chunks(self._waiting)
+            whole = join_raw_rows(self._waiting)
             with writing(self.folder):
                 self._write(whole.take(slice(0, BLOCK)))
             self._waiting = [whole.take(slice(BLOCK, None))] if len(whole) > BLOCK else []
@@ -147,23 +151,23 @@ class Spill:
         """Write what is left."""
         if sum(map(len, self._waiting)):
             with writing(self.folder):
-                self._write(join_chunks(self._waiting))
+                self._write(join_raw_rows(self._waiting))
         self._waiting = []
 
-    def _write(self, block: Chunk) -> None:
+    def _write(self, block: RawRows) -> None:
         encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
         places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
         self.index.append((self.n, places, rebuild))
         self.n += len(block)
 
-    def read(self, k: int) -> tuple[int, Chunk]:
+    def read(self, k: int) -> tuple[int, RawRows]:
         """Return the number of the first row of a block, and the block."""
         first, places, rebuild = self.index[k]
         arrays = iter([self.file.read(*place) for place in places])
         p, y = next(arrays), next(arrays)
         weight = next(arrays) if self.has_weight else None
-        return first, Chunk(rebuild(arrays), p, y, weight)
+        return first, RawRows(rebuild(arrays), p, y, weight)
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Spill:
         """Return the same file, read as rows that are encoded otherwise."""
@@ -171,7 +175,7 @@ class Spill:
         other.index = [(first, places, Changed(change, rebuild)) for first, places, rebuild in self.index]
         return other
 
-    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+    def chunks(self) -> Iterator[tuple[int, RawRows]]:
         """Yield all blocks with the numbers of their first rows."""
         return (self.read(k) for k in range(len(self.index)))
 
@@ -198,6 +202,39 @@ class Kept:
     def read(self, first: int, n: int) -> FloatArray:
         """Return the predictions of n rows from number `first` on."""
         return self.file.read(8 * self.d * first, np.dtype(np.float64), (n, self.d))
+
+
+class Values:
+    """Values of trees on every row, in files of their own: reading them costs less than evaluating many trees again."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = folder
+        #: By the id of a key: the key, a file, and for each part of the rows where its values are.
+        self.known: dict[int, tuple[object, Scratch, dict[tuple[int, int], tuple[Any, ...]]]] = {}
+
+    def of(self, place: tuple[int, int], key: object, make: Callable[[], Any]) -> Any:
+        """Return the value of a part of the rows; numbers are kept for the last few keys."""
+        found, file, places = self.known.get(id(key), (None, None, {}))
+        if found is key and file is not None and place in places:
+            return file.read(*places[place])
+        value = make()
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        if found is not key or file is None:
+            file, places = Scratch(self.folder), {}
+            self.known[id(key)] = key, file, places
+            if len(self.known) > MOST_VALUES:
+                del self.known[next(iter(self.known))]
+        with writing(self.folder):
+            places[place] = file.write(value), value.dtype, value.shape
+        return value
+
+
+def binned_parts(rows: Encoded) -> list[Binned]:
+    """Return the bins among the parts of encoded rows."""
+    if isinstance(rows, tuple):
+        return [one for part in rows for one in binned_parts(part)]
+    return [rows] if isinstance(rows, Binned) else []
 
 
 class SpilledShard(Shard):
@@ -233,6 +270,7 @@ class Disk(Rows):
         self.is_even = not spill.has_weight or spill.most - spill.least <= 1e-12 * spill.most
         self.worth = self._worth()
         self.kept: dict[Trail, Kept] = {}
+        self.values = Values(spill.folder)
         self._redraw: tuple[State, tuple[int, ...]] | None = None
         self._samples: dict[bytes, Shard] = {}
 
@@ -241,7 +279,7 @@ class Disk(Rows):
         each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
         return 1.0 / float(squares.total(np.sum(each, axis=0)))
 
-    def _weight(self, block: Chunk) -> FloatArray:
+    def _weight(self, block: RawRows) -> FloatArray:
         if block.weight is None:
             return np.full(len(block), 1.0 / self.total)
         return np.asarray(block.weight / self.spill.most / self.total)
@@ -272,6 +310,8 @@ class Disk(Rows):
         first, block = self.spill.read(k)
         shard = SpilledShard(block.rows, block.p, self._outcomes(block.y), self._weight(block), self.scale, first)
         shard.kept = self.kept
+        for number, part in enumerate(binned_parts(block.rows)):
+            part.store = partial(self.values.of, (k, number))
         if self._redraw is not None:
             state, seed = self._redraw
             shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
@@ -285,7 +325,7 @@ class Disk(Rows):
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
         """Return the same rows, encoded otherwise whenever they are read."""
         other = self._copy()
-        other.spill, other.kept = self.spill.recoded(change), {}
+        other.spill, other.kept, other.values = self.spill.recoded(change), {}, Values(self.spill.folder)
         return other
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Disk:
@@ -325,7 +365,7 @@ class Disk(Rows):
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))
                 outcomes.append(self._shard(k).y[here] if self._redraw else self._outcomes(chunks[-1].y))
-        joined = join_chunks(chunks)
+        joined = join_raw_rows(chunks)
         weight = self._weight(joined)
         if len(rows) < self.scale.n:
             weight = weight / weight.sum()

@@ -20,7 +20,7 @@ from lowcal.notions.weights import CellIds
 from lowcal.rows.base import Scale
 
 
-class Block(NamedTuple):
+class Powers(NamedTuple):
     """Columns of values of at most w^order, for a weight w, which are summed with a power of the memberships."""
 
     power: int
@@ -87,7 +87,7 @@ class Plan:
     groups: tuple[Group, ...]
 
     @classmethod
-    def of(cls, design: Design, blocks: Sequence[Block], scale: Scale, is_even: bool) -> Plan:
+    def of(cls, design: Design, blocks: Sequence[Powers], scale: Scale, is_even: bool) -> Plan:
         """Group the blocks by the design that they are summed with."""
         designs = {k: design.power(k) for k in dict.fromkeys(block.power for block in blocks)}
         places: dict[int, list[int]] = {}

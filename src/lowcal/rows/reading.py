@@ -32,7 +32,7 @@ from lowcal.data.inputs import (
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.rows.base import Rows
-from lowcal.rows.disk import Chunk, Disk, Spill
+from lowcal.rows.disk import Disk, RawRows, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
@@ -418,7 +418,7 @@ def on_disk(
     return rows, keep_large(subpopulations, learner, rows, size), found.layout
 
 
-def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder, bar: Passes) -> Iterator[Chunk]:
+def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder, bar: Passes) -> Iterator[RawRows]:
     """Yield the rows that have weight, checked and encoded."""
     wanted, start = tuple(dict.fromkeys([*roles.columns, *columns_of(encoder.encoder)])), 0
     bar.start("encoding", found.n)
@@ -429,7 +429,7 @@ def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder
             kept = _weighted(batch, weight)
             weight = None if weight is None else weight[weight > 0.0]
             rows = encoder(kept, _length(kept))
-            yield Chunk(rows, roles.probabilities(kept), code_outcomes(kept[roles.y], found.layout), weight)
+            yield RawRows(rows, roles.probabilities(kept), code_outcomes(kept[roles.y], found.layout), weight)
         start += here
         bar.add(here)
     bar.close()

@@ -52,6 +52,8 @@ class Binned:
     def __init__(self, codes: NDArray[np.unsignedinteger[Any]]) -> None:
         self.codes = codes
         self._known: dict[int, tuple[object, Any]] = {}
+        #: What keeps values of rows that are read again and again: a key and how its value is made -> the value.
+        self.store: Callable[[object, Callable[[], Any]], Any] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,7 +86,7 @@ class Binned:
         """
         if self._known.get(id(key), (None,))[0] is not key:
             # the key is kept with its value: an id may be used again once its object is gone
-            self._known[id(key)] = (key, make())
+            self._known[id(key)] = (key, make() if self.store is None else self.store(key, make))
         made: T = self._known[id(key)][1]
         return made
 

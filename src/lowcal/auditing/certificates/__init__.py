@@ -15,12 +15,20 @@ Limits per person (`masses`) divide these by the mass of the subpopulation.
 The exact test redraws the labels from the predictions (10.i.d).
 """
 
-from lowcal.auditing.certificates.band import METHODS, Band, Constraints, Interval, Method, band, constraints
-from lowcal.auditing.certificates.draws import draws_for, new_seed
+from lowcal.auditing.certificates.band import (
+    METHODS,
+    Band,
+    Constraints,
+    Interval,
+    Masses,
+    Method,
+    band,
+    constraints,
+    masses,
+)
+from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
 from lowcal.auditing.certificates.finite_sample import bernstein, betting, hoeffding, symmetrisation
-from lowcal.auditing.certificates.null import Null, null_test
 from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.certificates.per_person import Masses, masses
 
 __all__ = [
     "METHODS",

@@ -1,4 +1,4 @@
-"""What chance shows: labels drawn anew from probabilities, and everything measured again.
+"""What chance shows: labels drawn anew from probabilities, everything measured again, and the exact test of that.
 
 A label of a draw depends on the seed, the draw and the number of its row alone, and many draws share a pass.
 """
@@ -13,8 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from lowcal.auditing.certificates.panel import GRID, Panel, believed
-from lowcal.auditing.certificates.score import normal_score
-from lowcal.auditing.certificates.sums import ConstraintSums, cells_of
+from lowcal.auditing.certificates.score import ConstraintSums, cells_of, normal_score
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.reference import Design, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
@@ -62,7 +61,7 @@ class Draws:
 
     suprema: FloatArray
     scores: FloatArray | None = None
-    scored: Scores | None = None
+    scored: MomentScores | None = None
 
 
 def new_seed(rng: np.random.Generator) -> int:
@@ -79,7 +78,7 @@ def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> D
     every = drawn_moments(panel, weights, own, draws, seed)
     if not notion.is_largest(panel.d):
         return Draws(np.array([notion.norm(weights, v).value for v in every]))
-    scores = Scores.of(panel, notion, weights, own)
+    scores = MomentScores.of(panel, notion, weights, own)
     both = [scores.both(v) for v in every]
     return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
 
@@ -214,7 +213,7 @@ class Redraws:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class MomentScores:
     """The normal scores of all moments, if labels have given probabilities: these depend on no label."""
 
     notion: Finite
@@ -223,7 +222,7 @@ class Scores:
     skewness: FloatArray
 
     @classmethod
-    def of(cls, panel: Panel, notion: Finite, weights: tuple[Weight, ...], share: float | None) -> Scores:
+    def of(cls, panel: Panel, notion: Finite, weights: tuple[Weight, ...], share: float | None) -> MomentScores:
         """Sum up the noise of every moment; signs at random are not skewed."""
         one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
         second, third = panel.rows.run(one)
@@ -235,3 +234,55 @@ class Scores:
         t = v / np.sqrt(np.where(self.variance > 0.0, self.variance, 1.0))
         z = np.where(self.variance > 0.0, normal_score(t, self.skewness), np.where(np.abs(v) > 1e-12, np.inf, 0.0))
         return self.notion.norm(self.weights, v).value, float(np.abs(z).max())
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """What a perfectly calibrated model would have shown on these rows.
+
+    `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise for the largest of all;
+    `p_value` is exact at any n (nan where outcomes are no draws of labels); `is_too_good`: the violations are far
+    smaller than those of any draw, as happens on rows that the model was fitted to; `drawn` is what the draws showed.
+    """
+
+    floor: FloatArray
+    largest: float
+    p_value: float
+    is_too_good: bool
+    drawn: Draws
+
+
+def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99) -> Null:
+    """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
+
+    If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
+    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones.
+    """
+    drawn = draw(panel, notion, 0.0, draws, new_seed(rng))
+    if drawn.scores is None or drawn.scored is None:
+        observed = _suprema(panel, notion)
+        T = _largest_scores(np.vstack([observed, drawn.suprema]))
+    else:
+        observed, score = drawn.scored.both(observed_moments(panel, drawn.scored.weights))
+        T = np.append(score, drawn.scores)
+    least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
+    p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan
+    floor = np.quantile(drawn.suprema, confidence, axis=0, method="higher")
+    largest = float(np.quantile(drawn.suprema.max(axis=1), confidence, method="higher"))
+    is_too_good = bool(largest > 0.0 and observed.max() < 0.5 * drawn.suprema.max(axis=1).min())
+    return Null(floor, largest, float(p_value), is_too_good, drawn)
+
+
+def _suprema(panel: Panel, notion: Notion) -> FloatArray:
+    """Return the suprema of the outcomes as they are, computed as those of the draws."""
+    if isinstance(notion, Finite):
+        weights = panel.constraints(notion)
+        return notion.norm(weights, observed_moments(panel, weights)).value
+    return np.asarray(drawn_suprema(panel, notion, None, [None], 0)[0])
+
+
+def _largest_scores(suprema: FloatArray) -> FloatArray:
+    """Return max over c of the standardised cube roots of suprema (draws, m): the same function of every draw."""
+    root = np.cbrt(suprema)
+    spread_of = root.std(axis=0)
+    return np.asarray(((root - root.mean(axis=0)) / np.where(spread_of > 0.0, spread_of, np.inf)).max(axis=1))

@@ -11,7 +11,7 @@ import numpy as np
 
 from lowcal.auditing.certificates.draws import new_seed, signed_suprema
 from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.certificates.sums import PIECES, cells_of, outer_rows
+from lowcal.auditing.certificates.score import PIECES, cells_of, outer_rows
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import pieces
 from lowcal.kernels.simplex import SMALLEST, FloatArray
@@ -19,7 +19,7 @@ from lowcal.notions.base import Notion
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.keys import shares_of
-from lowcal.rows.powers import Block, Plan
+from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 
 #: Blocks of the rows, in an order drawn at random, within which stakes are fixed: shares of all rows.
@@ -136,7 +136,7 @@ def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Sums over a block of rows: of b and b^2, and, apart for outcomes above and below f, of b |Z| and (b Z)^2.
+    """Totals over a block of rows: of b and b^2, and, apart for outcomes above and below f, of b |Z| and (b Z)^2.
 
     `largest` bounds b |Z| on either side, for every label.
     """
@@ -192,7 +192,7 @@ class Bets:
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
         width = 2 * some.y.shape[1] * (len(self.weights) // self._n_cells)
-        return Plan.of(some.design(self.families), [Block(1, 1, width), Block(2, 2, width)], scale, self.is_even)
+        return Plan.of(some.design(self.families), [Powers(1, 1, width), Powers(2, 2, width)], scale, self.is_even)
 
     def __call__(self, shard: Shard) -> BetSums:
         """Return the sums of a shard."""

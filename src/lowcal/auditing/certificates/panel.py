@@ -19,7 +19,7 @@ from lowcal.notions.weights import Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.grids import GridResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
-from lowcal.rows.powers import Block, Plan
+from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family, effective_rows
 
 #: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
@@ -192,13 +192,13 @@ def believed(f: FloatArray, share: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Sums of w c, w c^2 and w^2 c^2 of every member."""
+    """Totals of w c, w c^2 and w^2 c^2 of every member."""
 
     families: tuple[Family, ...]
     is_even: bool
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
-        blocks = Block(1, 1), Block(2, 1), Block(2, 2)
+        blocks = Powers(1, 1), Powers(2, 1), Powers(2, 2)
         return Plan.of(some.design(self.families), blocks, scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:

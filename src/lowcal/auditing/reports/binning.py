@@ -19,7 +19,7 @@ from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import CellIds
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
-from lowcal.rows.powers import Block, Plan
+from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family, effective_rows
 
 #: Bins of a diagram: enough to see a shape, few enough that each holds rows.
@@ -163,7 +163,7 @@ class Bins:
     is_even: bool
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
-        return Plan.of(some.design(self.families), (Block(1, 1, 3), Block(2, 2)), scale, self.is_even)
+        return Plan.of(some.design(self.families), (Powers(1, 1, 3), Powers(2, 2)), scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard, label by label."""
