@@ -85,8 +85,8 @@ def to_onnx(
     two_columns : whether `p` and the output have the columns of both classes, (n, 2), in a binary problem. None: as
         `predict_proba` for a classifier, (n,) otherwise.
 
-    Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for classes, notions and
-    encoders that are not lowcal's.
+    Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for a user's own families
+    and weights that have no method `onnx`.
 
     Examples
     --------
