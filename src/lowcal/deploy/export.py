@@ -284,7 +284,7 @@ class GraphPredictor:
             ]
         return self._known[key]
 
-    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> list[tuple[GraphMembers, FloatArray]]:
+    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> Sequence[tuple[GraphMembers, FloatArray]]:
         """Put all matrices side by side, as one product is cheaper than many; the others stay as they are."""
         matrices = [(one.value, theta) for one, theta in every if isinstance(one, GraphMatrix)]
         rest = [(one, theta) for one, theta in every if not isinstance(one, GraphMatrix)]
