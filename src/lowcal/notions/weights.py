@@ -26,8 +26,6 @@ from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, sco
 MANY_WEIGHTS = 8
 #: No more monomials of degree two or higher are listed: a block step holds the square of their number in memory.
 MOST_MONOMIALS = 3000
-#: Cells of a grid are counted, not sorted, up to this many or one for each row.
-FEW_CELLS = 4096
 #: A graph holds the distances to this many centres at once, and finds cells by tables of at most this many entries.
 CENTRES, MOST_ENTRIES = 128, 1 << 22
 #: Files: predictions and weights lie in [0, 1], up to rounding; more factors or intervals of a grid are not believed.
@@ -484,7 +482,7 @@ def occupied_cells(p: FloatArray, width: float) -> tuple[IntArray, IntArray]:
     if k ** p.shape[1] < 2**62:
         radix = k ** np.arange(p.shape[1])[::-1]
         key = index @ radix
-        if k ** p.shape[1] <= max(FEW_CELLS, len(p)):  # counting is faster than sorting
+        if k ** p.shape[1] <= len(p):  # counting is faster than sorting
             seen = np.bincount(key, minlength=k ** p.shape[1]) > 0
             return np.flatnonzero(seen)[:, None] // radix % k, (np.cumsum(seen) - 1)[key]
         _, first, which = np.unique(key, return_index=True, return_inverse=True)

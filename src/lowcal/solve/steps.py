@@ -17,7 +17,7 @@ from lowcal.rows.base import Rows, State
 from lowcal.rows.passes import Ahead, Along, Clipped, Hidden, Slopes, Tries, reach
 from lowcal.rows.updates import Term
 
-#: Multiples of the Newton step at which slopes are looked at: before it the loss falls, and a separable direction has no
+#: Multiples of the Newton step at which slopes are taken: before it the loss falls, and a separable direction has no
 #: minimum.
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 #: Steps between two others at which slopes are looked at next.

@@ -21,9 +21,8 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
-from lowcal.kernels.reference import Codes, Design, Matrix, Table, pieces
+from lowcal.kernels.reference import AnyArray, Codes, Design, Matrix, Table, pack, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.small import AnyArray, Small, pack
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
@@ -274,7 +273,7 @@ class Members(PlainFields):
             return self._unpack(rows.packed)
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
-            return Matrix(C) if C.dtype == np.float64 else Small(C)
+            return Matrix(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
