@@ -214,7 +214,7 @@ class GraphColumns:
 
 
 # Members of a family: `sum` returns C theta for coefficients of shape (m, q), shape (n, q) or, for everybody, (1, q);
-# `sum_in_cells` returns sum_j C_j theta[j, cell, :] for coefficients (m, cells, d), shape (n, d); the last cell is none.
+# `sum_in_cells` returns sum_j C_j theta[j, cell, :] for coefficients (m, cells, d), shape (n, d), the last cell none.
 
 
 @dataclass(frozen=True, eq=False)
