@@ -148,6 +148,25 @@ def test_it_is_saved_served_and_exported(data: Any, union: bool) -> None:
     np.testing.assert_allclose(session.run(None, given)[0], expected, rtol=0, atol=1e-12)
 
 
+class FarHalves(Halves):
+    """The same, whose members do not depend on outcomes: their rows may be anywhere."""
+
+    is_listed = needs_no_matrix = True
+
+
+def test_its_rows_may_be_on_disk(data: Any) -> None:
+    y, p, X = data
+    rows = {"y": y, "p": p, "a": X["a"], "b": X["b"]}
+    options = {"subpopulations": FarHalves(["a", "b"]), "alpha": 0.001, "guard": False, "max_updates": 4}
+    near = multicalibrate("y", "p", rows, **options)
+    parts = [{name: column[half] for name, column in rows.items()} for half in (slice(200), slice(200, None))]
+    far = multicalibrate("y", "p", lambda: iter(parts), memory=1, **options)
+    assert len(far.predictor) > 0
+    assert far.predictor.to_dict() == near.predictor.to_dict()
+    with pytest.raises(InvalidInput, match="memory"):
+        multicalibrate("y", "p", lambda: iter(parts), memory=1, **{**options, "subpopulations": Halves(["a", "b"])})
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_weight_is_saved_and_exported(data: Any) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

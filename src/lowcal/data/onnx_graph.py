@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib import import_module
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -213,21 +213,8 @@ class GraphColumns:
         return self.graph.add("Where", self.graph.add("IsNaN", value), missing, level)
 
 
-class GraphMembers(Protocol):
-    """Some members of a family in a graph."""
-
-    @property
-    def members(self) -> IntArray:
-        """Which of the family's they are."""
-        ...
-
-    def sum(self, graph: Graph, theta: FloatArray) -> Value:
-        """Return C theta for coefficients of shape (m, q), shape (n, q) or, for everybody, (1, q)."""
-        ...
-
-    def sum_in_cells(self, graph: Graph, theta: FloatArray, cell: Value) -> Value:
-        """Return sum_j C_j theta[j, cell, :] for coefficients (m, cells, d), shape (n, d); the last cell is none."""
-        ...
+# Members of a family: `sum` returns C theta for coefficients of shape (m, q), shape (n, q) or, for everybody, (1, q);
+# `sum_in_cells` returns sum_j C_j theta[j, cell, :] for coefficients (m, cells, d), shape (n, d), the last cell none.
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +277,10 @@ class GraphLookUp:
         if not decode.is_above[0]:
             inside = graph.add("And", graph.add("Not", inside), graph.add("Greater", code, 0))
         return GraphMatrix(self.members, graph.cast(inside, "double"))
+
+
+#: Some members of a family in a graph; `members` says which.
+GraphMembers: TypeAlias = GraphEverybody | GraphMatrix | GraphLookUp
 
 
 def _outputs(operator: str, output: Value) -> list[Value]:

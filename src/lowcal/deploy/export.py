@@ -85,8 +85,8 @@ def to_onnx(
     two_columns : whether `p` and the output have the columns of both classes, (n, 2), in a binary problem. None: as
         `predict_proba` for a classifier, (n,) otherwise.
 
-    Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for classes, notions and
-    encoders that are not lowcal's.
+    Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for a user's own families
+    and weights that have no method `onnx`.
 
     Examples
     --------
@@ -284,7 +284,7 @@ class GraphPredictor:
             ]
         return self._known[key]
 
-    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> list[tuple[GraphMembers, FloatArray]]:
+    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> Sequence[tuple[GraphMembers, FloatArray]]:
         """Put all matrices side by side, as one product is cheaper than many; the others stay as they are."""
         matrices = [(one.value, theta) for one, theta in every if isinstance(one, GraphMatrix)]
         rest = [(one, theta) for one, theta in every if not isinstance(one, GraphMatrix)]

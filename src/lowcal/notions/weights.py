@@ -40,7 +40,6 @@ class Weight(Protocol):
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p, shape (n,)."""
-        ...
 
 
 @runtime_checkable
@@ -49,7 +48,6 @@ class RowWeight(Protocol):
 
     def at(self, f: Sequence[float]) -> float:
         """Return u at a prediction, in plain numbers."""
-        ...
 
 
 @runtime_checkable
@@ -58,7 +56,6 @@ class GraphWeight(Protocol):
 
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
         """Return u at predictions of shape (n, d), shape (n, 1)."""
-        ...
 
 
 @WEIGHTS.register

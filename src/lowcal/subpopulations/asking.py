@@ -21,16 +21,13 @@ class Trail(Protocol):
     @property
     def before(self) -> Trail | None:
         """The step before; None: this is the first."""
-        ...
 
     @property
     def remembered(self) -> int:
         """How many of the last steps are worth keeping."""
-        ...
 
     def advance(self, before: FloatArray | None, shard: Any) -> FloatArray:
         """Return the numbers of a shard from those before, shape (rows, k)."""
-        ...
 
 
 class Visited(Protocol):
@@ -42,7 +39,6 @@ class Visited(Protocol):
 
     def at(self, trail: Any) -> FloatArray:
         """Return the numbers of a trail."""
-        ...
 
 
 class Source(Protocol):
@@ -51,20 +47,16 @@ class Source(Protocol):
     @property
     def scale(self) -> Scale:
         """How many rows there are, and the largest weight."""
-        ...
 
     @property
     def single(self) -> Visited | None:
         """All rows, if they are in memory in one piece."""
-        ...
 
     def run(self, one: Any) -> Any:
         """Take one pass over all rows."""
-        ...
 
     def sample(self, rows: IntArray | None) -> Any:
         """Return rows by their numbers; None: all of them."""
-        ...
 
 
 class Residuals(Protocol):
@@ -73,25 +65,20 @@ class Residuals(Protocol):
     @property
     def bound(self) -> float:
         """No residual is larger."""
-        ...
 
     @property
     def q(self) -> int:
         """How many residuals a row has."""
-        ...
 
     @property
     def n_labels(self) -> int:
         """The first residuals are those of this many labels, y - f."""
-        ...
 
     def __call__(self, shard: Any) -> FloatArray:
         """Return the residuals of these rows."""
-        ...
 
     def follows(self, other: Residuals) -> bool:
         """Whether these are known to be a combination of others, without a look at any row."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

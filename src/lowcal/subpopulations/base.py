@@ -54,11 +54,9 @@ class Encoder(Protocol):
 
     def __call__(self, X: Frame) -> Encoded:
         """Encode new rows."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
-        ...
 
 
 class TupleEncoder:
@@ -71,19 +69,15 @@ class Family(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """A readable name for each."""
-        ...
 
     def design(self, rows: Encoded) -> Design:
         """Return the matrix of memberships on these rows."""
-        ...
 
     def take(self, members: IntArray) -> Family:
         """Return some of the members."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +100,6 @@ class GraphFamily(Protocol):
 
     def onnx(self, columns: GraphColumns, encoder: Any, numbers: int) -> Iterable[GraphMembers]:
         """Return the members in a graph; `numbers` is how many coefficients each has."""
-        ...
 
 
 def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: int) -> Iterable[GraphMembers]:
@@ -195,11 +188,9 @@ class Asks(Protocol):
 
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families."""
-        ...
 
     def on(self, encoder: Any) -> Asks:
         """Return the same learner for rows of another encoder; it has not learned anything."""
-        ...
 
 
 def answer(learner: Learn | Asks, asked: Asked, weight: FloatArray) -> Sequence[Family]:

@@ -31,7 +31,6 @@ class StreamEncoder(Protocol):
 
     def batches(self) -> Callable[[Batch, int], Encoded]:
         """Return the function from a batch and its number of rows to encoded rows."""
-        ...
 
 
 class BatchEncoder:

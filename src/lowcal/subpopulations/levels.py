@@ -191,7 +191,6 @@ class LevelEncoder(Protocol):
     @property
     def levels(self) -> Sequence[Levels]:
         """How each column is read."""
-        ...
 
 
 def levels_of(encoder: object) -> Sequence[Levels]:

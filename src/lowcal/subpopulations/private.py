@@ -41,6 +41,7 @@ class Private(Subpopulations):
         errors of a round at alpha / 4, at least 10, at most what the iteration bound asks for.
     beta : the probability with which the accuracy (not the privacy) may fail.
 
+    >>> from lowcal import Groups
     >>> Private(Groups(["sex"]), epsilon=1.0)
     Private(groups=Groups(columns=['sex'], ...), epsilon=1.0, delta=1e-06, max_rounds=None, beta=0.05)
     """

@@ -40,11 +40,9 @@ class RowEncoder(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of X that are read, in the order of first use."""
-        ...
 
     def row_reader(self) -> RowReader | None:
         """Return the function from a row to the numbers that the encoder puts into the only row of a table."""
-        ...
 
 
 def columns_of(encoder: object) -> tuple[str, ...]:
@@ -239,7 +237,6 @@ class RowFamily(Protocol):
 
     def reads(self, facts: RowFacts) -> Sequence[Read] | None:
         """Note what is read of a row and say where it will be found; None: a part of the family can't be read so."""
-        ...
 
 
 def reads_of(family: object, facts: RowFacts) -> Sequence[Read] | None:
