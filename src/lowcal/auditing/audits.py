@@ -58,10 +58,9 @@ from lowcal.rows.passes import MassSums
 from lowcal.rows.powers import Block, Plan
 from lowcal.rows.reading import in_memory, is_listed
 from lowcal.solve import provenance
-from lowcal.solve.fitting import read_random_state
 from lowcal.solve.homes import choose_subpopulations, drop_weightless, far_roles, open_home
+from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
-from lowcal.solve.tolerances import ALPHA, MIN_SHARE, Tolerance
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.theory.guarantees import GroupMoments

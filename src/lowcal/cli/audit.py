@@ -14,7 +14,7 @@ from lowcal.cli.rows import LABEL, Rows, find_roles, open_source, read_rows, sub
 from lowcal.cli.usage import DONE, UNDECIDED, VIOLATED
 from lowcal.data.errors import printable
 from lowcal.data.files.paths import STREAM
-from lowcal.solve.tolerances import MIN_SHARE
+from lowcal.solve.options import MIN_SHARE
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
 

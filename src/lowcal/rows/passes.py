@@ -528,7 +528,7 @@ class Slopes:
         now, fine = shard.at(self.now), shard.scale.fine(2.0 * self.most)
         total = np.zeros((2, len(self.steps)), dtype=np.int64)
         for part, delta in shard.displaced(self.base, self.terms):
-            every = now[part], shard.y[part], shard.weight[part], delta
+            every: tuple[FloatArray, ...] = now[part], shard.y[part], shard.weight[part], delta
             if not (is_moving := delta.any(axis=1)).all():
                 every = tuple(each[is_moving] for each in every)
             for few in rows_in_cache(len(every[0]), len(self.steps) * delta.shape[1]):

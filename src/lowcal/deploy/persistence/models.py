@@ -20,8 +20,7 @@ from lowcal.solve.documents.document import check_plain
 from lowcal.solve.documents.plain import Plain, pack_number
 from lowcal.solve.documents.reading import read_predictor
 from lowcal.solve.documents.writing import write_predictor
-from lowcal.solve.private import PrivacyGuarantee
-from lowcal.solve.private_runs import PrivateFit
+from lowcal.solve.private import PrivacyGuarantee, PrivateFit
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.sampling import FreshFit, PopulationStatement
 from lowcal.solve.stopping import Status
