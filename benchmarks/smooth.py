@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
+from types import ModuleType
 
 import numpy as np
 from common import Ours, adult, made_up
@@ -16,7 +17,7 @@ from scipy import sparse
 from sklearn.metrics import log_loss
 
 from lowcal.kernels import line
-from lowcal.kernels.line import PURE, Method, Passes, aggregate, passes_for, solve_line
+from lowcal.kernels.line import PURE, Method, aggregate, passes_for, solve_line
 from lowcal.kernels.reference import Codes, Matrix, Table
 from lowcal.notions.smooth import GridSmooth, Smooth
 
@@ -58,7 +59,7 @@ def columns(n: int, seed: int = 1) -> Codes:
     return Codes(codes, tuple(Table(sparse.csr_array(np.eye(10))) for _ in codes))
 
 
-def solvers(compiled: Passes) -> None:
+def solvers(compiled: ModuleType) -> None:
     print("one line problem, seconds                       compiled      pure   pure/compiled")
     problems = {f"labels against predictions, m={m}": aggregate(*outcomes(m)) for m in (10_000, 100_000)}
     problems["adversarial, m=40000 (falls back)"] = adversarial(40_000)

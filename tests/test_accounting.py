@@ -109,7 +109,7 @@ def test_compositions_hold_for_the_worst_mechanisms(eps0: float, rounds: int, de
 
 
 def test_formulas_by_hand() -> None:
-    assert ac.round_cost(0.1).epsilon == pytest.approx(0.2)
+    assert ac.basic(0.1, 1).epsilon == pytest.approx(0.2)
     assert ac.basic(0.1, 7).epsilon == pytest.approx(1.4)
     assert ac.advanced(0.1, 50, 1e-5).epsilon == pytest.approx(
         0.1 * sqrt(4 * 50 * log(1e5)) + 2 * 50 * 0.1 * expm1(0.1)

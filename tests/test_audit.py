@@ -498,8 +498,8 @@ def test_margins_of_pages_are_those_of_the_constraints(data):
 def test_guarantees_read_as_a_page_for_each_group(data, data3):
     report = audit(data.y, data.p, data.X, subpopulations=groups(), random_state=0)
     text = report.guarantees()
-    assert all(f"On {one.subpopulation} " in text for one in report.findings)
-    assert report.guarantees("everyone").count("On everyone") == len(report.pages("everyone")[0].sentences)
+    assert all(f"For {one.subpopulation}, " in text for one in report.findings)
+    assert report.guarantees("everyone").count("For everyone,") == len(report.pages("everyone")[0].sentences)
     with pytest.raises(InvalidInput, match="no subpopulation"):
         report.guarantees("nobody")
     several = audit(data3.y, data3.p, data3.X, subpopulations=groups(), random_state=0)

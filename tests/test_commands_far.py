@@ -149,7 +149,7 @@ def test_trees_that_do_not_fit_are_the_same(form: str, data: Any, here: Path, re
     assert model("far.json") == model()
     assert len(model()["predictor"]["updates"]) > 0
     assert main(["audit", path, *TREES, "--quiet"]) == 65  # which learns on one half and judges on the other
-    assert "looks at all rows at once; use groups, or a random sample" in said(capsys)
+    assert "which --subpopulations trees needs; use groups, or use a random sample" in said(capsys)
 
 
 @pytest.mark.parametrize("name", MORE)
@@ -213,7 +213,7 @@ def test_many_rows_are_compared_piece_by_piece(data: Any, here: Path, request: A
     late = np.where(np.arange(N) == N - 1, "rare", np.where(data["y"] == 1, "yes", "no"))
     path = put(data.assign(y=late), "csv")
     request.getfixturevalue("is_small")
-    monkeypatch.setattr("lowcal.data.files.delimited.BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr("lowcal.data.files.text.BATCH_BYTES", 1 << 14)
     assert fit(path, *ASKED, "--positive", "yes") == 0
     assert model()["classes"] == ["not yes", "yes"]
 
@@ -242,9 +242,9 @@ def said(capsys: Any) -> str:
         ),
         (
             ["--subpopulations", "linear"],
-            "t.csv does not fit into memory, and --subpopulations linear looks at all rows at once; use groups or tre",
+            "t.csv does not fit into memory, which --subpopulations linear needs; use groups or trees, or use",
         ),
-        (["--subpopulations", "linear", "--alpha", "0.01"], "--subpopulations linear looks at all rows"),
+        (["--subpopulations", "linear", "--alpha", "0.01"], "which --subpopulations linear needs"),
     ],
 )
 def test_what_needs_the_rows_in_memory_says_so(options: Any, words: str, data: Any, here: Path, capsys: Any) -> None:

@@ -6,8 +6,8 @@ import pytest
 from lowcal.errors import InvalidInput
 
 from lowcal.cli.labels import Labels, choose_classes, encode_labels, match_classes
-from lowcal.cli.models import categories
-from lowcal.cli.usage import WrongUsage
+from lowcal.cli.terminal import WrongUsage
+from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
 
 
@@ -140,7 +140,7 @@ def test_a_whole_name_comes_before_a_part_of_it():
 def test_classes_that_do_not_fit_are_told():
     with pytest.raises(InvalidInput, match="holds the label 'd', which --classes does not name"):
         read_labels(texts("a", "d"), ["p_a", "p_b", "p_c"], ["a", "b", "c"], None)
-    with pytest.raises(InvalidInput, match="'x', but no probability column is named by it; name them in their order"):
+    with pytest.raises(InvalidInput, match="'x', but no probability column is named after it; name the classes"):
         read_labels(texts("x", "y"), ["p_a", "p_b", "p_c"], None, None)
     with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3 probability columns"):
         read_labels(texts("a"), ["p", "q", "r"], ["a", "b"], None)
@@ -155,6 +155,6 @@ def test_classes_that_do_not_fit_are_told():
 
 
 def test_categories_join_equal_values():
-    column = categories("x", ["a", None, "b", "a"], np.array([0, 1, 2, 3, 4]))
+    column = categorical("x", ["a", None, "b", "a"], np.array([0, 1, 2, 3, 4]))
     assert column.categories == ("a", "b")
     assert column.codes.tolist() == [0, -1, 1, 0, -1]

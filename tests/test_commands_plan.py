@@ -54,7 +54,7 @@ def test_a_plan_that_can_not_be_counted_is_refused(given, capsys):
     assert main(["plan", "--groups", "4", *given]) == 64
     out, error = capsys.readouterr()
     assert out == ""
-    assert "ask for more rows and updates than can be counted" in error
+    assert "are too small: the number of rows overflows" in error
 
 
 def test_a_plan_says_how_many_rows_an_audit_needs(capsys):

@@ -16,7 +16,7 @@ from lowcal.persistence import save
 
 import lowcal
 from lowcal.cli.main import main
-from lowcal.cli.talk import is_wanted
+from lowcal.cli.terminal import is_wanted
 
 N = 4000
 
@@ -49,7 +49,7 @@ def start(folder, arguments, before="", **options):
 #: Kills the process at the k-th call of a function.
 KILL = """
     import os, signal, {module}
-    import lowcal.data.files.delimited as delimited
+    import lowcal.data.files.text as delimited
     delimited.BATCH_BYTES = 20_000
     real, calls = {module}.{name}, []
     def stop(*a, **k):
@@ -60,7 +60,7 @@ KILL = """
     {module}.{name} = stop
 """
 MOMENTS = [
-    (PREDICT, "lowcal.data.files.writing", "join_columns", 3, "old"),
+    (PREDICT, "lowcal.data.files.tables", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
     (FIT, "lowcal.cli.fit", "write", 1, "old"),
@@ -82,7 +82,7 @@ def test_kill_leaves_the_old_file_or_the_new_one(folder, arguments, module, name
 
 #: Says when it is in the middle of writing, and waits.
 WAIT = """
-    import time, lowcal.data.files.writing as writing
+    import time, lowcal.data.files.tables as writing
     def wait(*_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
@@ -209,7 +209,7 @@ def test_an_interrupt_tells_of_half_a_table_in_a_pipe(folder, monkeypatch, capsy
         raise KeyboardInterrupt
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("lowcal.data.files.writing.join_columns", interrupt)
+    monkeypatch.setattr("lowcal.data.files.tables.join_columns", interrupt)
     assert main([*PREDICT[:-1], "-"]) == 130
     assert capsys.readouterr().err == "lowcal: interrupted; standard output is not whole\n"
 

@@ -19,7 +19,7 @@ from lowcal.persistence import read, save
 import lowcal
 import lowcal.cli.audit as audit_command
 import lowcal.data.files.batches as batches
-import lowcal.data.files.delimited as delimited
+import lowcal.data.files.text as delimited
 from lowcal.auditing.reports import AuditReport
 from lowcal.cli.main import main
 
@@ -448,7 +448,7 @@ def test_sums_and_missing_classes_are_told(here, flowers, capsys):
     assert "Row 1: the probabilities p_rose, p_lily sum to" in capsys.readouterr().err
     save(lowcal.multicalibrate([0, 1] * 50, [0.5] * 100).predictor, "m.json")
     assert main(["predict", "m.json", as_csv(flowers), "--probability", "p_rose,p_lily,p_iris", "--out", "o.csv"]) == 64
-    assert "The model recalibrates 2 classes, but 3 probability columns were given" in capsys.readouterr().err
+    assert "The model has 2 classes, but --probability names 3 probability columns" in capsys.readouterr().err
 
 
 def test_two_columns_of_a_binary_problem_are_both_recalibrated(here, data):
@@ -477,7 +477,7 @@ def test_probability_columns_are_matched_by_class_in_any_order(here, flowers, ca
         for name, old in zip(names, ("p_iris", "p_rose", "p_lily"), strict=True):
             np.testing.assert_array_equal(table("o.csv")[f"{name}_calibrated"], expected[f"{old}_calibrated"])
     assert main(["predict", "m.json", path, "--probability", "pc,pa,pb", "--out", "o.csv"]) == 64
-    assert "pc, pa, pb of --probability may speak of any of the classes rose, lily, iris" in capsys.readouterr().err
+    assert "which of the classes rose, lily, iris pc, pa, pb of --probability refer to" in capsys.readouterr().err
     for wrong, message in (("iris,rose", "names 2 classes"), ("iris,rose,lilly", "Did you mean 'lily'")):
         assert main(["predict", "m.json", "t.csv", "--classes", wrong, "--out", "o.csv"]) == 64
         assert message in capsys.readouterr().err
@@ -487,7 +487,7 @@ def test_probability_columns_are_matched_by_class_in_any_order(here, flowers, ca
     assert main(["audit", "t.csv", *options, "--against", "p_iris,p_lily"]) == 65
     assert "p_iris, p_lily sum to" in capsys.readouterr().err
     assert main(["audit", "t.csv", *options, "--against", "p_iris"]) == 64
-    assert "The file has 3 classes, but 1 probability column" in capsys.readouterr().err
+    assert "The file has 3 classes, but --against names 1 probability column" in capsys.readouterr().err
 
 
 def test_one_column_of_two_classes_speaks_of_its_own_class(here, data, capsys):
@@ -502,7 +502,7 @@ def test_one_column_of_two_classes_speaks_of_its_own_class(here, data, capsys):
         got = table("o.csv")[("p2" if given[0] == "p2" else "p_yes") + "_calibrated"]
         np.testing.assert_allclose(got, expected, atol=1e-12)
     assert main(["predict", "m.json", path, "--probability", "p2", "--out", "o.csv"]) == 64
-    assert "p2 of --probability may speak of any of the classes yes, no" in capsys.readouterr().err
+    assert "which of the classes yes, no p2 of --probability refers to" in capsys.readouterr().err
     main(["audit", path, *options, "--against", "p_yes"])
     old, new = capsys.readouterr().out.split("With p_yes, p_no:\n")
     assert old.splitlines()[1:4] == new.splitlines()[:3]
@@ -733,10 +733,10 @@ def test_bad_values_are_told_with_row_and_column(here, data, change, message, ca
         (
             ["--label", "y", "--probability", "p", "--alpha", "0.1"],
             64,
-            "Say which columns make the groups: --groups .*sex,age,city,member",
+            "Name the columns that make the groups: --groups sex,age,city,member",
         ),
-        (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' was given two parts"),
-        (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' was given two parts"),
+        (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' is named by two options"),
+        (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' is named by two options"),
         (["--label", "y", "--probability", "p", "--features", "sex", "--depth", "1"], 64, "--features goes with"),
         (
             ["--label", "y", "--probability", "p", "--groups", "a", "--subpopulations", "trees"],
@@ -769,7 +769,7 @@ def test_outputs_are_checked_before_any_work(here, data, capsys):
         assert main(arguments) == 65
         assert "there is no folder" in capsys.readouterr().err
     assert main(["audit", "no.csv", *OPTIONS, "--html", "a", "--json", "a"]) == 64
-    assert "Two outputs go to the same place" in capsys.readouterr().err
+    assert "Two outputs have the same name" in capsys.readouterr().err
     assert main(["predict", "no.json", "no.csv", "--out", "o.xyz"]) == 65
     assert "does not tell a format" in capsys.readouterr().err
 
@@ -789,7 +789,7 @@ def test_outputs_that_would_replace_an_input_are_refused(model, data, capsys):
         assert main(arguments) == 64
         assert f"The output {arguments[-1]} would replace the input" in capsys.readouterr().err
     assert main(["audit", path, *OPTIONS, "--html", "a", "--json", "./a"]) == 64
-    assert "Two outputs go to the same place" in capsys.readouterr().err
+    assert "Two outputs have the same name" in capsys.readouterr().err
     assert {one.name: one.read_bytes() for one in model.iterdir()} == before
     assert main(["predict", "m.json", path, "--out", "/dev/null", "--format", "csv"]) == 0
 
@@ -802,7 +802,11 @@ def test_models_that_can_not_be_used(model, data, capsys):
         (["predict", "bad.json", path], 65, "bad.json can't be loaded"),
         (["predict", "m.json", as_csv(data.drop(columns="sex"), "s.csv")], 65, "s.csv has no column 'sex'"),
         (["predict", "m.json", as_csv(data.rename(columns={"p": "q"}), "q.csv")], 65, "q.csv has no column 'p'"),
-        (["predict", "m.json", as_csv(data.assign(p_calibrated=1), "c.csv")], 65, "column 'p_calibrated' already"),
+        (
+            ["predict", "m.json", as_csv(data.assign(p_calibrated=1), "c.csv")],
+            65,
+            "already has a column 'p_calibrated'",
+        ),
         (
             ["predict", "m.json", as_csv(data.assign(age="old"), "a.csv")],
             65,
@@ -846,7 +850,7 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("lowcal.data.files.writing.join_columns", full)
+    monkeypatch.setattr("lowcal.data.files.tables.join_columns", full)
     assert main(["predict", "m.json", as_csv(data), "--out", "o.csv"]) == 65
     said = capsys.readouterr().err
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"

@@ -232,18 +232,18 @@ def test_smooth_orders() -> None:
     for l in (2, 3, 4):  # noqa: E741
         cells = (12 * l / a) ** (l - 1) * log(12 / a + 1)
         paper = l * (vc + log(l / (a * b)) + cells) / a**4
-        assert float(cx.smooth_order(a, 1, l, vc, b, reading="paper")) == pytest.approx(paper, rel=1e-9)
+        assert float(cx.Orders(a, 1, l, vc, b, reading="paper").smooth()) == pytest.approx(paper, rel=1e-9)
         if l > 2:
             product_basis = l * (vc + log(l / (a * b)) + l * cells) / a**4
-            assert float(cx.smooth_order(a, 1, l, vc, b)) == pytest.approx(product_basis, rel=1e-9)
+            assert float(cx.Orders(a, 1, l, vc, b).smooth()) == pytest.approx(product_basis, rel=1e-9)
     a0 = a / 3 / (2 + ceil(log2(3 / a)))
     dyadic = (vc + log(1 / (a0 * b))) / a0**4
     one = 81 * (vc + log(6 / (a * b)) + (72 / a) * log(36 / a + 1)) / a**4
-    assert float(cx.smooth_order(a, 3, 2, vc, b)) == pytest.approx(min(dyadic, one), rel=1e-9)
+    assert float(cx.Orders(a, 3, 2, vc, b).smooth()) == pytest.approx(min(dyadic, one), rel=1e-9)
     # for a tiny alpha the dyadic basis wins: its price is a power of a logarithm
-    tiny = cx.smooth_order(1e-12, 1, 2, vc, b)
+    tiny = cx.Orders(1e-12, 1, 2, vc, b).smooth()
     assert "a0" in tiny.formula
-    assert float(tiny) < float(cx.smooth_order(1e-12, 1, 2, vc, b, reading="paper"))
+    assert float(tiny) < float(cx.Orders(1e-12, 1, 2, vc, b, reading="paper").smooth())
 
 
 def test_private_order() -> None:

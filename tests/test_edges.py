@@ -219,7 +219,7 @@ def test_what_a_command_says_can_not_steer_the_terminal(tmp_path, capsys):
     path.write_text("y,p,\x1b[31mg\n0,0.5,a\n1,0.5,b\n")
     assert main(["audit", str(path), "--label", "y", "--probability", "p"]) == 64
     told = capsys.readouterr().err
-    assert "with some of \\x1b[31mg" in told
+    assert "--groups \\x1b[31mg" in told
     assert is_plain(told)
 
 

@@ -21,15 +21,13 @@ import lowcal
 from lowcal import CannotWrite, InvalidInput, MissingExtra
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout
-from lowcal.deploy.export import families as families_module
-from lowcal.deploy.export import predictions as predictions_module
-from lowcal.deploy.export import tables as tables_module
-from lowcal.deploy.export import to_onnx
-from lowcal.deploy.export.columns import FEW, Columns, count_below, input_names
-from lowcal.deploy.export.graph import Graph, Port
+from lowcal.data.onnx_graph import FEW, Graph, GraphColumns, Port
+from lowcal.deploy.export import input_names, move, to_onnx
 from lowcal.kernels.reference import Table
+from lowcal.notions import weights
 from lowcal.notions.weights import Cell, Knots, Monomial, Points
 from lowcal.rows.updates import Predictor, Term, Update
+from lowcal.subpopulations import codes
 from lowcal.subpopulations.features import learn_features
 from study import multicalibrate
 
@@ -371,7 +369,7 @@ def test_points_are_compared_some_at_a_time(monkeypatch):
     predictor = one_update([points, nowhere], np.array([[0.2, -0.1, 0.0], [0.0, 0.1, 0.0]]), 3)
     new = fresh(3)
     whole = serve(predictor, new.p, new.X)
-    monkeypatch.setattr(predictions_module, "CENTRES", 7)
+    monkeypatch.setattr(weights, "CENTRES", 7)
     agree(predictor, new.p, new.X, atol=1e-12)
     np.testing.assert_allclose(serve(predictor, new.p, new.X), whole, rtol=0, atol=1e-12)
 
@@ -428,7 +426,7 @@ def test_values_are_placed_among_cuts(n_cuts, compare, side):
     cuts = np.sort(np.random.default_rng(n_cuts).normal(size=n_cuts))
     values = np.concatenate([cuts, np.nextafter(cuts, -9), np.nextafter(cuts, 9), [np.inf, -np.inf]])
     graph = Graph()
-    place = count_below(graph, graph.input("x", "double"), cuts, compare)
+    place = graph.count_below(graph.input("x", "double"), cuts, compare)
     found = run_graph(graph, place, {"x": np.append(values, np.nan)})
     np.testing.assert_array_equal(found[:-1], np.searchsorted(cuts, values, side=side))
     assert found[-1] == 0
@@ -440,8 +438,8 @@ def test_features_are_those_of_the_encoder():
     new = {"t": np.array([np.inf, -np.inf, np.nan, 1e300]), "c": np.array(["b", None, "z", "a"], dtype=object)}
     encoder = learn_features(None, Frame.of(X), np.full(4, 0.25))
     graph = Graph()
-    columns = Columns(graph, encoder, "", {name: name for name in X}, {})
-    features = graph.side_by_side([columns.feature(feature) for feature in encoder.features])
+    columns = GraphColumns(graph, "", frozenset({"c"}), {name: name for name in X}, {})
+    features = graph.side_by_side([feature.onnx(columns) for feature in encoder.features])
     found = run_graph(graph, features, {"t": new["t"], "c": as_text(new["c"], "")}, shape=(len(encoder.names),))
     np.testing.assert_array_equal(found, encoder(Frame.of(new)))
     np.testing.assert_array_equal(found[:3, 0], [1e6, -1e6, 0.0])
@@ -452,7 +450,7 @@ def test_the_projection_is_the_nearest_point(d):
     v = np.random.default_rng(d).normal(0, 1, (500, d))
     v[:50] = v[:50].round()  # ties
     graph = Graph()
-    moved = predictions_module.move(graph, graph.input("v", "double", (d,)), np.zeros((1, d)), d, "euclidean")
+    moved = move(graph, graph.input("v", "double", (d,)), np.zeros((1, d)), d, "euclidean")
     found = run_graph(graph, moved, {"v": v}, shape=(d,))
     # the optimality conditions of min |z - v|^2 over the simplex
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-12)
@@ -466,7 +464,7 @@ def test_the_projection_is_the_nearest_point(d):
 def test_the_sigmoid_is_precise_near_zero():
     x = np.array([-800.0, -40.0, -20.0, 0.0, 40.0, 800.0])
     graph = Graph()
-    found = run_graph(graph, families_module.sigmoid(graph, graph.input("x", "double")), {"x": x})
+    found = run_graph(graph, graph.sigmoid(graph.input("x", "double")), {"x": x})
     expected = np.array([0.0, np.exp(-40), np.exp(-20) / (1 + np.exp(-20)), 0.5, 1.0, 1.0])
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
@@ -489,19 +487,19 @@ def test_a_split_table_holds_the_same_members(drawn, small_enough):
     if rng.random() < 0.3:
         dense[..., 0] = rng.random(shape) < 0.5
     decode = Table(sparse.csr_array(dense.reshape(-1, m)))
-    before = tables_module.SMALL
-    tables_module.SMALL = small_enough
+    before = codes.SMALL
+    codes.SMALL = small_enough
     try:
-        parts = tables_module.split(decode, shape, 1)
+        parts = codes.split(decode, shape, 1)
     finally:
-        tables_module.SMALL = before
+        codes.SMALL = before
     again = np.full((int(np.prod(shape)), m), np.nan)
     levels = np.unravel_index(np.arange(len(again)), tuple(shape))
-    for part in parts:
+    for axes, members, table in parts:
         row = np.zeros(len(again), dtype=int)
-        for a in part.axes:
+        for a in axes:
             row = row * shape[a] + levels[a]
-        again[:, part.members] = part.table.matrix.toarray()[row]
+        again[:, members] = table.matrix.toarray()[row]
     np.testing.assert_array_equal(again, dense.reshape(-1, m))
 
 
@@ -509,7 +507,7 @@ def test_a_split_table_holds_the_same_members(drawn, small_enough):
 def test_split_tables_give_the_same_predictions(notion, monkeypatch):
     new = fresh(2)
     predictor = fit(small(2), "intersections", notion, ("block", "mirror")).predictor
-    monkeypatch.setattr(tables_module, "SMALL", 0)
+    monkeypatch.setattr(codes, "SMALL", 0)
     agree(predictor, new.p, new.X)
 
 
@@ -837,7 +835,9 @@ def test_classes_and_weights_that_are_not_lowcals_are_refused():
             return "odd"
 
     start = one_update([Monomial()], np.zeros((1, 1)), 1)
-    with pytest.raises(InvalidInput, match=r"Mine can't be written as ONNX. Exported are Groups"):
+    with pytest.raises(
+        InvalidInput, match=r"Mine can't be written as ONNX: it has no method `onnx`. Exported are Groups"
+    ):
         to_onnx(replace(start, updates=(Update((Term(Mine(), (Monomial(),), np.ones((1, 1, 1))),)),)))
     with pytest.raises(InvalidInput, match=r"The weight odd \(Odd\) can't be written"):
         to_onnx(one_update([Odd()], np.zeros((1, 1)), 1))

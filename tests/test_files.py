@@ -20,37 +20,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 
-import lowcal.data.files.delimited as delimited
-import lowcal.data.files.writing as writing
+import lowcal.data.files.tables as tables
+import lowcal.data.files.text as text_files
 from lowcal.data.files.atomic import check_writable
-from lowcal.data.files.columns import Recalled, read_numbers, survey, typed
-from lowcal.data.files.kinds import MISSING, Kind, NotANumber, cast, kind_of, numbers, wider
-from lowcal.data.files.opening import find_column, open_table
-from lowcal.data.files.writing import form_of, join_columns, open_bytes, write_table
+from lowcal.data.files.tables import form_of, join_columns, open_bytes, open_table, write_table
+from lowcal.data.files.text import MISSING, Kind, cast, kind_of, numbers, wider
 from lowcal.rows.reading import Sampling
 
 
 def texts(path, **options):
     """All values of a text file as text, row by row."""
     with open_table(str(path), **options) as source:
-        everything = range(len(source.names))
-        rows = [
-            row
-            for batch in source.batches(everything)
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        ]
-        return source.names, rows
+        columns = ((column.to_pylist() for column in batch.columns) for batch in source.batches())
+        return source.names, [row for batch in columns for row in zip(*batch, strict=True)]
 
 
 def read(path, names, kinds=None, most_texts=np.inf, **options):
     """Some columns of a file as Python values, None for missing, by the kinds that all rows show."""
     with open_table(str(path), **options) as source:
-        rows = Recalled(source, {name: find_column(source, name) for name in names})
-        found = survey(rows, names, None, most_texts).kinds | (kinds or {})
+        found = source.survey(names, most_texts=most_texts)[1] | (kinds or {})
         columns = {name: [] for name in names}
-        for batch in rows:
+        for batch in source.typed(found):
             for name, column in zip(names, batch.columns, strict=True):
-                columns[name] += typed(column, found.get(name), source.decimal).to_pylist()
+                columns[name] += column.to_pylist()
         return columns
 
 
@@ -58,9 +50,9 @@ def read_floats(path, name, **options):
     """A column of a file as numbers, whatever it looks like."""
     with open_table(str(path), **options) as source:
         found, n = [], 0
-        for batch in source.batches([find_column(source, name)]):
-            found += read_numbers(batch.columns[0], source.decimal, name, n).tolist()
-            n += batch.n_rows
+        for batch in source.batches([name]):
+            found += numbers(batch.columns[0], source.decimal, name, n).tolist()
+            n += batch.num_rows
         return found
 
 
@@ -125,7 +117,7 @@ def test_a_comma_in_a_name_does_not_hide_the_separator(write):
 
 
 def test_rows_longer_than_a_block_are_read(write, monkeypatch):
-    monkeypatch.setattr(delimited, "BATCH_BYTES", 24)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 24)
     rows = [(str(j), f"r{j}") for j in range(30)]
     rows[20] = ("20", "long" * 100)  # longer than any block
     path = write("a,b\n" + "".join(f"{a},{b}\n" for a, b in rows))
@@ -159,7 +151,7 @@ def test_what_is_wrong_with_a_text_file_is_said(write, content, message, separat
 
 def test_a_field_without_an_end_is_told_with_its_row(write, monkeypatch):
     """Also one so long that the rest of the file is not read, which may hold a quote."""
-    monkeypatch.setattr(delimited, "LONGEST", 1000)
+    monkeypatch.setattr(text_files, "LONGEST", 1000)
     for rest in ("x" * 2000 + "\n", "7,8\n" * 1000, "7,8\n" * 1000 + '5" pipe,1\n'):
         with pytest.raises(InvalidInput, match=r"Row 2 of .* begins a value with a quote that is never closed"):
             texts(write('a,b\n1,2\n3,"' + rest))
@@ -167,8 +159,8 @@ def test_a_field_without_an_end_is_told_with_its_row(write, monkeypatch):
 
 @pytest.mark.parametrize("separator", [None, ","])
 def test_lines_and_values_may_be_longer_than_any_open_quote(write, separator, monkeypatch):
-    monkeypatch.setattr(delimited, "LONGEST", 1000)
-    monkeypatch.setattr(delimited, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(text_files, "LONGEST", 1000)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 2000)
     long, n = "x" * 5000, 2000
     several_lines = f"{long}\n{long}"
     rows = [("1", long), ("2", several_lines), ("3", "end")]
@@ -179,11 +171,11 @@ def test_lines_and_values_may_be_longer_than_any_open_quote(write, separator, mo
 
 
 def test_lines_of_many_megabytes_are_read(write):
-    long = "x" * (delimited.LONGEST + 1)
+    long = "x" * (text_files.LONGEST + 1)
     assert texts(write(f"a,b\n1,{long}\n"))[1] == [("1", long)]
 
 
-@pytest.mark.parametrize("asked", [[0, 1], [0], [1]])
+@pytest.mark.parametrize("asked", [["a", "b"], ["a"], ["b"]])
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_a_quote_that_is_never_closed_does_not_swallow_the_rows_after_it(tmp_path, asked, name):
     content = ("a,b\n1,2\n3,4\n" + '5,"6\n' + "7,8\n" * 1000).encode()
@@ -244,7 +236,7 @@ def test_a_missing_column_names_the_nearest(write):
         open_table(str(write("age,race\n1,2\n"))) as source,
         pytest.raises(MissingColumn, match=r"has no column 'aeg'; it has 'age', 'race'\. Did you mean 'age'\?"),
     ):
-        find_column(source, "aeg")
+        source.require("age", "aeg")
 
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=6)
@@ -310,9 +302,10 @@ def test_numbers_and_kinds_are_those_of_the_rules(given_texts, decimal, is_dicti
     expected = [number_by_the_rules(text, decimal) for text in given_texts]
     assert kind_of(array, decimal) is kind_by_the_rules(given_texts, decimal)
     if None in expected:
-        with pytest.raises(NotANumber) as error:
-            numbers(array, decimal)
-        assert (error.value.place, error.value.text) == (expected.index(None), given_texts[expected.index(None)])
+        row = expected.index(None)
+        told = f"Row {row + 1}, column 'x': {given_texts[row]!r} is not a number"
+        with pytest.raises(InvalidInput, match=f"^{re.escape(told)}"):
+            numbers(array, decimal, "x")
     else:
         np.testing.assert_array_equal(numbers(array, decimal), expected)
 
@@ -452,7 +445,7 @@ def test_tables_without_pyarrow_say_what_to_install(parquet, write, monkeypatch)
 @pytest.fixture
 def small_batches(monkeypatch):
     """A reader whose batches have few rows."""
-    monkeypatch.setattr(delimited, "BATCH_BYTES", 24)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 24)
 
 
 def column_file(write, cells):
@@ -477,7 +470,7 @@ def column_file(write, cells):
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("few", [0, 256])
 def test_a_column_is_what_all_its_rows_say_not_the_first_batch(write, cells, expected, few, monkeypatch):
-    monkeypatch.setattr(delimited, "FEW", few)
+    monkeypatch.setattr(text_files, "FEW", few)
     found = read(column_file(write, cells), ["x", "y"])
     assert found == {"x": expected, "y": [0, 1, 2, 3, 4, 5]}
 
@@ -501,7 +494,7 @@ def test_what_is_not_a_number_is_told_with_row_and_column(write):
     with pytest.raises(InvalidInput, match=r"^Row 6, column 'x': 'abc' is not a number\.$"):
         read_floats(path, "x")
     path = write("x;y\n0.5;1\n")
-    with pytest.raises(InvalidInput, match=r"'0.5' is not a number with the decimal comma that --decimal asks for"):
+    with pytest.raises(InvalidInput, match=r"'0.5' is not a number, given --decimal ','"):
         read_floats(path, "x", decimal=",")
 
 
@@ -521,27 +514,21 @@ def test_text_of_a_file_with_types_has_no_decimal_sign_to_choose(tmp_path):
 def test_a_survey_sees_every_row_and_where_it_is(write):
     path, seen, told = column_file(write, "123456"), [], []
 
-    def look(arrays, before, n_read):
+    def look(arrays, before):
         seen.extend((before + i, value) for i, value in enumerate(arrays["x"].to_pylist()))
-        told.append(n_read)
 
     with open_table(str(path)) as source:
-        assert survey(Recalled(source, {"x": 0}), ["x"], look).n == 6
+        assert source.survey(["x"], (), look, told.append)[0] == 6
     assert seen == [(i, str(i + 1)) for i in range(6)]
     assert len(told) > 1
     assert sum(told) == path.stat().st_size
 
 
+@pytest.mark.parametrize("native", [["1.5", "-2"], ["+1.5", "-2"], [" 1.5 ", "-2"], ["1.5", "+2"]])
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize(("most", "n_readings"), [(1 << 20, 2), (30, 4)])
-def test_few_rows_are_read_from_the_file_once(write, most, n_readings, monkeypatch):
-    real = delimited.Delimited._read
-    with open_table(str(column_file(write, "123456"))) as source:
-        rows, readings = Recalled(source, {"x": 0}, most), []
-        monkeypatch.setattr(delimited.Delimited, "_read", lambda *given: readings.append(1) or real(*given))
-        found = [[v for batch in rows for v in batch.columns[0].to_pylist()] for _ in range(2)]
-    assert found == [list("123456")] * 2
-    assert len(readings) == n_readings  # one of two looks at the first batch
+def test_numbers_that_arrow_does_not_read_are_read(write, native):
+    cells = [*(["1"] * 9), *native]
+    assert read(column_file(write, cells), ["x"])["x"] == [float(cell) for cell in cells]
 
 
 def test_a_sample_is_a_part_of_the_rows_in_their_order():
@@ -579,8 +566,7 @@ def convert(source_path, target, form=None, **options):
     with open_table(str(source_path), **options) as source:
         more = iter(np.linspace(0, 1, 3))
         batches = (
-            (batch.columns, [np.array([next(more) for _ in range(batch.n_rows)])])
-            for batch in source.batches(range(len(source.names)))
+            (batch.columns, [np.array([next(more) for _ in range(batch.num_rows)])]) for batch in source.batches()
         )
         write_table(str(target), form_of(str(target), form), source, ["new"], batches)
 
@@ -601,8 +587,8 @@ def test_a_sheet_stays_a_sheet(write, tmp_path):
 
 
 def test_parquet_gets_the_types_of_all_rows(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "BATCH_BYTES", 40)
-    monkeypatch.setattr(writing, "GROUP_ROWS", 2)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 40)
+    monkeypatch.setattr(tables, "GROUP_ROWS", 2)
     convert(write(TABLE), tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
     assert [str(kind) for kind in table.schema.types] == [
@@ -634,7 +620,7 @@ def test_json_has_records(write, tmp_path):
 
 
 def test_long_whole_numbers_keep_their_digits(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "BATCH_BYTES", 40)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 40)
     ids, longer = ["1529984736251830001", "7", "-9223372036854775808"], ["1", "2", "18446744073709551615"]
     path = write("id,longer\n" + "".join(f"{a},{b}\n" for a, b in zip(ids, longer, strict=True)))
     convert(path, tmp_path / "out.parquet")
@@ -714,7 +700,7 @@ def test_new_columns_are_written_with_all_digits(write, tmp_path, name, expected
     with (
         open_table(str(write("a;b\n1;x\n2;y\n3;z\n")), decimal=",") as source,
     ):
-        batches = ((batch.columns, [np.array([0.5, np.nan, np.inf])]) for batch in source.batches([0, 1]))
+        batches = ((batch.columns, [np.array([0.5, np.nan, np.inf])]) for batch in source.batches())
         write_table(str(tmp_path / name), form_of(name, None), source, ["new"], batches)
     text = (tmp_path / name).read_text()
     assert (text if name == "o.csv" else [one["new"] for one in json.loads(text)]) == expected

@@ -17,7 +17,7 @@ from lowcal.errors import InvalidInput, MissingColumn
 from scipy import sparse
 
 from lowcal.data import frames
-from lowcal.data.frames import Column, Table
+from lowcal.data.frames import Column, Table, categorical
 
 NAN = float("nan")
 
@@ -121,11 +121,11 @@ def same(column: Column, expected: Column) -> None:
 
 
 def categories(name, cats, codes):
-    return Column(name, cats, np.array(codes, dtype=np.int32), None)
+    return categorical(name, cats, np.array(codes, dtype=np.int32))
 
 
 def numbers(name, values):
-    return Column(name, None, None, np.array(values, dtype=np.float64))
+    return Column(name, np.array(values, dtype=np.float64))
 
 
 @backends
@@ -722,6 +722,6 @@ def test_categories_of_pandas_are_read_as_they_are_held():
 def test_columns_of_text_are_sorted_only_when_asked():
     column = Table.of({"c": np.array(["b", "a", "b"], dtype=object)}).column("c")
     assert column.encode(("a", "b")).tolist() == [1, 0, 1]
-    assert not {"_in_order", "_sorted_codes"} & set(vars(column))
+    assert not {"categories", "codes"} & set(vars(column))
     assert column.categories == ("a", "b")
-    assert "_sorted_codes" not in vars(column)
+    assert "codes" not in vars(column)

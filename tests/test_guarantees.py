@@ -24,7 +24,6 @@ from lowcal.guarantees import (
     holder_certificate,
     moment_match,
     moment_sandwich,
-    moments_of,
     negative_entropy,
     overconfidence,
     power,
@@ -37,10 +36,9 @@ from lowcal.guarantees import (
 import definition
 import lowcal
 from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
-from lowcal.kernels import reference
 from lowcal.kernels.reference import Matrix
-from lowcal.theory.guarantees.reading import read_sample
-from lowcal.theory.guarantees.truth import Replicates, power_means
+from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+from lowcal.theory.guarantees.group_rows import GroupRows, Replicates, power_means
 
 ONE_LABEL = [
     moment_match,
@@ -524,8 +522,8 @@ def test_replicates_of_several_classes_with_names():
     for drawn in product(range(3), repeat=4):
         at = np.array(drawn).reshape(2, 2)
         chance = np.prod(star[[[0], [1]], at])
-        sample = read_sample(data["y"], data["p"], None, None, names, None, np.array(names, dtype=object)[at])
-        moment += chance * sample.star([0, 2], 2)[2]
+        sample = GroupRows.read(**data, replicates=np.array(names, dtype=object)[at])
+        moment += chance * sample.moments([0, 2], 2).truth(2)
         matrix += chance * sample.mean(sample.truth.products(sample.weight).transpose(1, 2, 0))
     assert moment == pytest.approx(np.mean(star[:, [0, 2]].sum(axis=1) ** 2), abs=1e-12)
     np.testing.assert_allclose(matrix, np.einsum("na,nb->ab", star, star) / 2, atol=1e-12)
@@ -626,7 +624,7 @@ def test_moments_of_every_group_are_those_of_its_rows(data, subpopulations, degr
     outcomes = lowcal.data.inputs.read_outcomes(data.y, data.p, rng.random(len(data.y)))
     learner = subpopulations.prepare(data.X, outcomes.weight)
     design = learner.design()
-    found = moments_of(design, outcomes.y, outcomes.p, outcomes.weight, degree)
+    found = read_moments(design.moments(moment_columns(outcomes.y, outcomes.p, outcomes.weight, degree)), degree)
     assert len(found) == len(learner.names)
     for j, labels in enumerate(found):
         member = outcomes.weight * design.column(j)
@@ -639,35 +637,14 @@ def test_moments_of_every_group_are_those_of_its_rows(data, subpopulations, degr
             assert moments.degree == degree == len(moments.f) - 1
 
 
-def test_moments_take_one_pass_in_pieces(monkeypatch):
-    calls = []
-
-    class Counting(Matrix):
-        def moments(self, R):
-            calls.append(R.shape)
-            return super().moments(R)
-
-        def rows(self, part):
-            return Counting(self.matrix[part])
-
-    rng = np.random.default_rng(0)
-    C, y, p, w = rng.random((40, 3)), rng.random((40, 2)), rng.random((40, 2)), np.full(40, 1 / 40)
-    whole = moments_of(Counting(C), y, p, w, 2)
-    assert calls == [(40, 1 + 2 * 2 * 2)]
-    monkeypatch.setattr(reference, "CHUNK", 9 * 15)
-    pieces = moments_of(Counting(C), y, p, w, 2)
-    assert [shape[0] for shape in calls[1:]] == [15, 15, 10]
-    np.testing.assert_allclose(pieces[2][1].fy, whole[2][1].fy, atol=1e-14)
-
-
 def test_a_group_without_rows_has_a_page_that_says_so():
     design = Matrix(np.array([[1.0, 0.0], [1.0, 0.0]]))
     y, p = np.array([[0.0], [1.0]]), np.array([[0.4], [0.6]])
-    empty = moments_of(design, y, p, np.array([0.5, 0.5]), 2)[1][0]
+    empty = read_moments(design.moments(moment_columns(y, p, np.array([0.5, 0.5]), 2)), 2)[1][0]
     assert float(empty.mass) == 0
     assert np.isnan(empty.f).all()
     page = describe(empty, "g=z")
-    assert str(page) == "On g=z nothing can be said: it has no rows with weight."
+    assert str(page) == "For g=z, nothing can be said: it has no rows with weight."
     assert page.figures == {"mass": 0.0}
 
 
@@ -738,23 +715,24 @@ def test_the_margin_covers_what_it_says():
 def test_the_sentences_of_a_page():
     text = str(page_of([0.0, 1.0], [0.3, 0.7]))
     assert text.splitlines() == [
-        "On g=a the mean prediction is 0.5 and the mean outcome 0.5: they agree.",
-        "On g=a the mean square of the predictions is 0.5; that of the truth is at least 0.245.",
-        "On g=a those with the outcome are given 0.7 on average (the true positive rate), everyone 0.5.",
-        "On g=a the covariance of predictions and outcomes is 0.1: predictions rise with the outcomes.",
-        "On g=a the variance of the predictions is 0.25, of which the outcomes justify 0.1: it exceeds what is "
-        "justified by 0.15, and the truth's variance by at most 0.21.",
+        "For g=a, the mean prediction is 0.5 and the mean outcome is 0.5: they agree.",
+        "For g=a, the mean squared prediction is 0.5; the mean squared true probability is at least 0.245.",
+        "For g=a, those with the outcome have a mean prediction of 0.7 (the true positive rate), the whole group one "
+        "of 0.5.",
+        "For g=a, the covariance of predictions and outcomes is 0.1: predictions rise with the outcomes.",
+        "For g=a, the variance of the predictions is 0.25, of which the outcomes justify 0.1: it exceeds the justified "
+        "part by 0.15, and the variance of the true probabilities by at most 0.21.",
     ]
 
 
 def test_verdicts_need_more_than_the_margin():
     wide = page_of([0.0, 1.0], [0.3, 0.7], margin=0.2)
-    assert "no difference can be told (margin 0.2)" in wide.sentences[0]
-    assert "cannot be told" in wide.sentences[3]
-    assert "whether it is justified cannot be told (margin 0.2)" in wide.sentences[4]
+    assert "no significant difference (margin of error 0.2)" in wide.sentences[0]
+    assert "is uncertain" in wide.sentences[3]
+    assert "whether the rest is justified is uncertain (margin of error 0.2)" in wide.sentences[4]
     narrow = page_of([0.0, 1.0], [0.3, 0.7], margin=0.01, label="b")
-    assert narrow.sentences[0].startswith("On g=a, label b, the mean prediction")
-    assert "by at least 0.135 (margin included)" in narrow.sentences[4]
+    assert narrow.sentences[0].startswith("For g=a, label b, the mean prediction")
+    assert "by at least 0.135 (net of the margin of error)" in narrow.sentences[4]
     timid = page_of([0.4, 0.6], [0.2, 0.8], margin=0.001)
     assert timid.sentences[4].endswith("of which the outcomes justify 0.03: all of it is justified.")
     assert timid.figures["excess_upper"] < 0
@@ -762,9 +740,9 @@ def test_verdicts_need_more_than_the_margin():
 
 def test_means_that_differ_and_predictions_that_fall():
     high = page_of([0.5, 0.5], [0.2, 0.4], margin=0.05)
-    assert "the model is too high by at least 0.15 (margin included)" in high.sentences[0]
+    assert "predictions are too high by at least 0.15 (net of the margin of error)" in high.sentences[0]
     low = page_of([0.1, 0.1], [0.2, 0.4])
-    assert "the model is too low by 0.2" in low.sentences[0]
+    assert "predictions are too low by 0.2" in low.sentences[0]
     falls = page_of([0.2, 0.8], [0.9, 0.1])
     assert "predictions FALL where outcomes rise" in falls.sentences[3]
     assert "of which the outcomes justify nothing" in falls.sentences[4]

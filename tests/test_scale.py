@@ -13,8 +13,8 @@ from scipy import sparse
 import definition
 import lowcal
 from lowcal.data.frames import Table as Frame
-from lowcal.kernels import kernels, parts
-from lowcal.kernels.parts import Parts, labels_of, outer_moments, residual_moments
+from lowcal.kernels import parts
+from lowcal.kernels.parts import Parts, outer_moments
 from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
@@ -81,24 +81,18 @@ def residuals(rng: np.random.Generator, n: int, d: int) -> tuple[np.ndarray, ...
     st.integers(3, 12),
     st.sampled_from([0, 10**6]),
     st.sampled_from([1, 1 << 23]),
-    st.sampled_from([0, 10**9]),
 )
-def test_moments_of_labels_are_sums_over_rows(
-    kind: str, seed: int, n: int, d: int, few: int, most: int, compile_from: int
-) -> None:
+def test_moments_of_labels_are_sums_over_rows(kind: str, seed: int, n: int, d: int, few: int, most: int) -> None:
     rng = np.random.default_rng(seed)
     design, (p, _, _, rho) = make_design(kind, rng, n), residuals(rng, n, d)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "FEW_PRODUCTS", few)
         patch.setattr(parts, "MOST_SUMS", most)
         patch.setattr(parts, "NUMBERS", 100)
-        patch.setattr(kernels, "COMPILE_FROM", compile_from)
-        got = residual_moments(design, p, rho)
-        soft = residual_moments(design, p, rho + 0.1 * p)
+        got = outer_moments(design, p, rho)
         degree = LowDegree(2).suprema(p, rho, design).moments
     dense = design.dense()
     np.testing.assert_allclose(got, np.einsum("nc,ns,nt->cst", dense, p, rho), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(soft, np.einsum("nc,ns,nt->cst", dense, p, rho + 0.1 * p), rtol=0, atol=1e-10)
     one = np.column_stack([np.ones(n), p])
     np.testing.assert_allclose(degree, np.einsum("nc,ns,nt->cst", dense, one, rho), rtol=0, atol=1e-10)
 
@@ -109,27 +103,6 @@ def test_one_sort_gives_both_sides(seed: int, d: int, shift: float) -> None:
     m = np.random.default_rng(seed).normal(size=(4, 3, d)) + shift
     for side, sign in zip(low_degree._both_sides(m), (1.0, -1.0), strict=True):
         np.testing.assert_allclose(side, low_degree.best_linear(sign * m)[0], atol=1e-13)
-
-
-@pytest.mark.parametrize("compile_from", [0, 10**9])
-@pytest.mark.parametrize("seed", range(5))
-def test_labels_and_weights_are_read_off_residuals(seed: int, compile_from: int) -> None:
-    rng = np.random.default_rng(seed)
-    p, w, y, rho = residuals(rng, 200, 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "COMPILE_FROM", compile_from)
-        found = labels_of(p, rho)
-        assert found is not None
-        moves = (w > 0.0) & (p[np.arange(200), y] < 1.0)
-        np.testing.assert_array_equal(found[1][moves], y[moves])
-        np.testing.assert_allclose(found[0][moves], w[moves], rtol=1e-14)
-        np.testing.assert_array_equal(found[0][~moves], 0.0)
-        assert labels_of(p, -rho) is None  # weights below 0
-        assert labels_of(np.eye(5), np.eye(5)) is None  # a sure label has no residual
-        for share in (1e-9, 0.5):  # one outcome of 200 is no label
-            soft = rho.copy()
-            soft[7] = np.eye(5)[0] * (1 - share) + np.eye(5)[1] * share - p[7]
-            assert labels_of(p, soft) is None
 
 
 @settings(max_examples=60, deadline=None)

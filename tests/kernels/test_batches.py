@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 import lowcal
 from directions import along
 from lowcal.data.frames import Table
-from lowcal.kernels import compiled_joint, joint, kernels, switch
+from lowcal.kernels import compiled_loops, loops, switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, best_step, binned_step, sorted_step
 from lowcal.kernels.exact import Grid
 from lowcal.kernels.joint import Look, join_codes
@@ -55,10 +55,16 @@ def test_the_compiled_loop_agrees(seed: int) -> None:
     a, b = (rng.integers(0, 9, 33).astype(rng.choice([np.uint8, np.int8])) for _ in range(2))
     tables = [rng.integers(0, 100, 9).astype(kind) for _ in range(2)]
     found, defined = np.empty(33, kind), np.empty(33, kind)
-    compiled_joint.lay_pair(a, tables[0], b, tables[1], found)
-    joint.lay_pair(a, tables[0], b, tables[1], defined)
+    compiled_loops.lay_pair(a, tables[0], b, tables[1], found)
+    loops.lay_pair(a, tables[0], b, tables[1], defined)
     assert np.array_equal(found, defined)
     assert np.array_equal(found, [int(tables[0][i]) + int(tables[1][j]) for i, j in zip(a, b, strict=True)])
+
+
+def forget() -> None:
+    """Let the next problem look for numba again."""
+    switch.compiled.cache_clear()
+    switch._compiled_loops.cache_clear()
 
 
 def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,27 +72,27 @@ def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(m
     looks = [Look(rng.integers(0, 5, 99).astype(np.uint8), rng.integers(0, 40, 5).astype(np.uint16)) for _ in range(3)]
     expected = sum(look.table[look.places] for look in looks)
     calls: list[str] = []
-    monkeypatch.setattr(kernels, "COMPILE_FROM", 100)
-    for name, module in (("compiled", compiled_joint), ("numpy", joint)):
+    monkeypatch.setattr(switch, "COMPILE_FROM", 100)
+    for name, module in (("compiled", compiled_loops), ("numpy", loops)):
         real = module.lay_pair
         monkeypatch.setattr(module, "lay_pair", lambda *given, name=name, real=real: calls.append(name) or real(*given))
     for missing in (False, True):
-        switch.compiled.cache_clear()
+        forget()
         if missing:
-            monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_joint", None)
-            monkeypatch.delattr("lowcal.kernels.compiled_joint")
+            monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_loops", None)
+            monkeypatch.delattr("lowcal.kernels.compiled_loops")
         assert np.array_equal(join_codes(looks, 99, np.dtype(np.uint16)), expected)
-    switch.compiled.cache_clear()
+    forget()
     assert calls == ["compiled", "numpy"]
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "COMPILE_FROM", 1000)
-    assert not kernels.kernels_for(999).compiled
-    with kernels.part_of(10, 1000):
-        assert kernels.kernels_for(10).compiled
-        assert not kernels.kernels_for(9).compiled
-    assert not kernels.kernels_for(999).compiled
+    monkeypatch.setattr(switch, "COMPILE_FROM", 1000)
+    assert not switch.kernels_for(999).IS_COMPILED
+    with switch.part_of(10, 1000):
+        assert switch.kernels_for(10).IS_COMPILED
+        assert not switch.kernels_for(9).IS_COMPILED
+    assert not switch.kernels_for(999).IS_COMPILED
 
 
 # --- batches are encoded as tables are --------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.event import Listener, install_listener
 
-from lowcal.kernels import compiled, compiled_joint, line, switch
-from lowcal.kernels.interrupts import interrupts_wait
+from lowcal.kernels import compiled_loops, compiling, line, switch
 from lowcal.kernels.line import PURE, FloatArray, Method, aggregate, passes_for, solve_line
+from lowcal.kernels.switch import interrupts_wait
 
 LIPS = (0.5, 1.0, 2.0, 4.0, 20.0)
 METHODS: tuple[Method, ...] = ("auto", "stack", "dual")
@@ -96,8 +96,8 @@ def test_one_point(r: float, method: Method) -> None:
 
 
 def test_numba_is_installed_where_this_is_tested() -> None:
-    assert COMPILED.compiled
-    assert not PURE.compiled
+    assert COMPILED.IS_COMPILED
+    assert not PURE.IS_COMPILED
     assert passes_for(line.COMPILE_FROM - 1) is PURE
 
 
@@ -112,8 +112,8 @@ def test_without_numba_the_definition_solves_everything(monkeypatch: pytest.Monk
     v, r = problem(0, line.COMPILE_FROM, "plain")
     best = solve_line(v, r)[0]
     switch.compiled.cache_clear()
-    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled", None)  # importing it now fails
-    monkeypatch.delattr("lowcal.kernels.compiled")
+    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_line", None)  # importing it now fails
+    monkeypatch.delattr("lowcal.kernels.compiled_line")
     assert passes_for(10**9) is PURE
     assert solve_line(v, r)[0] == pytest.approx(best, rel=1e-12)
     R = np.stack([r, -r])
@@ -151,7 +151,7 @@ def test_small_problems_do_not_import_numba() -> None:
 
 def lay_pair() -> Any:
     """Return a kernel that is not compiled yet, as a new process would have it."""
-    return compiled.compile_kernel(compiled_joint.lay_pair.py_func)
+    return compiling.compile_kernel(compiled_loops.lay_pair.py_func)
 
 
 def works(kernel: Any) -> bool:
@@ -184,6 +184,16 @@ def test_a_kernel_is_compiled_once_and_kept(kept: Path) -> None:
     assert works(first)
     assert works(second)
     assert (hits(first), hits(second)) == (0, 1)
+
+
+def test_a_change_of_any_file_of_the_kernels_compiles_them_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert works(lay_pair())
+    monkeypatch.setattr(compiling, "SOURCES", [*compiling.SOURCES[:-1], 0])
+    changed = lay_pair()
+    assert works(changed)
+    assert hits(changed) == 0
+    files = list(Path(compiling.__file__).parent.glob("*.py"))
+    assert len(compiling.SOURCES) == len(files)
 
 
 @pytest.mark.parametrize("which", ["*.nbi", "*.nbc"])
@@ -222,9 +232,9 @@ FIT = """
 import sys
 import numpy as np
 import lowcal
-from lowcal.kernels import kernels
+from lowcal.kernels import switch
 
-kernels.COMPILE_FROM = 1000
+switch.COMPILE_FROM = 1000
 rng = np.random.default_rng(0)
 p = rng.random(2000)
 y = (rng.random(2000) < 0.5 * p).astype(int)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,27 +14,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.special import expit
 
-from lowcal.kernels import (
-    clipped,
-    compiled_codes,
-    compiled_together,
-    kernels,
-    lanes,
-    portable,
-    reference,
-    switch,
-    trees,
-)
+from lowcal.kernels import clipped, compiled_loops, loops, portable, reference, switch, trees
 from lowcal.kernels.clipped import best_step
-from lowcal.kernels.kernels import PURE, kernels_for, padded
+from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes, Table
-from lowcal.kernels.simplex import FAR, FLOOR, odds, of_odds_against, sigmoid
+from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
+from lowcal.kernels.switch import kernels_for
 from lowcal.notions import weights
 from lowcal.notions.moments import MomentSums, displacement, moments, moments_at
 from lowcal.notions.weights import Cell, CellIds, monomials
 
-COMPILED = kernels_for(kernels.COMPILE_FROM)
-BOTH = pytest.mark.parametrize("engine", [PURE, COMPILED], ids=["numpy", "compiled"])
+COMPILED = kernels_for(switch.COMPILE_FROM)
+BOTH = pytest.mark.parametrize("engine", [loops, COMPILED], ids=["numpy", "compiled"])
 KINDS = [np.uint8, np.uint16, np.int64]
 
 rows = st.integers(0, 40)
@@ -44,10 +34,10 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture
 def forget() -> Iterator[None]:
-    kernels._compiled.cache_clear()
+    switch._compiled_loops.cache_clear()
     switch.compiled.cache_clear()
     yield
-    kernels._compiled.cache_clear()
+    switch._compiled_loops.cache_clear()
     switch.compiled.cache_clear()
 
 
@@ -56,18 +46,18 @@ def codes_of(rng: np.random.Generator, n: int, levels: int) -> np.ndarray:
 
 
 def test_numba_is_installed_where_this_is_tested() -> None:
-    assert COMPILED.compiled
-    assert not PURE.compiled
-    assert kernels_for(kernels.COMPILE_FROM - 1) is PURE
+    assert COMPILED.IS_COMPILED
+    assert not loops.IS_COMPILED
+    assert kernels_for(switch.COMPILE_FROM - 1) is loops
 
 
 @BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 6))
-def test_powers(engine: kernels.Kernels, seed: int, n: int, q: int) -> None:
+def test_powers(engine: ModuleType, seed: int, n: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     f, rho, R = rng.random(n), rng.normal(size=n), np.empty((n, q))
-    engine.lay_powers(f, rho, R)
+    loops.lay_powers(f, rho, R)
     np.testing.assert_allclose(R, rho[:, None] * f[:, None] ** np.arange(q), rtol=1e-14)
     x, y, weight = rng.normal(size=n), rng.random(n), rng.random(n)
     engine.lay_residuals(x, f, y, weight, R, 0.0)
@@ -82,7 +72,7 @@ def test_loops_that_give_the_same_bits_compiled_or_not(seed: int, n: int) -> Non
     x, f, y, weight, far = rng.normal(size=n), rng.random(n), rng.random(n), rng.random(n), 1.5 * 2.0**12
     key, first = rng.integers(2**64, dtype=np.uint64), int(rng.integers(2**40))
     found = []
-    for engine in (PURE, COMPILED):
+    for engine in (loops, COMPILED):
         R, u = np.empty((n, 2)), np.empty(n)
         engine.lay_residuals(x, f, y, weight, R, far)
         engine.lay_uniforms(key, first, u)
@@ -102,7 +92,7 @@ def rows_of(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
 @BOTH
 @settings(deadline=None, max_examples=80)
 @given(seeds, rows, st.integers(1, 9), st.integers(1, 9))
-def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+def test_histograms(engine: ModuleType, seed: int, n: int, levels: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     codes, R = codes_of(rng, n, levels), rows_of(rng, n, q)
     table = rng.normal(size=(levels, padded(q)))
@@ -116,7 +106,7 @@ def test_histograms(engine: kernels.Kernels, seed: int, n: int, levels: int, q: 
 @BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 9), st.integers(1, 6))
-def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+def test_look_ups(engine: ModuleType, seed: int, n: int, levels: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     codes, table, total = codes_of(rng, n, levels), rows_of(rng, levels, q), rows_of(rng, n, q)
     read = total.copy()
@@ -128,7 +118,7 @@ def test_look_ups(engine: kernels.Kernels, seed: int, n: int, levels: int, q: in
 @BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
-def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
+def test_pairs_of_codes(engine: ModuleType, seed: int, n: int, n_a: int, n_b: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     a, b, R = codes_of(rng, n, n_a), rng.integers(0, n_b, n), rows_of(rng, n, q)
     known, table, read = rows_of(rng, n_a * n_b, q), np.zeros((n_a * n_b, padded(q))), np.zeros((n, padded(q)))
@@ -143,8 +133,8 @@ def test_pairs_of_codes(engine: kernels.Kernels, seed: int, n: int, n_a: int, n_
 
 @BOTH
 @pytest.mark.parametrize("powers", [[0], [-1], [0, -1], [0, 1], [1, 0], [0, 1, 2], [0, -1, 1, 2], [0, 3], []])
-@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled_codes.ROWS + 5])
-def test_log_odds_bend(engine: kernels.Kernels, powers: list[int], n: int) -> None:
+@pytest.mark.parametrize("n", [0, 1, 7, 2 * compiled_loops.ROWS + 5])
+def test_log_odds_bend(engine: ModuleType, powers: list[int], n: int) -> None:
     rng = np.random.default_rng(n + len(powers))
     f, levels, width = rng.random(n), np.array([3, 1, 300]), padded(max(1, len(powers)))
     f[: n // 3] = rng.choice([0.0, 1.0, 1e-12], n // 3)  # they are kept FLOOR away from the ends
@@ -167,9 +157,9 @@ def test_log_odds_bend(engine: kernels.Kernels, powers: list[int], n: int) -> No
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 4])
-@pytest.mark.parametrize("n", [compiled_codes.ROWS - 1, 2 * compiled_codes.ROWS, 3 * compiled_codes.ROWS + 5])
+@pytest.mark.parametrize("n", [compiled_loops.ROWS - 1, 2 * compiled_loops.ROWS, 3 * compiled_loops.ROWS + 5])
 @BOTH
-def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: kernels.Kernels, n: int, q: int) -> None:
+def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: ModuleType, n: int, q: int) -> None:
     rng = np.random.default_rng(n + q)
     a, b, R = *rng.integers(0, 7, (2, n)).astype(np.uint8), rows_of(rng, n, q)
     expected, both = np.zeros((7, padded(q))), np.zeros((49, padded(q)))
@@ -186,7 +176,7 @@ def test_sums_are_those_of_a_plain_loop_bit_by_bit(engine: kernels.Kernels, n: i
 @BOTH
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 5), st.integers(1, 4))
-def test_groups_within_codes(engine: kernels.Kernels, seed: int, n: int, levels: int, q: int) -> None:
+def test_groups_within_codes(engine: ModuleType, seed: int, n: int, levels: int, q: int) -> None:
     rng = np.random.default_rng(seed)
     B = rng.normal(size=(4, 3)) * rng.integers(0, 2, (4, 3))
     a, b, H = codes_of(rng, n, levels), codes_of(rng, n, 4), rng.normal(size=(q, n))
@@ -225,7 +215,7 @@ def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float, com
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clipped, "BINNED_FROM", 0)
         patch.setattr(clipped, "BINS", n_bins)
-        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
         found = loss(best_step(*rows, scale), *rows)
     sorted_ = best_step(*rows, scale)
     assert found == pytest.approx(loss(sorted_, *rows), abs=1e-13)
@@ -274,7 +264,7 @@ def test_passes_by_small_pieces(seed: int, n: int, S: int, d: int, compiled: boo
     cells = CellIds(rng.integers(0, S + 1, n), S)
     one_hot = np.eye(S + 1)[cells.ids][:, :S]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
         patch.setattr(reference, "CHUNK", 64)
         patch.setattr(reference, "CACHE", 16)
         for evaluated, dense in ((U, U), (cells, one_hot)):
@@ -331,16 +321,16 @@ def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("forget")
 def test_without_numba_numpy_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_codes", None)  # importing it now fails
-    monkeypatch.delattr("lowcal.kernels.compiled_codes")
-    assert kernels_for(10**12) is PURE
+    monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_loops", None)  # importing it now fails
+    monkeypatch.delattr("lowcal.kernels.compiled_loops")
+    assert kernels_for(10**12) is loops
 
 
 SCRIPT = """
 import sys
 import numpy as np
 import lowcal
-from lowcal.kernels import kernels
+from lowcal.kernels import switch
 
 def fit(n):
     rng = np.random.default_rng(0)
@@ -352,7 +342,7 @@ def fit(n):
 assert "numba" not in sys.modules
 fit(2000)
 assert "numba" not in sys.modules
-kernels.COMPILE_FROM = 1000
+switch.COMPILE_FROM = 1000
 fit(2000)
 assert "numba" in sys.modules
 """
@@ -364,22 +354,11 @@ def test_small_fits_do_not_import_numba() -> None:
 
 
 def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
-    n = -(-kernels.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
+    n = -(-switch.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
     two = Table(sparse.csr_array(np.eye(2)))
     design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
-    assert MomentSums(design, monomials(1, 1), 1).kernels.compiled
-    assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.compiled
-
-
-@pytest.mark.parametrize("module", [compiled_codes, compiled_together, trees])
-def test_a_change_of_what_kernels_are_made_with_reaches_their_files(module) -> None:
-    # numba keeps a compiled kernel while the text of its own file stays the same
-    text = Path(lanes.__file__).read_bytes() + repr((FAR, FLOOR)).encode()
-    assert format(zlib.crc32(text), "08x") == module.MADE_WITH
-
-
-def test_a_change_of_the_logistic_function_reaches_the_file_of_trees() -> None:
-    assert format(zlib.crc32(Path(portable.__file__).read_bytes()), "08x") == trees.PORTABLE
+    assert MomentSums(design, monomials(1, 1), 1).kernels.IS_COMPILED
+    assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.IS_COMPILED
 
 
 def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_compiled() -> None:
@@ -392,7 +371,7 @@ def test_the_logistic_function_is_that_of_a_library_and_the_same_bits_where_comp
 
 def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forget) -> None:
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
-    assert kernels_for(kernels.COMPILE_FROM) is PURE
+    assert kernels_for(switch.COMPILE_FROM) is loops
 
 
 def test_kernels_let_go_of_the_lock() -> None:
@@ -404,14 +383,14 @@ def test_kernels_let_go_of_the_lock() -> None:
         "add_groups",
         "add_clipped",
         "replay",
-        "lay_powers",
         "lay_residuals",
         "lay_odds",
         "lay_uniforms",
         "add_fine",
         "bend",
-        "find_labels",
+        "lay_pair",
+        "add_group_pairs",
         "_pack_rows",
         "_pack_columns",
     ):
-        assert getattr(compiled_codes, name).targetoptions["nogil"]
+        assert getattr(compiled_loops, name).targetoptions["nogil"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.kernels import kernels, replay
+from lowcal.kernels import replay, switch
 from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FAR, FLOOR
 
@@ -40,7 +40,7 @@ def check_program(program, f: np.ndarray, codes: list[np.ndarray], compiled: boo
     """The program gives what is expected of every row, in pieces of seven rows and alone; f stays as it is."""
     before = f.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "COMPILE_FROM", 0 if compiled else 10**9)
+        patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
         patch.setattr(replay, "ROWS", 7)
         got = program(f, codes)
     np.testing.assert_array_equal(f, before)

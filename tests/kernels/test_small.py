@@ -12,14 +12,13 @@ from lowcal.errors import InvalidInput
 
 import lowcal
 from lowcal.data.frames import Table
-from lowcal.kernels import compiled_codes, kernels, reference
-from lowcal.kernels.kernels import PURE
+from lowcal.kernels import compiled_loops, loops, reference, switch
 from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Matrix
 from lowcal.kernels.small import Small, are_bits, pack
 from lowcal.subpopulations.memberships import Bits
 
-BOTH = pytest.mark.parametrize("engine", [PURE.pack_bits, compiled_codes.pack_bits], ids=["numpy", "compiled"])
+BOTH = pytest.mark.parametrize("engine", [loops.pack_bits, compiled_loops.pack_bits], ids=["numpy", "compiled"])
 seeds = st.integers(0, 2**32 - 1)
 orders = st.sampled_from(["C", "F", "strided"])
 kinds = st.sampled_from([np.bool_, np.uint8, np.int8, np.int64, np.float32, np.float64])
@@ -37,7 +36,7 @@ def test_bits_of_bytes(engine, seed: int, n: int, m: int, order: str, size: int)
     C = laid_out(np.random.default_rng(seed).integers(0, 2, (n, m)).astype(np.uint8), order)
     out = np.full((-(-m // 8), n), 77, dtype=np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "BYTES", size)
+        patch.setattr(loops, "BYTES", size)
         assert engine(C, out) is True
     for j in range(8 * len(out)):
         expected = C[:, j] if j < m else np.zeros(n)
@@ -66,7 +65,7 @@ def test_the_smallest_other_byte_is_seen_in_every_column(engine, order: str, m: 
 
 @BOTH
 def test_rows_beyond_one_block(engine) -> None:
-    C = np.random.default_rng(0).integers(0, 2, (2 * compiled_codes.ROWS + 3, 11)).astype(np.uint8)
+    C = np.random.default_rng(0).integers(0, 2, (2 * compiled_loops.ROWS + 3, 11)).astype(np.uint8)
     for X in (C, np.asfortranarray(C)):
         out = np.empty((2, len(C)), dtype=np.uint8)
         assert engine(X, out)
@@ -163,7 +162,7 @@ def test_every_type_and_form_gives_the_same_bytes(kind: type) -> None:
 
 def large_booleans() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As few rows of booleans as compiled kernels pack."""
-    return world(-(-kernels.COMPILE_FROM // 64), 64)
+    return world(-(-switch.COMPILE_FROM // 64), 64)
 
 
 @pytest.mark.parametrize("byte", [2, 128, 255])

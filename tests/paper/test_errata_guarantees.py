@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from lowcal.guarantees import group_moments
 
-from lowcal.theory.guarantees.confusion_matrices import order, second_moment, simplex_violation
-from lowcal.theory.guarantees.rates import positive_rate, set_rate
-from lowcal.theory.guarantees.sandwich import crossing, sandwich
-from lowcal.theory.guarantees.spread import covariances, variances
+from lowcal.theory.guarantees.one_label import covariances, crossing, positive_rate, sandwich, variances
+from lowcal.theory.guarantees.several_labels import order, second_moment, set_rate, simplex_violation
 from paper.worlds import Worlds, realise, scalar_worlds, second, simplex_worlds, two_points, world
 
 
@@ -48,7 +46,7 @@ def test_e_the_set_rate_divides_by_the_outcomes():
     f, star = (v[..., :size].sum(axis=-1) for v in (w.f, w.star))
     stars = np.stack([w.mean(star**j) for j in range(3)])
     alpha_c = simplex_violation(w.f, w.star, w.member)
-    found = set_rate(group_moments(f, star, w.member, 2), n_labels, size, alpha_c, stars)
+    found = set_rate(group_moments(f, star, w.member, 2, stars), n_labels, size, alpha_c)
     np.testing.assert_allclose(found.upper.divisor, w.mean(star), rtol=1e-9)
     assert np.abs(found.upper.divisor - w.mean(f)).max() > 0.5
     there = (w.mean(star) > 1e-9) & (w.mean(f) > 1e-9)
@@ -72,26 +70,26 @@ def test_f_the_variance_proof_confuses_the_square_of_the_mean_with_the_mean_squa
     assert w.alpha_c(2) == 0
     assert abs(w.mean(w.f) ** 2 - w.mean(w.star**2)) == pytest.approx(0.25)  # printed as at most 2 alpha_c = 0
     assert abs(w.mean(w.f) ** 2 - w.mean(w.star) ** 2) == 0  # what is meant
-    assert variances(w.moments(2), w.stars(2)).scalar().holds
+    assert variances(w.moments(2, known=True)).scalar().holds
 
 
 # ------------------------------------------------------------------------------------------------ 9.g
 def test_g_bernoullis_inequality_fails_beyond_2_and_the_statement_does_not_need_it():
     assert (1 - 4) ** 3 == -27 < 1 - 3 * 4
     w = world([1], [0.1], [1.0])  # alpha_c = 0.9 is 900 times E f^3
-    found = sandwich(w.moments(3), 3, w.stars(3)).scalar()
+    found = sandwich(w.moments(3, known=True), 3).scalar()
     assert found.upper.alpha_c / found.estimate > 2
     assert found.holds
     low = world([1], [0.1], [0.0])
-    assert sandwich(low.moments(3), 3, low.stars(3)).scalar().holds
+    assert sandwich(low.moments(3, known=True), 3).scalar().holds
 
 
 # ------------------------------------------------------------------------------------------------ 9.p
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_p_the_higher_rates_slack_is_neither_the_corollarys_nor_the_printed(d):
     w = world([1], [1.0], [1 - 1e-4])
-    cross = crossing(w.moments(d + 1), d + 1, w.stars(d + 1))
-    rate = positive_rate(w.moments(d + 1), d, w.stars(d + 1))
+    cross = crossing(w.moments(d + 1, known=True), d + 1)
+    rate = positive_rate(w.moments(d + 1, known=True), d)
     assert cross.upper.paper_constant == d + 2  # what the corollary gives; the lemma prints d + 1, and 3 at d = 1
     assert rate.upper.paper_constant == (3 if d == 1 else d + 1)
     assert rate.upper.constant == d
@@ -111,16 +109,16 @@ def test_q_the_overviews_chain_must_be_conditional_on_c():
 # ------------------------------------------------------------------------------------------------ 9.v
 def test_v_the_printed_constants_are_true_and_loose():
     w = scalar_worlds()
-    m, stars = w.moments(3), w.stars(3)
+    m = w.moments(3, known=True)
     some = w.alpha_c(2) > 1e-6
 
     def worst(found, alpha_c):
         return ((found.estimate - found.upper.reference)[some] / alpha_c[some]).max()
 
     for found, sharp, printed in (
-        (crossing(m, 3, stars), 2, 4),
-        (crossing(m, 2, stars), 1, 3),
-        (covariances(m, stars), 2, 6),
+        (crossing(m, 3), 2, 4),
+        (crossing(m, 2), 1, 3),
+        (covariances(m), 2, 6),
     ):
         assert found.upper.paper_constant == printed
         assert worst(found, found.upper.alpha_c) <= sharp + 1e-6

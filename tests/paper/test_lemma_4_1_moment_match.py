@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.sandwich import matching
+from lowcal.theory.guarantees.one_label import matching
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, world
 
 

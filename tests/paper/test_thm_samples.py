@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 
 import pytest
-from lowcal.complexity import compare, full_order, game_order, low_degree_order, sample_size, smooth_order
+from lowcal.complexity import Orders, compare, sample_size
 
 A, B = 0.1, 0.05
 
@@ -15,14 +15,14 @@ A, B = 0.1, 0.05
 def test_low_degree_as_printed(l: int, k: int) -> None:  # noqa: E741
     for vc in (1.0, 30.0):
         expected = l * (vc + k * log(l / (A * B))) / A**4
-        assert float(low_degree_order(A, k, l, vc, B, reading="paper")) == pytest.approx(expected, abs=1)
+        assert float(Orders(A, k, l, vc, B, reading="paper").low_degree()) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize("l", [3, 4, 5])
 @pytest.mark.parametrize("k", [1, 2])
 def test_full_as_printed(l: int, k: int) -> None:  # noqa: E741
     expected = (2 * k * l) ** (4 * (l + 1)) * (9 + log(k * l / (A * B))) / A ** (4 * (l + 1))
-    assert float(full_order(A, k, l, 9.0, B, reading="paper")) == pytest.approx(expected, rel=1e-9)
+    assert float(Orders(A, k, l, 9.0, B, reading="paper").full()) == pytest.approx(expected, rel=1e-9)
 
 
 def test_full_corrected() -> None:
@@ -32,26 +32,27 @@ def test_full_corrected() -> None:
         a0 = l * delta ** (l + 1) / (l // 2)
         cells = l * round(1 / delta) ** l
         expected = (9 + log(l * cells / (a0 * B))) / a0**4
-        assert float(full_order(A, 1, l, 9.0, B)) == pytest.approx(expected, rel=1e-9)
+        assert float(Orders(A, 1, l, 9.0, B).full()) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_binary_full_as_printed(k: int) -> None:
     expected = k**4 * (9 + log(k / (A * B))) / A**8
-    assert float(full_order(A, k, 2, 9.0, B, reading="paper")) == pytest.approx(expected, rel=1e-9)
+    assert float(Orders(A, k, 2, 9.0, B, reading="paper").full()) == pytest.approx(expected, rel=1e-9)
 
 
 def test_growth_in_alpha() -> None:
     """alpha^-4 for low degrees, alpha^-(l+3) for smooth, alpha^-4(l+1) for full; logarithms aside."""
     l, vc = 3, 1e-9  # noqa: E741
-    for order, power in ((low_degree_order, 4), (smooth_order, l + 3), (full_order, 4 * (l + 1))):
-        ratio = float(order(1e-4, 1, l, vc, B, reading="paper")) / float(order(2e-4, 1, l, vc, B, reading="paper"))
+    less, more = (Orders(a, 1, l, vc, B, reading="paper") for a in (1e-4, 2e-4))
+    for order, power in ((Orders.low_degree, 4), (Orders.smooth, l + 3), (Orders.full, 4 * (l + 1))):
+        ratio = float(order(less)) / float(order(more))
         assert 2**power <= ratio <= 2**power * 1.15
 
 
 def test_low_degree_is_polynomial_in_the_classes_and_full_is_not() -> None:
-    low = [float(low_degree_order(A, 1, l, 10.0, B, reading="paper")) for l in (4, 8)]  # noqa: E741
-    full = [float(full_order(A, 1, l, 10.0, B, reading="paper")) for l in (4, 8)]  # noqa: E741
+    low = [float(Orders(A, 1, l, 10.0, B, reading="paper").low_degree()) for l in (4, 8)]  # noqa: E741
+    full = [float(Orders(A, 1, l, 10.0, B, reading="paper").full()) for l in (4, 8)]  # noqa: E741
     assert low[1] / low[0] < 3
     assert full[1] / full[0] > 1e30
 
@@ -66,8 +67,9 @@ def test_two_hundredfold_at_a_quarter() -> None:
 
 def test_the_games_exponent_is_four() -> None:
     """alpha_0 = alpha^2 / (2k) at alpha_0^-2: alpha^-4 even for the weakest target (end of Section 5.2)."""
-    assert float(game_order(A, 2, log(30), B)) == pytest.approx((log(30) + log(2 / (A * B))) / (A**2 / 4) ** 2, abs=1)
-    ratio = float(game_order(1e-3, 1, 1e9, B)) / float(game_order(2e-3, 1, 1e9, B))
+    expected = (log(30) + log(2 / (A * B))) / (A**2 / 4) ** 2
+    assert float(Orders(A, 2, 2, log(30), B).game()) == pytest.approx(expected, abs=1)
+    ratio = float(Orders(1e-3, 1, 2, 1e9, B).game()) / float(Orders(2e-3, 1, 2, 1e9, B).game())
     assert ratio == pytest.approx(16, rel=1e-6)
 
 

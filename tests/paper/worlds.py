@@ -36,8 +36,9 @@ class Worlds:
         """The world's own violation of the degree, conditional on c."""
         return np.max([np.abs(self.mean(self.f**j * (self.star - self.f))) for j in range(degree)], axis=0)
 
-    def moments(self, degree: int) -> GroupMoments:
-        return group_moments(self.f, self.star, self.member, degree)
+    def moments(self, degree: int, known: bool = False) -> GroupMoments:
+        """The moments of f and y, and those of the truth where it is taken as known."""
+        return group_moments(self.f, self.star, self.member, degree, self.stars(degree) if known else None)
 
     def stars(self, degree: int) -> np.ndarray:
         return np.stack([self.mean(self.star**j) for j in range(degree + 1)])

@@ -23,7 +23,8 @@ import lowcal
 import saved
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
 from lowcal.notions.weights import Monomial
-from lowcal.subpopulations.base import CodeFamily, Subpopulations
+from lowcal.subpopulations.base import Subpopulations
+from lowcal.subpopulations.codes import CodeFamily
 from mutations import as_lists, at, nest, places, signed
 from study import multicalibrate
 
@@ -317,7 +318,7 @@ def test_paths_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for wrong in (None, 0, b"m.json", "", "\0"):
         with pytest.raises(InvalidInput, match="path of a file must be text"):
             persistence.load(wrong)
-    monkeypatch.setattr(persistence.document, "MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(persistence.documents, "MOST_BYTES", 1 << 12)
     with pytest.raises(InvalidInput, match="more than 0 MiB, too much"):
         persistence.load(tmp_path / "m.json")
 

@@ -32,12 +32,12 @@ from lowcal import (
     Trees,
     persistence,
 )
-from lowcal.deploy.persistence.models import read_model, write_model
+from lowcal.data.checked_json import Plain
+from lowcal.deploy.saved_models import read_model, write_model
 from lowcal.kernels.reference import Table
 from lowcal.notions.weights import Points
 from lowcal.rows.updates import MANY, Compiled, Term, Update
-from lowcal.solve.documents.plain import Plain
-from lowcal.subpopulations.base import CodeFamily
+from lowcal.subpopulations.codes import CodeFamily
 from study import multicalibrate
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")

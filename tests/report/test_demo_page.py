@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import lowcal.cli.demo as demo
-from lowcal.auditing.reports import templating
+from lowcal.auditing.reports import page
 from markup import read
 
 
@@ -23,14 +23,14 @@ def test_demo_writes_both_audits_as_one_page(tmp_path, capsys):
     assert f"Report:  {page}" in said
     tables = read(page.read_text(encoding="utf-8")).tables
     compared = {row[0]: row[1:] for row in tables["both"]}
-    before, after = (float(value) for value in compared["Largest error seen"])
+    before, after = (float(value) for value in compared["Largest error observed"])
     assert after < before / 2
     for low, _, high in (value.partition(" to ") for value in compared["Largest error in the population"]):
         assert f"{low} to {high}" in said
 
 
 def test_without_extras_demo_says_what_it_does_not_write(tmp_path, monkeypatch, capsys):
-    templating._environment.cache_clear()
+    page.environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     demo.run(seed=1, folder=tmp_path)

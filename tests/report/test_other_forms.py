@@ -7,7 +7,7 @@ import pytest
 from lowcal.errors import InvalidInput, MissingExtra
 
 from audits import COLUMN, MARKUP, audited
-from lowcal.auditing.reports import templating
+from lowcal.auditing.reports import page
 from lowcal.cli.main import main
 from markup import read
 
@@ -64,7 +64,7 @@ def test_other_forms_show_the_error_per_person_with_its_interval():
     table = [line for line in report.to_markdown().splitlines() if line.startswith("| ")]
     assert "| error | lower | upper | per person | lower | upper |" in table[0]
     assert " | ".join(cells) in table[2]
-    assert "Tolerated: **0.02 per person**" in report.to_markdown()
+    assert "Tolerance: **0.02 per person**" in report.to_markdown()
     fragment = report._repr_html_()
     assert "degree-2 at per_person=0.02: not passed" in fragment
     assert "".join(f"<td>{cell}</td>" for cell in cells) in fragment
@@ -79,7 +79,7 @@ def test_markdown_says_what_is_left_out():
 
 @pytest.fixture
 def no_jinja2(monkeypatch):
-    templating._environment.cache_clear()
+    page.environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
 

@@ -15,10 +15,9 @@ from lowcal.errors import CannotWrite, InvalidInput, printable
 
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
-from lowcal.auditing.reports import Binned, Curve, Verdict, text, words
+from lowcal.auditing.reports import ReliabilityBins, ReliabilityCurve, Verdict, text, words
 from lowcal.auditing.reports import page as pages
-from lowcal.auditing.reports.charts import end_of, paths
-from lowcal.auditing.reports.page import Limits, View, heat, page, page_of, panels
+from lowcal.auditing.reports.page import PageLimits, View, end_of, heat, page, page_of, panels, paths
 from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
@@ -89,8 +88,9 @@ def test_the_table_of_groups_holds_the_findings(made):
         assert shown(cells["Per person, at least"]) == pytest.approx(one.least_per_person, abs=5e-5)
         assert shown(cells["Mean gap"]) == pytest.approx(one.largest_gap.gap, abs=5e-4)
         assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
-        assert cells["Beyond zero"] == ("yes" if one.lower > 0 or one.upper < 0 else "no")
-        assert cells["Weight"] == str(one.weight)
+        assert cells["Significant"] == ("yes" if one.lower > 0 or one.upper < 0 else "no")
+        expected = {"1": "all equally", "p0": "high ones more: p0"}.get(str(one.weight), str(one.weight))
+        assert cells["Predictions counted"] == (expected if n_classes == 2 else words.counted(one))
         if n_classes == 5:
             assert cells["Label"] == str(one.label)
 
@@ -102,7 +102,7 @@ def test_errors_before_stand_beside_those_after():
         old = before.finding(one.subpopulation).violation
         assert shown(row[heads.index("Error before")]) == pytest.approx(old, abs=5e-5)
     compared = {row[0]: row[1:] for row in read(after.to_html(before=before)).tables["both"]}
-    assert [shown(v) for v in compared["Largest error seen"]] == pytest.approx(
+    assert [shown(v) for v in compared["Largest error observed"]] == pytest.approx(
         [before.violation, after.violation], abs=5e-5
     )
 
@@ -153,9 +153,9 @@ def test_a_page_per_person_is_ranked_drawn_and_coloured_per_person():
         assert (float(low) - 100) / 100 * reach == pytest.approx(one.conditional_lower, abs=reach / 1000)
         assert (float(high) - 100) / 100 * reach == pytest.approx(one.conditional_upper, abs=reach / 1000)
     whole = "".join(parser.text)
-    assert "what is tolerated, ±0.02" in whole
-    assert "Tolerated per person0.02" in whole
-    assert "Least share judged1%" in whole
+    assert "the tolerance, ±0.02" in whole
+    assert "Tolerance per person0.02" in whole
+    assert "Smallest group judged1% of people" in whole
 
 
 def test_the_verdict_per_person_is_one_sentence_with_its_figures():
@@ -163,16 +163,16 @@ def test_the_verdict_per_person_is_one_sentence_with_its_figures():
     found = report.largest_per_person
     assert report.verdict == "violated"
     violated = words.verdict(report, "WORST")
-    assert f"the error of WORST ({text.percent(report.proof.mass)} of people), where" in violated
+    assert f"the error for WORST ({text.percent(report.proof.mass)} of people), where" in violated
     assert f"is at least {found.lower:.4f} per person" in violated
     satisfied = words.verdict(replace(report, verdict=Verdict.SATISFIED), "WORST")
-    assert "can be relied on in all groups of at least 1% of people: with 95% confidence" in satisfied
+    assert "are calibrated in all groups of at least 1% of people: with 95% confidence" in satisfied
     assert f"no group's error exceeds {found.upper:.4f} per person" in satisfied
     undecided = words.verdict(replace(report, verdict=Verdict.UNDECIDED), "WORST")
     between = f"{found.lower:.4f} and {found.upper:.4f}"
     assert f"the largest error per person in groups of at least 1% of people lies between {between}" in undecided
     for sentence in (violated, satisfied, undecided):
-        assert "0.02 per person is tolerated" in sentence
+        assert "(tolerance: 0.02 per person" in sentence
     with pytest.raises(InvalidInput, match=r"before is an audit at alpha=0\.01, this one at per_person=0\.02"):
         report.to_html(before=audited(2))
 
@@ -206,9 +206,9 @@ def test_guarantees_are_said_of_every_group(made):
     whole = "".join(parser.text)
     for one in report.findings[:5]:
         page_of = report.pages(one.subpopulation)[0]
-        label = "" if n_classes == 2 else f", label {page_of.label},"
+        label = "" if n_classes == 2 else f", label {page_of.label}"
         for sentence in page_of.sentences:
-            assert sentence.replace(f"On {printable(one.subpopulation)}{label}", "On this group") in whole
+            assert sentence.replace(f"For {printable(one.subpopulation)}{label}", "For this group") in whole
 
 
 def test_moments_of_every_group_and_label(made):
@@ -259,14 +259,14 @@ def test_the_verdict_is_one_sentence_with_its_figures():
     for sentence in (violated, satisfied, undecided):
         assert sentence.endswith(".")
         assert ". " not in sentence
-        assert "0.01 is tolerated" in sentence
+        assert "(tolerance: 0.01" in sentence
 
 
 def test_the_side_says_where_predictions_err():
     report = audited(2)
     by_weight = {str(one.weight): one for one in report.findings}
     high = next(one for one in report.findings if str(one.weight) == "p0" and one.violation < 0)
-    assert words.side(high) == "too high at the upper end"
+    assert words.side(high) == "too high at the high end"
     plain = by_weight["1"]
     assert words.side(plain) == ("too low" if plain.violation > 0 else "too high")
     assert words.side(replace(plain, violation=0.0)) == "right"
@@ -284,7 +284,7 @@ def test_notes_and_provenance_are_on_the_page():
     report = replace(audited(2), notes=("these are <b>the</b> rows the model was fitted on.",), n_effective=100.0)
     whole = "".join(read(report.to_html()).text)
     assert "these are <b>the</b> rows the model was fitted on." in whole
-    for fact in ("degree-2", "95%", "3,000 (worth 100", "bootstrap", "Seed7", "lowcal 0."):
+    for fact in ("degree-2", "95%", "3,000 (effective: 100)", "bootstrap", "Seed7", "lowcal 0."):
         assert fact in whole
     data = make_miscalibrated(300, random_state=0)
     loose = audit(data.y, data.p, data.X, random_state=np.random.default_rng(0), null_draws=19)
@@ -293,7 +293,7 @@ def test_notes_and_provenance_are_on_the_page():
 
 def test_a_learner_is_named_as_such():
     whole = "".join(read(replace(audited(2), is_exact=False).to_html()).text)
-    assert "found by a learner on one half of the rows" in whole
+    assert "A learner found the groups on one half of the rows" in whole
     assert "13, some found by a learner" in whole
     assert "found by a learner" not in "".join(read(audited(2).to_html()).text)
 
@@ -329,29 +329,29 @@ def test_intervals_are_drawn_to_scale():
 
 
 def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():
-    bins = Binned(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
-    curve = Curve.of(bins, 0.95)
+    bins = ReliabilityBins(np.ones(2) / 2, np.array([100.0, 100.0]), np.array([0.1, 0.3]), np.array([0.12, 0.45]))
+    curve = ReliabilityCurve.of(bins, 0.95)
     assert curve.words() == "In 1 of 2 bins the mean prediction lies outside the band of the mean outcome."
     assert end_of([curve]) == 0.5
     assert dict(paths(curve, None, 0.5))["dot1"] == "M40.0 152.0h0M120.0 20.0h0"
     report = audited(2)
     bins = report.reliability[report.findings[0].subpopulation][0]
-    drawn = dict(paths(Curve.of(bins, 0.95), None, end_of([Curve.of(bins, 0.95)])))
+    drawn = dict(paths(ReliabilityCurve.of(bins, 0.95), None, end_of([ReliabilityCurve.of(bins, 0.95)])))
     svg = report.to_html().partition('<svg class="diagram"')[2].partition("</svg>")[0]
     for kind in ("band", "bars", "line1", "dot1"):
         assert f'<path class="{kind}" d="{drawn[kind]}"/>' in svg
 
 
 def test_rare_outcomes_fill_the_picture():
-    small = Binned(np.ones(1), np.array([1e5]), np.array([0.004]), np.array([0.006]))
-    assert end_of([Curve.of(small, 0.95)]) == 0.01
+    small = ReliabilityBins(np.ones(1), np.array([1e5]), np.array([0.004]), np.array([0.006]))
+    assert end_of([ReliabilityCurve.of(small, 0.95)]) == 0.01
     assert end_of([]) == 1.0
 
 
 def test_groups_without_rows_are_shown():
     report = audited(2)
     worst = report.findings[0]
-    nobody = Binned(*np.empty((4, 0)))
+    nobody = ReliabilityBins(*np.empty((4, 0)))
     nan = np.array(np.nan)
     moments = replace(
         report.moments[worst.subpopulation][0][0], mass=np.array(0.0), f=np.full(3, nan), fy=np.full(2, nan)
@@ -421,20 +421,20 @@ def test_the_longest_names_are_cut():
 def test_worst_labels_come_before_the_others():
     report = audited(5)
     m = len(report.findings)
-    chosen = panels(report, Limits(panels=m + 6))
+    chosen = panels(report, PageLimits(panels=m + 6))
     assert [len(which) for _, _, which in chosen] == [5, 3] + [1] * (m - 2)
     assert [rank for rank, _, _ in chosen] == list(range(1, m + 1))
     for _, one, which in chosen:
         assert report.layout.classes.index(one.label) in which
     said = f"For {m - 1} groups not all labels are shown"
-    assert said in page_of(View(report), Limits(panels=m + 6))
-    assert "not all labels are shown" not in page_of(View(report), Limits())
+    assert said in page_of(View(report), PageLimits(panels=m + 6))
+    assert "not all labels are shown" not in page_of(View(report), PageLimits())
 
 
 def test_less_takes_other_labels_first():
-    first = Limits(1000, 200, 400).less()
+    first = PageLimits(1000, 200, 400).less()
     assert (first.rows, first.groups, first.panels) == (1000, 200, 300)
-    last = Limits(1000, 200, 200).less()
+    last = PageLimits(1000, 200, 200).less()
     assert (last.rows, last.groups, last.panels) == (500, 100, 100)
 
 

@@ -8,7 +8,7 @@ from lowcal.datasets import make_miscalibrated
 
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
-from lowcal.auditing.reports.binning import BINS, Binned, cuts, joined, reliability
+from lowcal.auditing.reports.binning import BINS, ReliabilityBins, cuts, joined, reliability
 from worlds import panel_of
 
 
@@ -67,7 +67,7 @@ def test_rows_without_weight_do_not_move_the_cuts():
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95])
 def test_limits_solve_the_score_equation(confidence):
-    bins = Binned(np.array([0.5, 0.5]), np.array([40.0, 7.5]), np.array([0.2, 0.8]), np.array([0.3, 0.9]))
+    bins = ReliabilityBins(np.array([0.5, 0.5]), np.array([40.0, 7.5]), np.array([0.2, 0.8]), np.array([0.3, 0.9]))
     z = NormalDist().inv_cdf(1 - (1 - confidence) / 4)  # two bins, two sides
     for limit in bins.limits(confidence):
         assert np.abs(bins.outcome - limit) == pytest.approx(z * np.sqrt(limit * (1 - limit) / bins.rows))
@@ -77,7 +77,7 @@ def test_limits_solve_the_score_equation(confidence):
 
 
 def test_limits_stay_probabilities_at_the_edges():
-    lower, upper = Binned(np.ones(2) / 2, np.array([5.0, 5.0]), np.zeros(2), np.array([0.0, 1.0])).limits(0.95)
+    lower, upper = ReliabilityBins(np.ones(2) / 2, np.array([5.0, 5.0]), np.zeros(2), np.array([0.0, 1.0])).limits(0.95)
     assert lower[0] == 0.0
     assert upper[1] == 1.0
     assert 0 < upper[0] < 0.7

@@ -26,7 +26,7 @@ from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
 from lowcal.solve.options import Tolerance
 from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds
-from lowcal.subpopulations.base import CodeFamily
+from lowcal.subpopulations.codes import CodeFamily
 
 pytest.importorskip("pyarrow")
 

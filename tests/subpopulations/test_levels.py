@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowcal
+from lowcal.data.checked_json import Plain
 from lowcal.data.frames import Table
-from lowcal.solve.documents.plain import Plain
-from lowcal.solve.documents.reading import read_encoder
-from lowcal.subpopulations import levels
+from lowcal.subpopulations import ENCODERS, levels
 from lowcal.subpopulations.groups import Groups
 from lowcal.subpopulations.levels import (
     MISSING,
     UNSEEN,
+    LevelMasses,
     Levels,
-    Masses,
     drop_rare,
     learn_levels,
     quantile_cuts,
@@ -67,7 +66,7 @@ def test_masses_of_levels_are_sums_over_rows(column, weight):
     X = Table.of({"x": column})
     known = ("a", "b") if column.dtype == object else (1, 2)
     levels_ = Levels("x", known)
-    found = drop_rare(levels_, X, Masses(weight), 0.0)
+    found = drop_rare(levels_, X, LevelMasses(weight), 0.0)
     assert found.codes.tolist() == [2, 3, 1, 2, 0, 3]
     for level in range(4):
         inside = weight[found.codes == level]
@@ -101,7 +100,7 @@ def test_whole_numbers_are_the_floats_that_equal_them(data):
     for values in draw:
         assert learned.codes(Table.of({"x": values})).tolist() == learned.codes(Table.of({"x": values * 1.0})).tolist()
     found, same = (
-        drop_rare(learned, Table.of({"x": v}), Masses(weight), 0.7) for v in (draw[0], draw[0].astype(float))
+        drop_rare(learned, Table.of({"x": v}), LevelMasses(weight), 0.7) for v in (draw[0], draw[0].astype(float))
     )
     assert found.levels == same.levels
     np.testing.assert_array_equal(found.mass, same.mass)
@@ -329,6 +328,6 @@ def test_missing_dates_and_dates_where_nothing_was_fitted_are_accepted():
 @pytest.mark.parametrize("wrong", [{"is_date": False}, {"is_date": 1}, {"cuts": [1e300]}, {"categories": ["a"]}])
 def test_saved_levels_of_dates_are_checked(wrong):
     data = Levels("day", None, (0.0, 86400.0), is_date=True).to_dict()
-    assert read_encoder(Plain({"kind": "bins", "levels": [data]}, "encoder")).levels[0].to_dict() == data
+    assert ENCODERS.read(Plain({"kind": "bins", "levels": [data]}, "encoder")).levels[0].to_dict() == data
     with pytest.raises(lowcal.LowcalError):
-        read_encoder(Plain({"kind": "bins", "levels": [{**data, **wrong}]}, "encoder"))
+        ENCODERS.read(Plain({"kind": "bins", "levels": [{**data, **wrong}]}, "encoder"))

@@ -34,7 +34,7 @@ from lowcal.auditing.reports import (
     By,
     Finding,
     Gap,
-    Largest,
+    LargestError,
     Verdict,
     check_by,
     joined,
@@ -527,16 +527,16 @@ def _report(
     )
 
 
-def _verdict(found: Largest, tolerated: float) -> Verdict:
+def _verdict(found: LargestError, tolerated: float) -> Verdict:
     """Compare limits with what is tolerated; limits that are not known decide nothing."""
     if found.lower > tolerated:
         return Verdict.VIOLATED
     return Verdict.SATISFIED if found.upper <= tolerated else Verdict.UNDECIDED
 
 
-def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bool) -> Largest:
+def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bool) -> LargestError:
     """Return the largest violation of all subpopulations."""
-    return Largest(
+    return LargestError(
         error=max(float(part.band.found.value.max()) for part in parts),
         lower=max(float(part.band.lower.max()) for part in parts),
         upper=min(1.0, max(float(part.band.upper.max()) for part in parts)) if is_bounded else 1.0,
@@ -547,11 +547,11 @@ def _largest(findings: Sequence[Finding], parts: Sequence[_Part], is_bounded: bo
 
 def _largest_per_person(
     findings: Sequence[Finding], parts: Sequence[_Part], tolerance: Tolerance, is_bounded: bool
-) -> Largest:
+) -> LargestError:
     """Return the largest error per person among groups that hold min_share of the rows; nan if there is none."""
     judged = [one for one in findings if one.is_judged(tolerance)]
     if not judged:
-        return Largest(*[np.nan] * 5)
+        return LargestError(*[np.nan] * 5)
     drawn = []
     for part in parts:
         mass = part.panel.mass
@@ -559,7 +559,7 @@ def _largest_per_person(
         if is_judged.any():
             largest = (part.null.drawn.suprema[:, is_judged] / mass[is_judged]).max(axis=1)
             drawn.append(float(np.quantile(largest, part.level, method="higher")))
-    return Largest(
+    return LargestError(
         error=max(abs(one.conditional) for one in judged),
         lower=max(one.least_per_person for one in judged),
         upper=max(one.greatest_per_person for one in judged) if is_bounded else 1.0,
@@ -583,7 +583,7 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """The moments of f and f y of every subpopulation and label (`moments_of`), in a pass."""
+    """The moments of f and f y of every subpopulation and label (`read_moments`), in a pass."""
 
     families: tuple[Family, ...]
     degree: int

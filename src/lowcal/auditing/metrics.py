@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
 
 from lowcal.auditing.audits import measure
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Outcomes, read_outcomes, read_rows
+from lowcal.data.signatures import spelled_out
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Design
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     from sklearn.utils.metadata_routing import MetadataRequest
 
 
+class MetricRows(TypedDict, total=False):
+    """What every metric may be told about its rows; the same as in `measure`."""
+
+    subpopulations: Subpopulations | None
+    sample_weight: ArrayLike | None
+    classes: Sequence[Any] | None
+
+
 # ----------------------------------------------------------------------------------------- the notions of the hierarchy
+@spelled_out(MetricRows)
 def degree_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    degree: int = 2,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-    upper: bool = False,
+    y: ArrayLike, p: ArrayLike, X: object = None, *, degree: int = 2, upper: bool = False, **rows: Unpack[MetricRows]
 ) -> float:
     """Return the degree-k error: max over c and over all of W_k of |E[c <w(f), y - f>]| (Definition 3.2, spec 2.2).
 
@@ -59,18 +61,13 @@ def degree_error(
     >>> round(27 * degree_error(world.y, world.p, world.X, degree=2, **kind), 9)
     1.0
     """
-    return _error(LowDegree(degree), y, p, X, subpopulations, sample_weight, classes, upper)
+    found = measure(y, p, X, notion=LowDegree(degree), **rows)
+    return float(found.upper.max()) if upper else found.largest
 
 
+@spelled_out(MetricRows)
 def smooth_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-    upper: bool = False,
+    y: ArrayLike, p: ArrayLike, X: object = None, *, upper: bool = False, **rows: Unpack[MetricRows]
 ) -> float:
     """Return the smooth error: max over c and all Lipschitz w of |E[c <w(f), y - f>]| (Definition 3.4, spec 2.3, 2.4).
 
@@ -80,51 +77,26 @@ def smooth_error(
     >>> round(smooth_error([0.0, 1.0], [0.2, 0.8]), 9)
     0.06
     """
-    return _error(Smooth(), y, p, X, subpopulations, sample_weight, classes, upper)
+    found = measure(y, p, X, notion=Smooth(), **rows)
+    return float(found.upper.max()) if upper else found.largest
 
 
+@spelled_out(MetricRows)
 def full_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    width: float = 0.1,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
+    y: ArrayLike, p: ArrayLike, X: object = None, *, width: float = 0.1, **rows: Unpack[MetricRows]
 ) -> float:
     """Return the full error: max over c and all functions w of the cell of |E[c <w(f), y - f>]| (spec 2.5).
 
     >>> round(full_error([0.0, 1.0], [0.25, 0.75], width=0.5), 9)
     0.125
     """
-    return _error(Full(width), y, p, X, subpopulations, sample_weight, classes, upper=False)
-
-
-def _error(
-    notion: Notion,
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object,
-    subpopulations: Subpopulations | None,
-    sample_weight: ArrayLike | None,
-    classes: Sequence[Any] | None,
-    upper: bool,
-) -> float:
-    found = measure(y, p, X, subpopulations=subpopulations, notion=notion, sample_weight=sample_weight, classes=classes)
-    return float(found.upper.max()) if upper else found.largest
+    return measure(y, p, X, notion=Full(width), **rows).largest
 
 
 # ---------------------------------------------------------------------------------------------- the paper's experiment
+@spelled_out(MetricRows)
 def multiaccuracy_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-    signed_members: bool = False,
+    y: ArrayLike, p: ArrayLike, X: object = None, *, signed_members: bool = False, **rows: Unpack[MetricRows]
 ) -> float:
     """Return max over c and labels a of |E[c (y_a - f_a)]|: the error of the notion (spec 2.1).
 
@@ -140,21 +112,14 @@ def multiaccuracy_error(
     0.2
     """
     if not signed_members:
-        return _error(Multiaccuracy(), y, p, X, subpopulations, sample_weight, classes, upper=False)
-    sample = _Sample.read(y, p, X, subpopulations, sample_weight, classes)
+        return measure(y, p, X, notion=Multiaccuracy(), **rows).largest
+    sample = MemberRows.read(y, p, X, **rows)
     against_the_rest = 2 * sample.design.moments(sample.rho) - sample.rho.sum(axis=0)
     return float(np.abs(against_the_rest).max())
 
 
-def excess_variance(
-    f_star: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-) -> float:
+@spelled_out(MetricRows)
+def excess_variance(f_star: ArrayLike, p: ArrayLike, X: object = None, **rows: Unpack[MetricRows]) -> float:
     """Return max over c and labels of mu_c (Var_c f - Var_c f*): how much more the predictions vary than the truth.
 
     Variances are weighted by c, so that c in [0, 1] is allowed (spec 7, 9.w); mu_c = E[c]. It needs the true f*; with
@@ -163,20 +128,13 @@ def excess_variance(
     >>> round(excess_variance([0.7, 0.7, 0.3, 0.3], [1.0, 1.0, 0.0, 0.0]), 9)  # Var 1/4 against 1/25
     0.21
     """
-    sample = _Sample.read(f_star, p, X, subpopulations, sample_weight, classes)
+    sample = MemberRows.read(f_star, p, X, **rows)
     f, truth = sample.outcomes.p, sample.outcomes.y
     return float((sample.mass * (sample.covariance(f, f) - sample.covariance(truth, truth))).max())
 
 
-def excess_variance_bound(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-) -> float:
+@spelled_out(MetricRows)
+def excess_variance_bound(y: ArrayLike, p: ArrayLike, X: object = None, **rows: Unpack[MetricRows]) -> float:
     """Return max over c and labels of mu_c (V - C^2 / V): an upper bound on `excess_variance` from y (spec 5.11).
 
     V = Var_c f and C = Cov_c(f, y), in expectation Cov_c(f, f*): C^2 <= V Var_c f* holds for every f. The other bound
@@ -185,7 +143,7 @@ def excess_variance_bound(
     >>> round(excess_variance_bound([0.7, 0.7, 0.3, 0.3], [1.0, 1.0, 0.0, 0.0]), 9)  # C = 1/10
     0.21
     """
-    sample = _Sample.read(y, p, X, subpopulations, sample_weight, classes)
+    sample = MemberRows.read(y, p, X, **rows)
     f = sample.outcomes.p
     V, C = sample.covariance(f, f), sample.covariance(f, sample.outcomes.y)
     safe = np.where(V > 0.0, V, 1.0)  # a constant f has C = 0 too
@@ -212,15 +170,9 @@ def smooth_calibration_error(y: ArrayLike, p: ArrayLike, *, sample_weight: Array
     return 2 * solve_line(v, r, 0.5)[0] - float(r.sum())
 
 
+@spelled_out(MetricRows)
 def projected_smooth_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    labels: Sequence[Any],
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
+    y: ArrayLike, p: ArrayLike, labels: Sequence[Any], X: object = None, **rows: Unpack[MetricRows]
 ) -> float:
     """Return the binary smooth error of "the label lies in T", f_T = sum of f_a over a in T, for a set T or several.
 
@@ -233,7 +185,7 @@ def projected_smooth_error(
     >>> round(projected_smooth_error([[1, 0, 0], [0, 0, 1]], p, [0, 1]), 9)
     0.1
     """
-    sample = _Sample.read(y, p, X, subpopulations, sample_weight, classes)
+    sample = MemberRows.read(y, p, X, **rows)
     f, rho = _all_labels(sample)
     errors = []
     for chosen in _subsets(labels, sample.outcomes, f.shape[1]):
@@ -243,7 +195,7 @@ def projected_smooth_error(
     return max(errors)
 
 
-def _all_labels(sample: _Sample) -> tuple[FloatArray, FloatArray]:
+def _all_labels(sample: MemberRows) -> tuple[FloatArray, FloatArray]:
     """Return predictions and weighted residuals with a column for each label, in binary problems too."""
     f, rho = sample.outcomes.p, sample.rho
     return (np.hstack([1.0 - f, f]), np.hstack([-rho, rho])) if f.shape[1] == 1 else (f, rho)
@@ -264,15 +216,9 @@ def _subsets(labels: Any, outcomes: Outcomes, n_labels: int) -> list[list[int]]:
     return [[position[a] for a in T] for T in sets]
 
 
+@spelled_out(MetricRows)
 def group_calibration_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    width: float = 0.1,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
+    y: ArrayLike, p: ArrayLike, X: object = None, *, width: float = 0.1, **rows: Unpack[MetricRows]
 ) -> float:
     """Return the group ECE: max over c of sum_P |v_P| / mu_c, v_P the residual of c in the bin P (spec 2.5).
 
@@ -283,7 +229,7 @@ def group_calibration_error(
     0.15
     """
     Full(width)  # checks the width
-    sample = _Sample.read(y, p, X, subpopulations, sample_weight, classes)
+    sample = MemberRows.read(y, p, X, **rows)
     total = np.zeros(sample.mass.shape[0])
     for a in range(sample.rho.shape[1]):
         occupied, which = occupied_cells(sample.outcomes.p[:, [a]], width)
@@ -292,15 +238,8 @@ def group_calibration_error(
     return float((total / sample.safe_mass[:, 0]).max())
 
 
-def laplace_kernel_error(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object = None,
-    *,
-    subpopulations: Subpopulations | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-) -> float:
+@spelled_out(MetricRows)
+def laplace_kernel_error(y: ArrayLike, p: ArrayLike, X: object = None, **rows: Unpack[MetricRows]) -> float:
     """Return max over c and labels of sqrt(r' K r), K_ij = exp(-|f_i - f_j|), r_i = p_i c_i (y_i - f_i) (spec 10.iv).
 
     The largest E[c w(f)(y - f)] over the unit ball of the Laplace kernel's space, a consistent calibration error.
@@ -309,7 +248,7 @@ def laplace_kernel_error(
     >>> round(laplace_kernel_error([1.0, 0.0], [0.5, 0.5]), 9)  # the residuals cancel
     0.0
     """
-    sample = _Sample.read(y, p, X, subpopulations, sample_weight, classes)
+    sample = MemberRows.read(y, p, X, **rows)
     orders = np.argsort(sample.outcomes.p, axis=0, kind="stable")
     squares = [
         _laplace_form(sample.outcomes.p[order, a], (sample.rho[:, a] * sample.design.column(j))[order])
@@ -326,7 +265,7 @@ def _laplace_form(v: FloatArray, r: FloatArray) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sample:
+class MemberRows:
     """Checked outcomes and the memberships of all known subpopulations; learners are asked once for theirs."""
 
     outcomes: Outcomes
@@ -339,16 +278,18 @@ class _Sample:
         y: ArrayLike,
         p: ArrayLike,
         X: object,
-        subpopulations: Subpopulations | None,
-        sample_weight: ArrayLike | None,
-        classes: Sequence[Any] | None,
-    ) -> _Sample:
+        *,
+        subpopulations: Subpopulations | None = None,
+        sample_weight: ArrayLike | None = None,
+        classes: Sequence[Any] | None = None,
+    ) -> MemberRows:
+        """Check everything together and ask the learner once."""
         outcomes, table = read_rows(y, p, X, sample_weight, classes)
         learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
         rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
         explore(Problem(rows, LowDegree(2), learner, alpha=np.inf), START)
         design, rho = learner.design(), outcomes.weight[:, None] * (outcomes.y - outcomes.p)
-        return _Sample(outcomes, design, rho, design.moments(outcomes.weight[:, None]))
+        return MemberRows(outcomes, design, rho, design.moments(outcomes.weight[:, None]))
 
     @property
     def safe_mass(self) -> FloatArray:
@@ -399,16 +340,8 @@ class Scorer:
         if not callable(getattr(estimator, "predict_proba", None)):
             raise InvalidInput(f"The scorer needs predict_proba, which {type(estimator).__name__} does not have.")
         classes = np.asarray(estimator.classes_).tolist()
-        found = measure(
-            y,
-            estimator.predict_proba(X),
-            X,
-            subpopulations=self.subpopulations,
-            notion=self.notion,
-            sample_weight=sample_weight,
-            classes=classes,
-        )
-        return -found.largest
+        rows: MetricRows = {"subpopulations": self.subpopulations, "sample_weight": sample_weight, "classes": classes}
+        return -measure(y, estimator.predict_proba(X), X, notion=self.notion, **rows).largest
 
     def _routing_repr(self) -> str:
         """Return the name by which scikit-learn's routing errors call the scorer."""

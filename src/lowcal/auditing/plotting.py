@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
 from lowcal.auditing.audits import audit, measure
-from lowcal.auditing.reports import SHOWN, AuditReport, By, Curve, by_degree, reliability
+from lowcal.auditing.metrics import MetricRows
+from lowcal.auditing.reports import SHOWN, AuditReport, By, ReliabilityCurve, by_degree, reliability
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, suggest
 from lowcal.data.inputs import check_share, check_whole
+from lowcal.data.signatures import spelled_out
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Notion
 from lowcal.rows import Memory
 from lowcal.solve.runs import Fit
-from lowcal.subpopulations import EVERYONE, Subpopulations
+from lowcal.subpopulations import EVERYONE
 from lowcal.subpopulations.base import Everyone
 from lowcal.theory.guarantees import moment_sandwich
-from lowcal.theory.guarantees.reading import read_label, read_sample
+from lowcal.theory.guarantees.group_rows import GroupRows, read_label
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -45,13 +47,23 @@ class Display:
 
     ax_: Any = None
     figure_: Any = None
+    size: tuple[float, float] = (6.5, 4.5)
 
-    def _axes(self, ax: Any, width: float, height: float) -> Any:
+    def plot(self, ax: Any = None) -> Self:
+        """Draw and return the display."""
+        self._draw(self._axes(ax, self.size))
+        self.ax_.spines[["top", "right"]].set_visible(False)
+        return self
+
+    def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
         """Return the axes given, or new ones of pyplot, as scikit-learn's displays do."""
         pyplot = _pyplot()
-        self.ax_ = pyplot.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
+        self.ax_ = pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
         self.figure_ = self.ax_.figure
         return self.ax_
+
+    def _draw(self, axes: Any) -> None:
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -79,7 +91,7 @@ class ViolationDisplay(Display):
     before: FloatArray | None = None
     unit: str = "violation"
 
-    def plot(self, kind: str = "intervals", *, n: int | None = SHOWN, ax: Any = None) -> Self:
+    def plot(self, kind: str = "intervals", *, n: int | None = SHOWN, ax: Any = None) -> Self:  # type: ignore[override]
         """Draw the n worst groups (None: all) and return the display.
 
         `kind` is "intervals", each violation with its limits, or "heatmap", violations by degree.
@@ -90,7 +102,7 @@ class ViolationDisplay(Display):
         if n is not None:
             check_whole("n", n, 1)
         shown = len(self.names) if n is None else min(n, len(self.names))
-        kinds[kind](self._axes(ax, 8.0, 1.6 + ROW * max(shown, 3)), shown)
+        kinds[kind](self._axes(ax, (8.0, 1.6 + ROW * max(shown, 3))), shown)
         return self
 
     def _rows(self, axes: Any, shown: int) -> None:
@@ -115,7 +127,7 @@ class ViolationDisplay(Display):
         axes.set_xlabel(side + _rest(shown, len(self.names)))
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
-        _tidy(axes)
+        axes.spines[["top", "right"]].set_visible(False)
 
     def _heat_map(self, axes: Any, shown: int) -> None:
         table = self.by_degree[:shown]
@@ -178,14 +190,14 @@ class ReliabilityDisplay(Display):
     10
     """
 
-    curve: Curve
-    before: Curve | None
+    curve: ReliabilityCurve
+    before: ReliabilityCurve | None
     title: str
     confidence: float
+    size = (5.0, 5.0)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw and return the display."""
-        axes, curve, before = self._axes(ax, 5.0, 5.0), self.curve, self.before
+    def _draw(self, axes: Any) -> None:
+        curve, before = self.curve, self.before
         axes.plot([0, 1], [0, 1], ":", color="0.4", label="perfect")
         if before is not None:
             axes.plot(before.prediction, before.outcome, "s--", color=BEFORE, markersize=5, label="before")
@@ -196,8 +208,6 @@ class ReliabilityDisplay(Display):
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="mean prediction", ylabel="mean outcome")
         axes.set_title(short(self.title, 40), parse_math=False)
         axes.legend(frameon=False, loc="upper left")
-        _tidy(axes)
-        return self
 
     @classmethod
     def from_report(
@@ -216,7 +226,7 @@ class ReliabilityDisplay(Display):
         a = 0 if report.layout.d == 1 and label is None else read_label(shown, report.layout)
         name = found.subpopulation
         models = [report] if before is None else [report, report.comparable(before)]
-        curve, *old = (Curve.find(one.reliability, name, a, report.confidence) for one in models)
+        curve, *old = (ReliabilityCurve.find(one.reliability, name, a, report.confidence) for one in models)
         if curve is None:
             kept = f"only of the worst {len(report.reliability)} groups"
             raise InvalidInput(f"The report keeps no bins of {name!r}, {kept}.")
@@ -239,9 +249,17 @@ class ReliabilityDisplay(Display):
         ax: Any = None,
     ) -> Self:
         """Draw the rows of one group, c being the membership of each row (None: everyone)."""
+
+        def curve_of(p: ArrayLike) -> ReliabilityCurve:
+            group = GroupRows.read(y, p, c, sample_weight=sample_weight, classes=classes)
+            if not group.weight.any():
+                raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
+            a = [read_label(label, group.layout)]
+            rows = Memory.of(np.zeros((len(group.p), 0)), group.p[:, a], group.y[:, a], group.weight)
+            return ReliabilityCurve.of(reliability(rows, [Everyone()])[EVERYONE][0], confidence)
+
         check_share("confidence", confidence)
-        models = [p] if p_before is None else [p, p_before]
-        curve, *old = (_curve(y, one, c, label, sample_weight, classes, confidence) for one in models)
+        curve, *old = (curve_of(one) for one in ([p] if p_before is None else [p, p_before]))
         return cls(curve, old[0] if old else None, title, confidence).plot(ax)
 
 
@@ -263,10 +281,10 @@ class TrajectoryDisplay(Display):
     held_out: FloatArray
     alpha: float | None
     kept: int | None
+    size = (6.5, 4.0)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw and return the display."""
-        axes, at = self._axes(ax, 6.5, 4.0), np.arange(1, len(self.training) + 1)
+    def _draw(self, axes: Any) -> None:
+        at = np.arange(1, len(self.training) + 1)
         marks = ("", "") if len(at) > 60 else ("o", "s")  # more would hide the lines
         axes.plot(at, self.training, f"{marks[0]}-", color=AFTER, label="fitted rows", markersize=4)
         if np.isfinite(self.held_out).any():
@@ -280,8 +298,6 @@ class TrajectoryDisplay(Display):
         axes.set(xlabel="updates", ylabel=metric, xlim=(0.5, max(len(at), self.kept or 0) + 0.5))
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.legend(frameon=False)
-        _tidy(axes)
-        return self
 
     @classmethod
     def from_fit(cls, fit: Any, *, metric: str = "violation", ax: Any = None) -> Self:
@@ -318,9 +334,11 @@ class HierarchyDisplay(Display):
     violation: FloatArray
     before: FloatArray | None
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw and return the display."""
-        axes, at = self._axes(ax, max(4.0, 1.5 + 0.8 * len(self.levels)), 4.0), np.arange(len(self.levels))
+    def __post_init__(self) -> None:
+        self.size = (max(4.0, 1.5 + 0.8 * len(self.levels)), 4.0)
+
+    def _draw(self, axes: Any) -> None:
+        at = np.arange(len(self.levels))
         if self.before is None:
             axes.bar(at, self.violation, 0.6, color=AFTER)
         else:
@@ -329,10 +347,9 @@ class HierarchyDisplay(Display):
             axes.legend(frameon=False)
         axes.set_xticks(at, self.levels, rotation=25, ha="right", rotation_mode="anchor")
         axes.set_ylabel("largest violation over all groups")
-        _tidy(axes)
-        return self
 
     @classmethod
+    @spelled_out(MetricRows)
     def from_predictions(
         cls,
         y: ArrayLike,
@@ -341,16 +358,13 @@ class HierarchyDisplay(Display):
         *,
         notions: Sequence[str | Notion] = LEVELS,
         p_before: ArrayLike | None = None,
-        subpopulations: Subpopulations | None = None,
-        sample_weight: ArrayLike | None = None,
-        classes: Sequence[Any] | None = None,
         ax: Any = None,
+        **rows: Unpack[MetricRows],
     ) -> Self:
         """Measure every notion on these rows and draw; the figures are those of `measure`, without certificates."""
 
         def largest(one: ArrayLike) -> FloatArray:
-            options = {"subpopulations": subpopulations, "sample_weight": sample_weight, "classes": classes}
-            return np.array([measure(y, one, X, notion=notion, **options).largest for notion in notions])  # type: ignore[arg-type]
+            return np.array([measure(y, one, X, notion=notion, **rows).largest for notion in notions])
 
         if isinstance(notions, str) or not notions:
             raise InvalidInput(
@@ -384,9 +398,8 @@ class SandwichDisplay(Display):
     lower: FloatArray
     upper: FloatArray
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw and return the display."""
-        axes, label = self._axes(ax, 6.5, 4.5), "degree (bounds include their slack)"
+    def _draw(self, axes: Any) -> None:
+        label = "degree (bounds include their slack)"
         if np.isfinite(self.upper).all():
             axes.fill_between(self.degrees, self.lower, self.upper, color="0.9", label="allowed")
             axes.plot(self.degrees, self.upper, "v--", color=BEFORE, markersize=5, label="at most: the truth's moment")
@@ -398,8 +411,6 @@ class SandwichDisplay(Display):
         axes.set(xticks=list(self.degrees), xlabel=label, ylabel="moment")
         axes.set_ylim(bottom=min(0.0, float(np.nanmin(self.lower))))
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize="small")
-        _tidy(axes)
-        return self
 
     @classmethod
     def from_predictions(
@@ -457,10 +468,6 @@ def short(name: str, length: int = LONGEST) -> str:
     return abbreviate(" ".join(str(name).split()), length)
 
 
-def _tidy(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _rest(shown: int, total: int) -> str:
     """Say how many groups are left out."""
     left = total - shown
@@ -489,21 +496,3 @@ def _degrees(report: AuditReport, by: By) -> FloatArray:
     """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
     moments = (report.moments[one.subpopulation] for one in report.findings)
     return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])
-
-
-def _curve(
-    y: ArrayLike,
-    p: ArrayLike,
-    c: ArrayLike | None,
-    label: Any,
-    sample_weight: ArrayLike | None,
-    classes: Sequence[Any] | None,
-    confidence: float,
-) -> Curve:
-    """Return the reliability of one label on the members of c."""
-    sample = read_sample(y, p, c, sample_weight, classes)
-    if not sample.weight.any():
-        raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
-    a = read_label(label, sample.layout)
-    rows = Memory.of(np.zeros((len(sample.p), 0)), sample.p[:, [a]], sample.y[:, [a]], sample.weight)
-    return Curve.of(reliability(rows, [Everyone()])[EVERYONE][0], confidence)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from typing import Any
 
 from lowcal.auditing.audits import audit
 from lowcal.auditing.reports import AuditReport, Verdict, check_templates
-from lowcal.cli.output import check_outputs, put
-from lowcal.cli.rows import LABEL, Rows, find_roles, open_source, read_rows, subpopulations_of
-from lowcal.cli.usage import DONE, UNDECIDED, VIOLATED
+from lowcal.cli.rows import LABEL, FileRows, choose_columns, open_file, read_rows, subpopulations_of
+from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, check_outputs, put
 from lowcal.data.errors import printable
-from lowcal.data.files.paths import STREAM
+from lowcal.data.files.tables import STREAM
 from lowcal.solve.options import MIN_SHARE
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
@@ -24,12 +22,12 @@ def run(options: argparse.Namespace) -> int:
     check_outputs(options.html, options.json, options.markdown, inputs=[options.file])
     if options.html:
         check_templates()
-    with open_source(options, options.file) as source:
-        roles = find_roles(options, source, *([options.against] if options.against else []))
-        rows = read_rows(options, source, roles)
+    with open_file(options) as table:
+        chosen = choose_columns(options, table, *([options.against] if options.against else []))
+        rows = read_rows(options, table, chosen)
         reports = [_audit(options, rows, p) for p in rows.probability]
     report, before = reports[0], reports[1] if options.against else None
-    one, other = (printable(", ".join(names)) for names in (rows.roles.probability[0], rows.roles.probability[-1]))
+    one, other = (printable(", ".join(names)) for names in (rows.chosen.probability[0], rows.chosen.probability[-1]))
     # files first: nobody may be reading what is printed
     _write(options, rows, report, before, other)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
@@ -39,12 +37,12 @@ def run(options: argparse.Namespace) -> int:
     return _CODES[report.verdict]
 
 
-def _audit(options: argparse.Namespace, rows: Rows, p: str | list[str]) -> AuditReport:
+def _audit(options: argparse.Namespace, rows: FileRows, p: str | list[str]) -> AuditReport:
     report = audit(
         LABEL,
         p,
         rows.X,
-        subpopulations=subpopulations_of(options, rows.roles.columns),
+        subpopulations=subpopulations_of(options, rows.chosen.columns),
         notion=options.notion,
         alpha=options.alpha,
         per_person=options.per_person,
@@ -55,19 +53,16 @@ def _audit(options: argparse.Namespace, rows: Rows, p: str | list[str]) -> Audit
         random_state=options.seed,
         classes=None if rows.classes is None else range(len(rows.classes)),
     )
-    return name_classes(replace(report, notes=(*report.notes, *rows.notes)), rows.classes)
-
-
-def name_classes(report: AuditReport, classes: tuple[Any, ...] | None) -> AuditReport:
-    """Return the report of an audit of positions with the names of the classes."""
-    if classes is None or report.layout.classes is None:
+    report = replace(report, notes=(*report.notes, *rows.notes))
+    if rows.classes is None or report.layout.classes is None:
         return report
-    findings = tuple(one.named(classes) for one in report.findings)
-    return replace(report, layout=replace(report.layout, classes=classes), findings=findings)
+    # the audit knows classes by their positions
+    findings = tuple(one.named(rows.classes) for one in report.findings)
+    return replace(report, layout=replace(report.layout, classes=rows.classes), findings=findings)
 
 
 def _write(
-    options: argparse.Namespace, rows: Rows, report: AuditReport, before: AuditReport | None, other: str
+    options: argparse.Namespace, rows: FileRows, report: AuditReport, before: AuditReport | None, other: str
 ) -> None:
     """Write the report in the formats asked for, with that of an earlier probability where there is one."""
     if options.html:

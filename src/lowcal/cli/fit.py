@@ -6,24 +6,23 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from textwrap import fill
 from typing import Any
 
-from lowcal.cli.output import check_outputs, put
 from lowcal.cli.rows import (
     LABEL,
-    Rows,
-    find_roles,
+    FileRows,
+    choose_columns,
     is_open,
-    open_source,
+    open_file,
     read_rows,
     split_names,
     subpopulations_of,
 )
-from lowcal.cli.talk import is_wanted, say
-from lowcal.cli.usage import DONE
+from lowcal.cli.terminal import DONE, check_outputs, is_wanted, put, say
 from lowcal.data.errors import sentence
-from lowcal.data.files.paths import STREAM
+from lowcal.data.files.tables import STREAM
 from lowcal.deploy.persistence import save as write
 from lowcal.rows.updates import Predictor
 from lowcal.solve.fitting import multicalibrate
@@ -35,45 +34,46 @@ from lowcal.solve.runs import Fit, Record
 def run(options: argparse.Namespace) -> int:
     """Fit on a file, say what was reached, save the model."""
     check_outputs(options.out, inputs=[options.file])
-    with open_source(options, options.file) as source:
-        roles = find_roles(options, source)
-        rows = read_rows(options, source, roles)
+    with open_file(options) as table:
+        rows = read_rows(options, table, choose_columns(options, table))
         fit, text = (_chosen if is_open(options) else _asked)(options, rows)
     text += "".join(f"\nNote: {note}" for note in rows.notes)
-    save(name_classes(fit.predictor, rows.classes), metadata_of(options, rows, fit), options.out)
-    if not options.quiet:
-        wrote = sentence(f"Wrote {options.out}")
-        where = "" if options.out == STREAM else f"\n{wrote} Recalibrate new rows with:\n{_next(options)}"
-        (say if options.out == STREAM else print)(text + where)
+    predictor = fit.predictor
+    if rows.classes is not None and predictor.layout.classes is not None:  # the fit knows classes by their positions
+        predictor = replace(predictor, layout=replace(predictor.layout, classes=rows.classes))
+    save(predictor, metadata_of(options, rows, fit), options.out)
+    if options.quiet:
+        return DONE
+    if options.out == STREAM:
+        say(text)
+    else:
+        print(f"{text}\n{sentence(f'Wrote {options.out}')} Recalibrate new rows with:")
+        print(f"  lowcal predict {quote(options.out)} FILE --out calibrated.csv")
     return DONE
 
 
-def _chosen(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
+def _chosen(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
     """Let cross-validation choose; return the fit and what to say of it."""
     fit = recalibrate(
         LABEL,
         rows.probability[0],
         rows.X,
         sample_weight=rows.weight,
-        groups=split_names(options.groups, rows.roles.columns) or None,
+        groups=split_names(options.groups, rows.chosen.columns) or None,
         progress=is_wanted(options),
         random_state=options.seed,
     )
     return fit, f"{fit}\n\nAudit the calibrated predictions on rows that the fit has not seen."
 
 
-def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
+def _asked(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
     """Fit the notion that was asked for; return the fit and what to say of it."""
-    before: list[float] = []
-
-    def remember(record: Record) -> None:
-        before.append(record.violation)  # the one that the update was made for
-
+    records: list[Record] = []
     fit = multicalibrate(
         LABEL,
         rows.probability[0],
         rows.X,
-        subpopulations=subpopulations_of(options, rows.roles.columns),
+        subpopulations=subpopulations_of(options, rows.chosen.columns),
         notion=options.notion or "degree-2",
         alpha=options.alpha,
         per_person=options.per_person,
@@ -84,26 +84,19 @@ def _asked(options: argparse.Namespace, rows: Rows) -> tuple[Fit, str]:
         guard=not options.no_guard,
         validation_fraction=options.validation_fraction,
         max_updates=options.max_updates,
-        callback=remember,
+        callback=records.append,
         progress=is_wanted(options),
         random_state=options.seed,
     )
-    return fit, describe(fit, before[0] if before else fit.violation, rows)
+    return fit, describe(fit, records[0].violation if records else fit.violation, rows)
 
 
-def name_classes(predictor: Predictor, classes: tuple[Any, ...] | None) -> Predictor:
-    """Return the predictor of a fit of positions with the names of the classes."""
-    if classes is None or predictor.layout.classes is None:
-        return predictor
-    return replace(predictor, layout=replace(predictor.layout, classes=classes))
-
-
-def metadata_of(options: argparse.Namespace, rows: Rows, fit: Fit) -> dict[str, Any]:
+def metadata_of(options: argparse.Namespace, rows: FileRows, fit: Fit) -> dict[str, Any]:
     """Return what a later command must know of the file, and what was reached."""
     return {
         "label": options.label,
-        "probability": list(rows.roles.probability[0]),
-        "columns": list(rows.roles.columns),
+        "probability": list(rows.chosen.probability[0]),
+        "columns": list(rows.chosen.columns),
         "classes": None if rows.classes is None else list(rows.classes),
         "notion": str(fit.notion),
         "alpha": fit.alpha,
@@ -126,12 +119,14 @@ def save(model: Predictor, metadata: dict[str, Any], path: str) -> None:
     write(model, path, metadata=metadata)
 
 
-def describe(fit: Fit, before: float, rows: Rows) -> str:
+def describe(fit: Fit, before: float, rows: FileRows) -> str:
     """Say what was reached."""
     kept = len(fit.predictor)
     held = f", of which the held-out rows keep {kept}" if kept < fit.n_updates else ""
     upper = f" (certified to be at most {fit.upper:.4g})" if fit.upper > fit.violation else ""
     updates = f"{fit.n_updates}{held} (at most {fit.bound:,} were possible)"
+    status = fit.status.sentence[0].upper() + fit.status.sentence[1:]
+    learned = "" if fit.is_exact else " Subpopulations were found by a learner: others may exist."
     lines = [
         f"{fit.goal}: {fit.status.value}",
         "",
@@ -140,7 +135,7 @@ def describe(fit: Fit, before: float, rows: Rows) -> str:
         *_log_loss(fit),
         f"  updates                   {updates}",
         "",
-        fill(f"{_sentence(fit)} Audit the calibrated predictions on rows that the fit has not seen.", 110),
+        fill(f"{status}.{learned} Audit the calibrated predictions on rows that the fit has not seen.", 110),
     ]
     return "\n".join(lines)
 
@@ -151,14 +146,3 @@ def _log_loss(fit: Fit) -> list[str]:
     if fit.start is None or end is None or fit.start.held_out_log_loss is None or end.held_out_log_loss is None:
         return []
     return [f"  log loss on held-out rows {fit.start.held_out_log_loss:.4g} -> {end.held_out_log_loss:.4g}"]
-
-
-def _sentence(fit: Fit) -> str:
-    sentence = fit.status.sentence[0].upper() + fit.status.sentence[1:]
-    return sentence + ("." if fit.is_exact else ". Subpopulations were found by a learner: others may exist.")
-
-
-def _next(options: argparse.Namespace) -> str:
-    from shlex import quote
-
-    return f"  lowcal predict {quote(options.out)} FILE --out calibrated.csv"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.cli.usage import WrongUsage
+from lowcal.cli.terminal import WrongUsage
 from lowcal.data.errors import InvalidInput, sentence, suggest
-from lowcal.data.files.kinds import factorise
+from lowcal.data.files.text import factorise
 from lowcal.data.inputs import code_labels, is_fraction, read_classes
 
 
@@ -30,6 +30,28 @@ class Labels:
         whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in distinct]
         self.found = {str(value): value for value in whole}
 
+    def known(self, text: str) -> Any:
+        """Return the label that a text writes; one that does not occur is the text itself."""
+        if text in self.found:
+            return self.found[text]
+        same = (value for one, value in self.found.items() if not self.are_text and _is_same(one, text))
+        return next(same, text)
+
+    @property
+    def some(self) -> str:
+        """The first few labels, for a message."""
+        return ", ".join(repr(text) for text in list(self.found)[:5]) + (", ..." if len(self.found) > 5 else "")
+
+
+def _is_same(text: str, given: str) -> bool:
+    """Whether two texts write the same number or truth value."""
+    if text.lower() == given.lower():
+        return True
+    try:
+        return float(text) == float(given)
+    except ValueError:
+        return False
+
 
 def choose_classes(
     labels: Labels, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
@@ -39,13 +61,21 @@ def choose_classes(
     It is None for outcomes in [0, 1].
     """
     if positive is not None:
-        _check_alone(probability, classes)
+        if len(probability) > 1:
+            raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
+        if classes is not None:
+            raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
         return _against_others(labels, positive)
     if classes is not None:
         return _given(labels, probability, classes)
     if len(probability) > 1:
         return match_classes(labels.found, labels.name, probability)
-    return _by_value(labels)
+    # the library's order; that of texts has no meaning, so which is positive is asked
+    values = np.array(list(labels.found.values()), dtype=np.float64 if labels.are_floats else object)
+    if not is_fraction(values) and (len(values) != 2 or labels.are_text):
+        raise _unclear(labels)
+    found = read_classes(values, 2)
+    return None if found is None else tuple(found)
 
 
 def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
@@ -64,63 +94,42 @@ def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
     return np.asarray(code_labels(values, classes).astype(np.min_scalar_type(len(classes)))[places])
 
 
-def _by_value(labels: Labels) -> tuple[Any, ...] | None:
-    """Return the two classes in the library's order; that of texts has no meaning, so which is positive is asked."""
-    found = labels.found
-    values = np.array(list(found.values()), dtype=np.float64 if labels.are_floats else object)
-    if not is_fraction(values) and (len(found) != 2 or labels.are_text):
-        raise _unclear(labels.name, found)
-    classes = read_classes(values, 2)
-    return None if classes is None else tuple(classes)
-
-
-def _unclear(name: str, found: Mapping[str, Any]) -> InvalidInput:
+def _unclear(labels: Labels) -> InvalidInput:
     """Return the error of labels that do not tell two classes, or not which of them is the positive one."""
-    if len(found) == 1:
+    n, some = len(labels.found), labels.some
+    if n == 1:
         problem = (
-            f"the label {_some(found)} only; at least two are needed. If the other one may occur, name both, the "
-            "positive one last, such as --classes 0,1."
+            f"the label {some} only; at least two are needed. If the other one may occur, name both, the positive one "
+            "last, such as --classes 0,1."
         )
-    elif len(found) == 2:
-        example = sentence(quote(list(found)[-1]))
-        problem = f"{_some(found)}; say which of them is the positive class, such as --positive {example}"
+    elif n == 2:
+        example = sentence(quote(list(labels.found)[-1]))
+        problem = f"{some}; say which of them is the positive class, such as --positive {example}"
     else:
         problem = (
-            f"{len(found)} different labels ({_some(found)}), but there is one probability column; give --probability "
-            "a column for each class, or say with --positive which label it refers to."
+            f"{n} different labels ({some}), but there is one probability column; give --probability a column for each "
+            "class, or say with --positive which label it refers to."
         )
-    return InvalidInput(f"Column {name!r} holds {problem}")
-
-
-def _some(found: Mapping[str, Any]) -> str:
-    return ", ".join(repr(text) for text in list(found)[:5]) + (", ..." if len(found) > 5 else "")
-
-
-def _check_alone(probability: Sequence[str], classes: Sequence[str] | None) -> None:
-    """Refuse --positive where --classes is given or has to be."""
-    if len(probability) > 1:
-        raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
-    if classes is not None:
-        raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
+    return InvalidInput(f"Column {labels.name!r} holds {problem}")
 
 
 def _against_others(labels: Labels, positive: str) -> tuple[Any, ...]:
     """Return the negative and the positive class; several other labels are one negative class."""
-    found, one = labels.found, _known(labels, positive)
+    found, one = labels.found, labels.known(positive)
     others = [value for value in found.values() if value != one]
     if len(others) == len(found):
         raise InvalidInput(
-            f"No row of column {labels.name!r} has the label {positive!r} of --positive; it holds {_some(found)}."
+            f"No row of column {labels.name!r} has the label {positive!r} of --positive; it holds {labels.some}."
             f"{suggest(positive, found)}"
         )
     if not others:
-        raise _unclear(labels.name, found)
+        raise _unclear(labels)
     return (others[0] if len(others) == 1 else f"not {positive}"), one
 
 
 def _given(labels: Labels, probability: Sequence[str], classes: Sequence[str]) -> tuple[Any, ...]:
     """Return the classes that --classes names; not every one need occur."""
-    known = tuple(_known(labels, text) for text in classes)
+    known = tuple(labels.known(text) for text in classes)
     if len(probability) > 1:
         _check_each_once(probability, known)
     elif len(known) != 2 or len(set(known)) < 2:
@@ -134,22 +143,13 @@ def _given(labels: Labels, probability: Sequence[str], classes: Sequence[str]) -
     return known
 
 
-def _known(labels: Labels, text: str) -> Any:
-    """Return the label that a text writes; one that does not occur is the text itself."""
-    if text in labels.found:
-        return labels.found[text]
-    same = (value for one, value in labels.found.items() if not labels.are_text and _same(one, text))
-    return next(same, text)
-
-
-def _same(text: str, given: str) -> bool:
-    """Whether two texts write the same number or truth value."""
-    if text.lower() == given.lower():
-        return True
-    try:
-        return float(text) == float(given)
-    except ValueError:
-        return False
+def _check_each_once(given: Sequence[str], named: Sequence[str]) -> None:
+    """Refuse classes that are not one for each column."""
+    if len(named) != len(given) or len(set(named)) < len(named):
+        raise WrongUsage(
+            f"--classes names {len(set(named))} classes, but there are {len(given)} probability columns; "
+            "name each once."
+        )
 
 
 def match_classes(found: Mapping[str, Any], label: str, probability: Sequence[str]) -> tuple[Any, ...]:
@@ -165,8 +165,8 @@ def match_classes(found: Mapping[str, Any], label: str, probability: Sequence[st
     named = _named(probability, found)
     if not named:
         raise InvalidInput(
-            f"Column {label!r} holds the label {next(iter(found))!r}, but no probability column is named by it; name "
-            "them in their order with --classes."
+            f"Column {label!r} holds the label {next(iter(found))!r}, but no probability column is named after it; "
+            "name the classes in the order of the columns with --classes."
         )
     return tuple(found.get(text, text) for text in named)
 
@@ -186,7 +186,13 @@ def places_of(
     """
     texts = [str(value) for value in classes]
     if named is not None:
-        return _named_places(given, texts, named)
+        unknown = next((name for name in named if name not in texts), None)
+        if unknown is not None:
+            raise WrongUsage(
+                f"There is no class {unknown!r}; the classes are {', '.join(texts)}.{suggest(unknown, texts)}"
+            )
+        _check_each_once(given, named)
+        return tuple(texts.index(name) for name in named)
     found = {name: known[name] for name in given if name in known}
     rest = [name for name in given if name not in found]
     left = [k for k in range(len(texts)) if k not in found.values()]
@@ -195,55 +201,32 @@ def places_of(
     if len(given) == 1:
         # of two columns used before, neither is the positive one unless the classes say so
         if rest and list(known.values()) not in ([], [1]) and list(classes) != [0, 1]:
-            raise _untold(given, texts, option)
+            raise _ambiguous(given, texts, option)
         return (found.get(given[0], 1),)
     names = _named(given, texts)
     if not names:
-        raise _untold(given, texts, option)
+        raise _ambiguous(given, texts, option)
     return tuple(texts.index(name) for name in names)
 
 
-def _named_places(given: Sequence[str], texts: Sequence[str], named: Sequence[str]) -> tuple[int, ...]:
-    """Return the places of the classes that were named for the columns."""
-    unknown = [name for name in named if name not in texts]
-    if unknown:
-        raise WrongUsage(
-            f"There is no class {unknown[0]!r}; the classes are {', '.join(texts)}.{suggest(unknown[0], texts)}"
-        )
-    _check_each_once(given, named)
-    return tuple(texts.index(name) for name in named)
-
-
-def _check_each_once(given: Sequence[str], named: Sequence[str]) -> None:
-    """Refuse classes that are not one for each column."""
-    if len(named) != len(given) or len(set(named)) < len(named):
-        raise WrongUsage(
-            f"--classes names {len(set(named))} classes, but there are {len(given)} probability columns; "
-            "name each once."
-        )
-
-
-def _untold(given: Sequence[str], texts: Sequence[str], option: str) -> WrongUsage:
+def _ambiguous(given: Sequence[str], texts: Sequence[str], option: str) -> WrongUsage:
     way = "name the classes in the order of the columns with --classes"
     way = way if option == "--probability" or len(given) > 1 else f"give {option} a column for each class"
+    refer = "refers" if len(given) == 1 else "refer"
     return WrongUsage(
-        f"{', '.join(given)} of {option} may speak of any of the classes {', '.join(texts)}: the names do not tell; "
-        f"{way}."
+        f"It is unclear which of the classes {', '.join(texts)} {', '.join(given)} of {option} {refer} to; {way}."
     )
 
 
 def _named(names: Sequence[str], classes: Iterable[str]) -> list[str]:
-    """Return the part of each column's name that is its class, if all classes are found so."""
-    return next((one for one in _candidates(names) if set(classes) <= set(one)), [])
+    """Return the part of each column's name that is its class, if all classes are found so.
 
-
-def _candidates(names: Sequence[str]) -> list[list[str]]:
-    """Return the columns' names without a beginning and an end that all share, longest names first."""
-    before = _shared(names)
-    after = _shared([name[::-1] for name in names])
-    cuts = [(i, j) for i in range(before + 1) for j in range(after + 1)]
-    cut = [[name[i : len(name) - j] for name in names] for i, j in sorted(cuts, key=sum)]
-    return [one for one in cut if len(set(one)) == len(names) and all(one)]
+    The names are tried without a beginning and an end that all share, longest parts first.
+    """
+    before, after = _shared(names), _shared([name[::-1] for name in names])
+    cuts = sorted(((i, j) for i in range(before + 1) for j in range(after + 1)), key=sum)
+    cut = ([name[i : len(name) - j] for name in names] for i, j in cuts)
+    return next((one for one in cut if len(set(one)) == len(names) and all(one) and set(classes) <= set(one)), [])
 
 
 def _shared(names: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from lowcal.cli.usage import DONE, WrongUsage
+from lowcal.cli.terminal import DONE, WrongUsage
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
 from lowcal.theory.complexity import SampleSize, Setting, audit_rows, compare, iterations, sample_size, show_rows
 
@@ -20,13 +20,13 @@ def run(options: argparse.Namespace) -> int:
     """Print updates and sample sizes."""
     if (options.vc is None) == (options.groups is None):
         raise WrongUsage(
-            "Say how rich the subpopulations are: --groups N (their number) or --vc N (their VC dimension)."
+            "Give the size of the class of subpopulations: --groups N (their number) or --vc N (its VC dimension)."
         )
     try:
         text = _text(parse_notion(options.notion), options)
     except (ZeroDivisionError, OverflowError) as error:
         raise WrongUsage(
-            f"--alpha {options.alpha:g} and --beta {options.beta:g} ask for more rows and updates than can be counted; "
+            f"--alpha {options.alpha:g} and --beta {options.beta:g} are too small: the number of rows overflows; "
             "give larger ones."
         ) from error
     print(text)

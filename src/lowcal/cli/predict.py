@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lowcal.cli.labels import places_of
-from lowcal.cli.models import categories_of, load, read_column, values_of
-from lowcal.cli.output import check_outputs
-from lowcal.cli.rows import arrange, check_number, check_probabilities, open_source, split_classes, split_names
-from lowcal.cli.talk import say, showing
-from lowcal.cli.usage import DONE, WrongUsage
+from lowcal.cli.rows import arrange, check_number, check_probabilities, open_file, split_classes, split_names
+from lowcal.cli.terminal import DONE, WrongUsage, check_outputs, say, showing
 from lowcal.data.errors import InvalidInput, printable, sentence
-from lowcal.data.files.columns import read_numbers
-from lowcal.data.files.opening import Source, find_column
-from lowcal.data.files.paths import STREAM
-from lowcal.data.files.writing import form_of, write_table
-from lowcal.data.frames import Column, Table
+from lowcal.data.files.batches import check_readable, for_frames
+from lowcal.data.files.tables import STREAM, FileTable, form_of, text_of, write_table
+from lowcal.data.files.text import FALSE, MISSING, TRUE, factorise, is_text, numbers, parse_number
+from lowcal.data.frames import Column, Table, categorical
 from lowcal.data.progress import Passes
+from lowcal.deploy.persistence import read
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.updates import Predictor
+from lowcal.solve.runs import Fit
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,29 +29,44 @@ def run(options: argparse.Namespace) -> int:
     check_outputs(options.out, inputs=[options.model, options.file])
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
-    with open_source(options, options.file) as source:
-        recalibrator = Recalibrator.of(predictor, *_probability(options, source, predictor, metadata), source)
+    with open_file(options) as table:
+        recalibrator = Recalibrator(predictor, *_probability(options, table, predictor, metadata), table)
         names = [name + options.suffix for name in recalibrator.probability]
-        _check_new(names, source, options.suffix)
-        with showing(options, "recalibrating", source) as bar:
-            write_table(options.out, form, source, names, recalibrator(source, bar))
+        there = [name for name in names if name in table.names]
+        if there:
+            raise InvalidInput(
+                f"{table.shown} already has a column {there[0]!r}; choose another ending than {options.suffix!r} for "
+                "the new names with --suffix."
+            )
+        with showing(options, "recalibrating", table) as bar:
+            write_table(options.out, form, table, names, recalibrator.batches(bar))
     if not options.quiet:
-        recalibrator.tell_strange()
-    if not options.quiet and options.out != STREAM:
-        print(printable(sentence(f"Wrote {recalibrator.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
+        recalibrator.warn()
+        if options.out != STREAM:
+            print(printable(sentence(f"Wrote {recalibrator.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
     return DONE
 
 
+def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
+    """Return the predictor of a saved model, and what was noted beside it."""
+    check_readable(path)
+    saved = read(path)
+    predictor = saved.model.predictor if isinstance(saved.model, Fit) else saved.model
+    if not isinstance(predictor, Predictor):
+        raise InvalidInput(f"{path} holds a {type(saved.model).__name__}, which can't recalibrate the rows of a file.")
+    return predictor, saved.metadata
+
+
 def _probability(
-    options: argparse.Namespace, source: Source, predictor: Predictor, metadata: Mapping[str, Any]
+    options: argparse.Namespace, table: FileTable, predictor: Predictor, metadata: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the probability columns, as asked for or those of the fit, and the class of each."""
     fitted = list(metadata.get("probability") or ())
-    names = split_names(options.probability, source.names) or fitted
+    names = split_names(options.probability, table.names) or fitted
     if not names:
-        raise WrongUsage("The model does not tell which column holds the probability; give --probability.")
+        raise WrongUsage("The model does not name its probability column; give --probability.")
     n = predictor.layout.n_classes
-    check_number("--probability", names, n, "The model recalibrates")
+    check_number("--probability", names, n, "The model has")
     classes = (0, 1) if predictor.layout.classes is None else predictor.layout.classes
     named = split_classes(options.classes, [str(value) for value in classes], len(names))
     first = {n: 0, 1: 1}.get(len(fitted))
@@ -61,59 +74,51 @@ def _probability(
     return names, places_of(names, classes, known, named, "--probability")
 
 
-def _check_new(names: Sequence[str], source: Source, suffix: str) -> None:
-    there = [name for name in names if name in source.names]
-    if there:
-        raise InvalidInput(
-            f"{source.shown} has a column {there[0]!r} already; give another ending of the new names than "
-            f"{suffix!r} with --suffix."
-        )
-
-
-@dataclass(eq=False)
 class Recalibrator:
     """Recalibrates batch after batch of a file."""
 
-    predictor: Predictor
-    probability: tuple[str, ...]
-    places: tuple[int, ...]
-    columns: dict[str, tuple[Any, ...] | None]
-    #: Columns of which no value was known to the model so far, each with a value.
-    strange: dict[str, Any] = field(default_factory=dict)
-    n_rows: int = 0
+    def __init__(
+        self, predictor: Predictor, probability: Sequence[str], places: Sequence[int], table: FileTable
+    ) -> None:
+        self.predictor, self.probability, self.places, self.table = predictor, probability, places, table
+        self.columns = categories_of(predictor)
+        table.require(*probability, *self.columns)
+        #: Columns of which no value was known to the model so far, each with a value.
+        self.strange: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
+        self.n_rows = 0
 
-    @classmethod
-    def of(
-        cls, predictor: Predictor, probability: Sequence[str], places: Sequence[int], source: Source
-    ) -> Recalibrator:
-        """Find the columns that the predictor reads."""
-        columns = categories_of(predictor)
-        for name in (*probability, *columns):
-            find_column(source, name)
-        strange = {name: None for name, known in columns.items() if known}
-        return cls(predictor, tuple(probability), tuple(places), columns, strange)
-
-    def __call__(self, source: Source, bar: Passes) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
+    def batches(self, bar: Passes) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
         """Yield the columns of every batch, and those of its calibrated predictions."""
-        for batch in source.batches(range(len(source.names))):
-            by_name = dict(zip(source.names, batch.columns, strict=True))
-            yield batch.columns, self._recalibrate(by_name, source.decimal, batch.n_rows)
-            self.n_rows += batch.n_rows
-            bar.add(batch.n_read)
+        for batch in self.table.batches(None, bar.add):
+            yield batch.columns, self._recalibrate(dict(zip(self.table.names, batch.columns, strict=True)))
+            self.n_rows += batch.num_rows
         if self.n_rows == 0:
-            say(f"lowcal: {source.shown} has a header but no rows.")
+            say(f"lowcal: {self.table.shown} has a header but no rows.")
+
+    def _recalibrate(self, arrays: Mapping[str, Any]) -> list[FloatArray]:
+        decimal, before = self.table.decimal, self.n_rows
+        given = [numbers(arrays[name], decimal, name, before) for name in self.probability]
+        check_probabilities(self.probability, given, before)
+        read = [read_column(arrays[name], decimal, name, known, before) for name, known in self.columns.items()]
+        for column in read:
+            self._look(column)
+        X = Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
+        calibrated = self.predictor(arrange(given, self.places), X)
+        if len(given) == 1:
+            return [arrange([calibrated], self.places)]
+        return [np.ascontiguousarray(calibrated[:, place]) for place in self.places]
 
     def _look(self, column: Column) -> None:
         """Note whether some value of a column is known to the model."""
         if column.name not in self.strange:
             return
-        values, known = values_of(column), self.columns[column.name] or ()
-        if not set(values).isdisjoint(known):
+        values = [value for value in column.distinct()[0] if value is not None]
+        if not set(values).isdisjoint(self.columns[column.name] or ()):
             del self.strange[column.name]
         elif values and self.strange[column.name] is None:
             self.strange[column.name] = values[0]
 
-    def tell_strange(self) -> None:
+    def warn(self) -> None:
         """Say of which columns the model knows no value at all."""
         for name, value in self.strange.items():
             known = self.columns[name] or ()
@@ -124,14 +129,82 @@ class Recalibrator:
                     f"{sentence(some)} It recalibrates by the other columns."
                 )
 
-    def _recalibrate(self, columns: Mapping[str, Any], decimal: str | None, n: int) -> list[FloatArray]:
-        given = [read_numbers(columns[name], decimal, name, self.n_rows) for name in self.probability]
-        check_probabilities(self.probability, given, self.n_rows)
-        read = [read_column(columns[name], decimal, name, known, self.n_rows) for name, known in self.columns.items()]
-        for column in read:
-            self._look(column)
-        X = Table(list(self.columns), n, lambda position: read[position], is_named=True)
-        calibrated = self.predictor(arrange(given, self.places), X)
-        if len(given) == 1:
-            return [arrange([calibrated], self.places)]
-        return [np.ascontiguousarray(calibrated[:, place]) for place in self.places]
+
+# --- columns as a model reads them --------------------------------------------------------------------------------
+
+
+def categories_of(predictor: Predictor) -> dict[str, tuple[Any, ...] | None]:
+    """Return the columns a predictor reads, each with its categories, or None if it holds numbers."""
+    found: dict[str, tuple[Any, ...] | None] = dict.fromkeys(predictor.columns)
+    for levels in _levels(predictor.encoder.to_dict()):
+        if levels["categories"] is not None:
+            found[levels["column"]] = tuple(levels["categories"])
+    return found
+
+
+def _levels(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all levels in an encoder's data: a column with its categories."""
+    if isinstance(data, Mapping):
+        if "column" in data and "categories" in data:
+            yield data
+        data = list(data.values())
+    for value in data if isinstance(data, list) else ():
+        yield from _levels(value)
+
+
+def read_column(values: Any, decimal: str | None, name: str, known: tuple[Any, ...] | None, before: int) -> Column:
+    """Return a column of a batch as a model reads it: by the kind of its own categories, whatever the file looks like.
+
+    So a batch that happens to hold only '1' and '2' of a text column stays text.
+    """
+    if known is None:
+        is_typed = decimal is None and not is_text(values)  # dates too
+        return Table.of({name: for_frames(values) if is_typed else numbers(values, decimal, name, before)}).column(name)
+    distinct, places = factorise(values, name)
+    texts = [text_of(value) for value in distinct]
+    if all(isinstance(value, bool) for value in known):
+        return categorical(name, [_truth_of(text) for text in texts], places)
+    if any(isinstance(value, str) for value in known):
+        return categorical(name, as_known(texts, known), places)
+    return categorical(name, [_number_of(text, decimal or ".") for text in texts], places)
+
+
+def _truth_of(text: str | None) -> bool | str | None:
+    """Return the truth value that a text writes, None for a missing one; another text as it is."""
+    if text is None or text in MISSING:
+        return None
+    return True if text in (*TRUE, "1") else False if text in (*FALSE, "0") else text
+
+
+def _number_of(text: str | None, decimal: str) -> float | str | None:
+    """Return the number that a text writes, whole ones with all digits; None for a missing one; another as it is."""
+    if text is None or text in MISSING:
+        return None
+    if re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", text):
+        return int(text)
+    number = parse_number(text, decimal)
+    return text if number is None else number
+
+
+def as_known(values: Sequence[str | None], known: Sequence[Any]) -> list[str | None]:
+    """Return texts as a model knows them, where all that it knows are whole numbers: 105.0 and 105 are one name.
+
+    >>> as_known(["105.0", "106", "x", None], ["105", "106"]), as_known(["105"], ["105.0"])
+    (['105', '106', 'x', None], ['105.0'])
+    >>> as_known(["1.0"], ["1", "a"]), as_known(["1.00"], ["1", "1.0"])
+    (['1.0'], ['1.00'])
+    """
+    names = frozenset(known)
+    are_all_known = names.issuperset(value for value in values if value is not None)
+    if are_all_known or any(_whole(str(name)) is None for name in known):
+        return list(values)
+    by_number = {_whole(str(name)): name for name in known}
+    if len(by_number) < len(known):
+        return list(values)  # 1 and 1.0 are two names here
+    return [value if value is None or value in names else by_number.get(_whole(value), value) for value in values]
+
+
+def _whole(text: str) -> str | None:
+    """Return the whole number that a text writes, without a fraction of zeros; None if it is none."""
+    found = re.fullmatch(r"(-?(?:0|[1-9][0-9]*))(?:\.0*)?", text)
+    return found[1] if found else None

@@ -1,4 +1,4 @@
-"""The rows of a file as the library takes them: labels, probabilities, columns of the subpopulations, weights."""
+"""The rows of a file as the library takes them: options name the columns, and a first pass checks every row."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lowcal.cli.labels import Labels, choose_classes, encode_labels, places_of
-from lowcal.cli.talk import say, showing
-from lowcal.cli.usage import WrongUsage
+from lowcal.cli.terminal import WrongUsage, say, showing
 from lowcal.data.errors import InvalidInput, sentence
-from lowcal.data.files.batches import Batch as Columns
 from lowcal.data.files.batches import Batches, for_frames
-from lowcal.data.files.columns import MOST_TEXTS, Recalled, Survey, lacks, place, read_numbers, survey, typed
-from lowcal.data.files.delimited import count
-from lowcal.data.files.kinds import MISSING, Kind, factorise, numbers
-from lowcal.data.files.opening import Source, find_column, open_table
-from lowcal.data.files.paths import STREAM
+from lowcal.data.files.tables import STREAM, FileTable, open_table
+from lowcal.data.files.text import MISSING, Kind, cast, count, factorise, numbers, place
 from lowcal.data.inputs import RANGE_TOLERANCE, SUM_TOLERANCE
-from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import FloatArray
 from lowcal.rows.reading import Sampling
 from lowcal.solve.homes import is_far
@@ -34,200 +27,36 @@ from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations,
 LABEL, PROBABILITY, WEIGHT = "--label", "--probability", "--weight"
 #: This many different labels are looked at.
 MOST_LABELS = 1 << 16
+#: More different texts than this are identifiers, not groups.
+MOST_TEXTS = 1_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """The rows of a file as the library takes them: a table or a source `X`, and the names of its columns.
-
-    The label is a position in `classes`; `probability` has the columns of each set of probabilities asked for.
-    """
-
-    roles: Roles
-    X: object
-    classes: tuple[Any, ...] | None
-    probability: tuple[str | list[str], ...]
-    #: The number of rows that are used, and of those that there are.
-    n: int
-    n_in_file: int
-
-    @property
-    def weight(self) -> str | None:
-        """The column of weights, if there is one."""
-        return None if self.roles.weight is None else WEIGHT
-
-    @property
-    def sampled(self) -> dict[str, Any]:
-        """What JSON outputs say of the sample; nothing if all rows are used."""
-        return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What texts say of the sample; nothing if all rows are used."""
-        note = f"only a random sample of {self.n:,} of the {self.n_in_file:,} rows was used (--sample)."
-        return (note,) if self.sampled else ()
-
-
-def read_rows(options: argparse.Namespace, source: Source, roles: Roles) -> Rows:
-    """Check all rows, find their classes and what their columns are, and return how the library reads them."""
-    checks, recalled = Checks(source, roles), Recalled(source, roles.places)
-    with showing(options, "reading", source) as bar:
-        found = survey(recalled, roles.unknown, partial(checks, bar), MOST_TEXTS)
-    if found.n == 0:
-        raise InvalidInput(f"{source.shown} has a header but no rows; give at least one row.")
-    given = _convert(options, roles, Labels(roles.label, checks.values(found.kinds.get(roles.label))))
-    rows = Batches(
-        source.shown, partial(_tables, recalled, found, given), lambda: (found.n, found.n * len(roles.places))
-    )
-    X, n = (rows, found.n) if options.sample is None else _sample(rows, options)
-    if X is rows and is_far(found.n, len(roles.places), len(roles.probability[0])):
-        _check_far(options, source, roles)
-    read = Rows(roles, X, given.classes, given.probability, n, found.n)
-    for note in read.notes:
-        say(f"lowcal: {note}")
-    return read
-
-
-def _sample(rows: Batches, options: argparse.Namespace) -> tuple[Columns, int]:
-    """Return a random sample of the rows in memory."""
-    sample = Sampling(options.seed or 0, options.sample)
-    for batch in rows.read(None):
-        sample.add(batch, len(batch))
-    kept = sample.rows()
-    return {name: for_frames(column) for name, column in kept.items()}, len(kept[LABEL])
-
-
-class Checks:
-    """Checks probabilities and weights of all rows, and notes the first row of each label."""
-
-    def __init__(self, source: Source, roles: Roles) -> None:
-        self.source, self.roles = source, roles
-        self.labels: dict[Any, int] = {}
-
-    def __call__(self, bar: Passes, arrays: Mapping[str, Any], before: int, n_read: int) -> None:
-        """Look at a batch."""
-        self._note(arrays[self.roles.label], before)
-        for names in self.roles.probability:
-            columns = [read_numbers(arrays[name], self.source.decimal, name, before) for name in names]
-            check_probabilities(names, columns, before)
-        name = self.roles.weight
-        if name is not None:
-            _check_weight(name, read_numbers(arrays[name], self.source.decimal, name, before), before)
-        bar.add(n_read)
-
-    def _note(self, labels: Any, before: int) -> None:
-        """Note labels that are new; of many different numbers only some."""
-        distinct, places = factorise(labels, self.roles.label)
-        occurring, first = np.unique(places, return_index=True)
-        for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
-            if value not in self.labels and (len(self.labels) < MOST_LABELS or value in (None, *MISSING)):
-                self.labels[value] = before + row
-
-    def values(self, kind: Kind | None) -> list[Any]:
-        """Return the labels as values of their kind, or refuse the first that is missing or infinite."""
-        values = list(self.labels)
-        if self.source.decimal is not None:
-            import pyarrow as pa
-
-            values = typed(pa.array(values, pa.string()), kind, self.source.decimal).to_pylist()
-        for value, row in zip(values, self.labels.values(), strict=True):
-            if value is None or value != value:
-                raise lacks(self.roles.label, row)
-            if not isinstance(value, str | bool | int | float | Decimal):
-                raise InvalidInput(
-                    f"{place(self.roles.label, row)}: {value!r} is neither text nor a number; convert it."
-                )
-            if value in (np.inf, -np.inf):
-                raise InvalidInput(f"{place(self.roles.label, row)}: the label is infinite. Correct or drop the row.")
-        return [float(value) if isinstance(value, Decimal) else value for value in values]
-
-
-@dataclass(frozen=True, eq=False)
-class Conversion:
-    """Makes the library's table of gathered columns: labels as positions, probabilities in the order of the classes."""
-
-    roles: Roles
-    classes: tuple[Any, ...] | None
-    #: Which class each column of each set of probabilities refers to.
-    places: tuple[tuple[int, ...], ...]
-
-    @property
-    def probability(self) -> tuple[str | list[str], ...]:
-        """The names of the columns of each set of probabilities."""
-        names = [[f"{PROBABILITY} {s} {k}" for k in range(len(places))] for s, places in enumerate(self.places)]
-        return tuple(each if len(each) > 1 else each[0] for each in names)
-
-    def table(self, arrays: Mapping[str, Any], kinds: Mapping[str, Kind | None], decimal: str | None) -> Columns:
-        """Return the table of a batch of the file."""
-        roles = self.roles
-        label = typed(arrays[roles.label], kinds.get(roles.label), decimal)
-        table = {LABEL: encode_labels(label, self.classes)}
-        for s, (names, places) in enumerate(zip(roles.probability, self.places, strict=True)):
-            p = arrange([numbers(arrays[name], decimal) for name in names], places)
-            table |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
-        if roles.weight is not None:
-            table[WEIGHT] = numbers(arrays[roles.weight], decimal)
-        for name in roles.columns:
-            kind = Kind.TEXT if name in roles.categorical else kinds.get(name)
-            table[name] = typed(arrays[name], kind, decimal)
-        return table
-
-
-def _convert(options: argparse.Namespace, roles: Roles, labels: Labels) -> Conversion:
-    """Find the classes, and which of them each probability refers to."""
-    first, *more = roles.probability
-    named = split_classes(options.classes, labels.found, len(first))
-    classes = choose_classes(labels, first, named, options.positive)
-    of_columns = named if len(first) > 1 else None  # the classes of one column are those of its label
-    own = tuple(range(len(first))) if len(first) > 1 else (1,)
-    return Conversion(roles, classes, (own, *(_places(one, first, classes, of_columns) for one in more)))
-
-
-def _tables(rows: Recalled, found: Survey, given: Conversion, _: Sequence[str] | None) -> Iterator[Columns]:
-    """Yield the rows of a file as the library takes them."""
-    for batch in rows:
-        yield given.table(dict(zip(rows.names, batch.columns, strict=True)), found.kinds, rows.source.decimal)
-
-
-def _check_far(options: argparse.Namespace, source: Source, roles: Roles) -> None:
-    """Refuse what needs all rows in memory."""
-    if is_open(options):
-        raise InvalidInput(
-            f"{source.shown} does not fit into memory, which cross-validation needs to choose; ask for one fit by "
-            "--groups with --alpha or --notion, or use a random sample of the rows with --sample."
-        )
-    if len(roles.probability) > 1:
-        raise InvalidInput(
-            f"{source.shown} does not fit into memory, which --against needs; audit one probability after the "
-            "other, or use a random sample of the rows with --sample."
-        )
-    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
-    if options.subpopulations not in known:
-        raise InvalidInput(
-            f"{source.shown} does not fit into memory, and --subpopulations {options.subpopulations} looks at all rows "
-            f"at once; use {' or '.join(known)}, or a random sample of the rows with --sample."
-        )
-
-
-def open_source(options: argparse.Namespace, path: str) -> Any:
-    """Open a table as the options say."""
-    if path == STREAM and sys.stdin is None:
-        raise WrongUsage("Standard input is closed; give a file, or pass one on with '<'.")
+def open_file(options: argparse.Namespace) -> Any:
+    """Open FILE as the options say."""
+    if options.file == STREAM and sys.stdin is None:
+        raise WrongUsage("Standard input is closed; give a file, or redirect one with '<'.")
     form = {"form": options.input_format, "separator": options.separator}
-    return open_table(path, **form, decimal=options.decimal, encoding=options.encoding)
+    return open_table(options.file, **form, decimal=options.decimal, encoding=options.encoding)
+
+
+# --- columns ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Roles:
-    """Which column plays which part; `categorical` are columns whose numbers are names."""
+class Chosen:
+    """The columns that the options name; `categorical` are columns whose numbers are names."""
 
     label: str
     probability: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     weight: str | None
     categorical: frozenset[str]
-    #: Where each column that plays a part is in the file.
-    places: Mapping[str, int]
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns that must hold numbers."""
+        sets = [name for names in self.probability for name in names]
+        return list(dict.fromkeys([*sets, *([] if self.weight is None else [self.weight])]))
 
     @property
     def unknown(self) -> list[str]:
@@ -235,19 +64,18 @@ class Roles:
         return [self.label, *(name for name in self.columns if name not in self.categorical)]
 
 
-def find_roles(options: argparse.Namespace, source: Source, *more: Sequence[str]) -> Roles:
-    """Say which columns are read, and as what."""
-    sets = tuple(tuple(split_names(given, source.names)) for given in (options.probability, *more))
-    numbers = list(dict.fromkeys([*(name for names in sets for name in names), *filter(None, [options.weight])]))
-    taken = [options.label, *numbers]
-    columns = _subpopulation_columns(options, source, taken)
+def choose_columns(options: argparse.Namespace, table: FileTable, *more: Sequence[str]) -> Chosen:
+    """Return the columns that are read, and as what."""
+    sets = tuple(tuple(split_names(given, table.names)) for given in (options.probability, *more))
+    text = frozenset(split_names(options.categorical, table.names))
+    chosen = Chosen(options.label, sets, (), options.weight, text)
+    taken = [chosen.label, *chosen.numbers]
+    columns = _subpopulation_columns(options, table, taken)
     twice = [name for name in taken if name in columns or taken.count(name) > 1]
     if twice:
-        raise WrongUsage(f"Column {twice[0]!r} was given two parts to play; each column has one.")
-    text = split_names(options.categorical, source.names)
-    places = {name: find_column(source, name) for name in (*taken, *columns, *text)}
-    wanted = {name: places[name] for name in (*taken, *columns)}
-    return Roles(options.label, sets, tuple(columns), options.weight, frozenset(text), wanted)
+        raise WrongUsage(f"Column {twice[0]!r} is named by two options; each column can have one use only.")
+    table.require(*taken, *columns, *text)
+    return Chosen(options.label, sets, tuple(columns), options.weight, text)
 
 
 def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -271,40 +99,209 @@ def split_classes(given: Sequence[str] | None, known: Iterable[str], n: int) -> 
     return list(given) if len(given) == n > 1 else split_names(given, list(known))
 
 
-def _subpopulation_columns(options: argparse.Namespace, source: Source, taken: Sequence[str]) -> list[str]:
+def _subpopulation_columns(options: argparse.Namespace, table: FileTable, taken: Sequence[str]) -> list[str]:
     """Return the columns that the subpopulations are functions of."""
-    groups, features = (split_names(given, source.names) for given in (options.groups, options.features))
+    groups, features = (split_names(given, table.names) for given in (options.groups, options.features))
+    rest = [name for name in table.names if name and name not in taken]
     if is_open(options):
-        return list(dict.fromkeys([*groups, *features])) or [n for n in source.names if n and n not in taken]
-    if options.subpopulations == "groups":
-        if features:
-            raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
-        if not groups:
-            rest = ",".join(name for name in source.names if name and name not in taken)
-            raise WrongUsage(
-                sentence(f"Say which columns make the groups: --groups with some of {rest or 'the columns'}")
-            )
-        return groups
-    if groups:
-        raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")
-    return features or [name for name in source.names if name and name not in taken]
+        return list(dict.fromkeys([*groups, *features])) or rest
+    if options.subpopulations != "groups":
+        if groups:
+            raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")
+        return features or rest
+    if features:
+        raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
+    if not groups:
+        raise WrongUsage(sentence(f"Name the columns that make the groups: --groups {','.join(rest) or 'A,B'}"))
+    return groups
 
 
-def _places(
-    given: Sequence[str], first: Sequence[str], classes: Sequence[Any] | None, named: Sequence[str] | None
-) -> tuple[int, ...]:
-    """Return the class of each column of --against."""
-    classes = (0, 1) if classes is None else classes
-    check_number("--against", given, len(classes), "The file has")
-    known = {name: k for k, name in enumerate(first, 1 if len(first) == 1 else 0)}
-    return places_of(given, classes, known, named if len(given) == len(first) else None, "--against")
+def is_open(options: argparse.Namespace) -> bool:
+    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
+    unasked = getattr(options, "unasked", None)
+    return unasked is not None and all(getattr(options, name) == value for name, value in unasked.items())
+
+
+def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Subpopulations:
+    """Return the hypothesis class that the options describe."""
+    names = list(columns)
+    if options.subpopulations == "trees":
+        return Trees(options.depth or 3, names, min_mass=options.min_mass)
+    if options.subpopulations == "linear":
+        return Linear(names)
+    if (options.depth or 1) == 1:
+        return Groups(names, n_bins=options.bins, min_mass=options.min_mass)
+    return Intersections(names, depth=options.depth, n_bins=options.bins, min_mass=options.min_mass)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FileRows:
+    """The rows of a file as the library takes them: a table or a source `X`, and the names of its columns.
+
+    The label is a position in `classes`; `probability` has the columns of each set of probabilities asked for.
+    """
+
+    chosen: Chosen
+    X: object
+    classes: tuple[Any, ...] | None
+    probability: tuple[str | list[str], ...]
+    #: The number of rows that are used, and of those that there are.
+    n: int
+    n_in_file: int
+
+    @property
+    def weight(self) -> str | None:
+        """The column of weights, if there is one."""
+        return None if self.chosen.weight is None else WEIGHT
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """What JSON outputs say of the sample; nothing if all rows are used."""
+        return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What texts say of the sample; nothing if all rows are used."""
+        note = f"only a random sample of {self.n:,} of the {self.n_in_file:,} rows was used (--sample)."
+        return (note,) if self.sampled else ()
+
+
+def read_rows(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> FileRows:
+    """Check all rows, find their classes and what their columns hold, and return how the library reads them."""
+    seen: dict[Any, int] = {}
+
+    def look(arrays: Mapping[str, Any], before: int) -> None:
+        _note_labels(seen, arrays[chosen.label], chosen.label, before)
+        read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
+        for names in chosen.probability:
+            check_probabilities(names, [read[name] for name in names], before)
+        if chosen.weight is not None:
+            _check_weight(chosen.weight, read[chosen.weight], before)
+
+    others = [*chosen.numbers, *(name for name in chosen.columns if name in chosen.categorical)]
+    with showing(options, "reading", table) as bar:
+        n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
+    if n == 0:
+        raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
+    labels = Labels(chosen.label, _label_values(seen, kinds[chosen.label], chosen.label, table.decimal))
+    for name in others:
+        kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
+    classes, places = _classes_of(options, chosen, labels)
+    rows = Batches(table.shown, lambda _: _convert(table, chosen, kinds, classes, places), lambda: (n, n * len(kinds)))
+    X, n_used = (rows, n) if options.sample is None else _sample(rows, options)
+    if X is rows and is_far(n, len(kinds), len(chosen.probability[0])):
+        _check_far(options, table, chosen)
+    names = [[f"{PROBABILITY} {s} {k}" for k in range(len(one))] for s, one in enumerate(places)]
+    probability = tuple(each if len(each) > 1 else each[0] for each in names)
+    found = FileRows(chosen, X, classes, probability, n_used, n)
+    for note in found.notes:
+        say(f"lowcal: {note}")
+    return found
+
+
+def _convert(
+    table: FileTable,
+    chosen: Chosen,
+    kinds: Mapping[str, Kind | None],
+    classes: tuple[Any, ...] | None,
+    places: Sequence[Sequence[int]],
+) -> Iterator[dict[str, Any]]:
+    """Yield the library's tables: labels as positions, probabilities in the order of the classes."""
+    for batch in table.typed(kinds):
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        made = {LABEL: encode_labels(arrays[chosen.label], classes)}
+        for s, names in enumerate(chosen.probability):
+            p = arrange([numbers(arrays[name]) for name in names], places[s])
+            made |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
+        if chosen.weight is not None:
+            made[WEIGHT] = numbers(arrays[chosen.weight])
+        yield made | {name: arrays[name] for name in chosen.columns}
+
+
+def _sample(rows: Batches, options: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """Return a random sample of the rows in memory."""
+    sample = Sampling(options.seed or 0, options.sample)
+    for batch in rows.read(None):
+        sample.add(batch, len(batch))
+    kept = sample.rows()
+    return {name: for_frames(column) for name, column in kept.items()}, len(kept[LABEL])
+
+
+def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> None:
+    """Refuse what needs all rows in memory."""
+    sample = "or use a random sample of the rows with --sample."
+    if is_open(options):
+        raise InvalidInput(
+            f"{table.shown} does not fit into memory, which cross-validation needs to choose; ask for one fit by "
+            f"--groups with --alpha or --notion, {sample}"
+        )
+    if len(chosen.probability) > 1:
+        raise InvalidInput(
+            f"{table.shown} does not fit into memory, which --against needs; audit one probability after the other, "
+            f"{sample}"
+        )
+    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
+    if options.subpopulations not in known:
+        raise InvalidInput(
+            f"{table.shown} does not fit into memory, which --subpopulations {options.subpopulations} needs; use "
+            f"{' or '.join(known)}, {sample}"
+        )
+
+
+# --- labels, probabilities, weights -------------------------------------------------------------------------------
+
+
+def _note_labels(seen: dict[Any, int], labels: Any, name: str, before: int) -> None:
+    """Note the first row of labels that are new; of many different numbers only some."""
+    distinct, places = factorise(labels, name)
+    occurring, first = np.unique(places, return_index=True)
+    for value, row in zip([[*distinct, None][k] for k in occurring.tolist()], first.tolist(), strict=True):
+        if value not in seen and (len(seen) < MOST_LABELS or value in (None, *MISSING)):
+            seen[value] = before + row
+
+
+def _label_values(seen: Mapping[Any, int], kind: Kind | None, name: str, decimal: str | None) -> list[Any]:
+    """Return the labels as values of their kind, or refuse the first that is missing or infinite."""
+    import pyarrow as pa
+
+    values = list(seen) if decimal is None else cast(pa.array(list(seen), pa.string()), kind, decimal).to_pylist()
+    for value, row in zip(values, seen.values(), strict=True):
+        if value is None or value != value:
+            raise _missing(name, row)
+        if not isinstance(value, str | bool | int | float | Decimal):
+            raise InvalidInput(f"{place(name, row)}: {value!r} is neither text nor a number; convert it.")
+        if value in (np.inf, -np.inf):
+            raise InvalidInput(f"{place(name, row)}: the label is infinite. Correct or drop the row.")
+    return [float(value) if isinstance(value, Decimal) else value for value in values]
+
+
+def _classes_of(
+    options: argparse.Namespace, chosen: Chosen, labels: Labels
+) -> tuple[tuple[Any, ...] | None, list[tuple[int, ...]]]:
+    """Return the classes, and which of them each column of each set of probabilities refers to."""
+    first, *more = chosen.probability
+    named = split_classes(options.classes, labels.found, len(first))
+    classes = choose_classes(labels, first, named, options.positive)
+    start = 1 if len(first) == 1 else 0
+    places = [tuple(range(start, start + len(first)))]
+    for given in more:
+        known = (0, 1) if classes is None else classes
+        check_number("--against", given, len(known), "The file has")
+        # the classes of one column are those of its label
+        of_columns = named if len(given) == len(first) > 1 else None
+        before = {name: k for k, name in enumerate(first, start)}
+        places.append(places_of(given, known, before, of_columns, "--against"))
+    return classes, places
 
 
 def check_number(option: str, given: Sequence[str], n_classes: int, who: str) -> None:
     """Refuse probability columns that are neither one of each class nor, for two classes, a single one."""
     if len(given) != n_classes and (len(given), n_classes) != (1, 2):
         columns = count(len(given), "probability column")
-        raise WrongUsage(f"{who} {n_classes} classes, but {columns} were given with {option}.")
+        raise WrongUsage(f"{who} {n_classes} classes, but {option} names {columns}.")
 
 
 def arrange(columns: Sequence[FloatArray], places: Sequence[int]) -> FloatArray:
@@ -325,20 +322,21 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
         if bad.any():
             row = int(bad.argmax())
             if np.isnan(p[row]):
-                raise lacks(name, before + row)
+                raise _missing(name, before + row)
             raise InvalidInput(
                 f"{place(name, before + row)}: {p[row]:.8g} is not a probability. Give numbers in [0, 1], not scores, "
                 "logits or percentages."
             )
-    if len(names) > 1:
-        sums = np.sum(columns, axis=0)
-        off = np.abs(sums - 1.0) > SUM_TOLERANCE
-        if off.any():
-            row = int(off.argmax())
-            raise InvalidInput(
-                f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give "
-                "the columns of all classes."
-            )
+    if len(names) == 1:
+        return
+    sums = np.sum(columns, axis=0)
+    off = np.abs(sums - 1.0) > SUM_TOLERANCE
+    if off.any():
+        row = int(off.argmax())
+        raise InvalidInput(
+            f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give the "
+            "columns of all classes."
+        )
 
 
 def _check_weight(name: str, weight: FloatArray, before: int) -> None:
@@ -346,23 +344,9 @@ def _check_weight(name: str, weight: FloatArray, before: int) -> None:
     if bad.any():
         row = int(bad.argmax())
         if np.isnan(weight[row]):
-            raise lacks(name, before + row)
+            raise _missing(name, before + row)
         raise InvalidInput(f"{place(name, before + row)}: the weight {weight[row]:g} is negative or infinite.")
 
 
-def is_open(options: argparse.Namespace) -> bool:
-    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
-    unasked = getattr(options, "unasked", None)
-    return unasked is not None and all(getattr(options, name) == value for name, value in unasked.items())
-
-
-def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Subpopulations:
-    """Return the hypothesis class that the options describe."""
-    names = list(columns)
-    if options.subpopulations == "trees":
-        return Trees(options.depth or 3, names, min_mass=options.min_mass)
-    if options.subpopulations == "linear":
-        return Linear(names)
-    if (options.depth or 1) == 1:
-        return Groups(names, n_bins=options.bins, min_mass=options.min_mass)
-    return Intersections(names, depth=options.depth, n_bins=options.bins, min_mass=options.min_mass)
+def _missing(name: str, row: int) -> InvalidInput:
+    return InvalidInput(f"{place(name, row)}: the value is missing. Fill it in or drop the row.")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, partial
@@ -55,13 +55,12 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column of X: either categories with codes, or numbers.
+    """One column of X: either numbers, or categories with a code for each row.
 
-    `categories` are the distinct values that occur, as Python scalars sorted by type name and then value;
-    `codes` index into them, with -1 for missing. A boolean column always has (False, True). `values` are
-    the numbers of a numeric column, whose `categories` and `codes` are None; `is_date` says that they are
-    seconds since 1970. A column without a single value is numeric, all NaN: it then suits a reader of
-    numbers and a reader of categories.
+    It is held as `raw`, numbers in the type that X has them in, or as distinct `scalars`, in any order, and the
+    `places` of each row's; None, the place -1 and the place after the last are missing. Everything else is made of
+    these when first asked for. A column without a single value is numeric, all NaN: it then suits a reader of numbers
+    and a reader of categories.
 
     Objects other than numbers and text (intervals, enums) count as their str(). An object column is
     numeric if all its values are numbers. 1, 1.0 and True are one category, named as the first one seen.
@@ -73,34 +72,64 @@ class Column:
     """
 
     name: str
-    categories: Categories | None
-    codes: NDArray[np.signedinteger[Any]] | None
-    values: FloatArray | None
+    raw: NDArray[Any] | None = None
+    scalars: Sequence[Any] = ()
+    places: NDArray[Any] | None = None
+    #: Whether it holds numbers rather than categories.
+    is_numeric: bool = True
+    #: Whether the numbers are seconds since 1970.
     is_date: bool = False
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether the column holds numbers rather than categories."""
-        return self.values is not None
+    @cached_property
+    def categories(self) -> Categories | None:
+        """The distinct values that occur, as Python scalars sorted by type name and then value; None of numbers.
+
+        A boolean column always has (False, True).
+        """
+        if self.is_numeric:
+            return None
+        if _are_booleans(value for value in self.scalars if value is not None):
+            return _BOOLEANS
+        present = zip(self.scalars, self._counts[:-1] > 0, strict=True)
+        found = {value for value, occurs in present if occurs and value is not None}
+        types = sorted({type(value) for value in found}, key=lambda kind: kind.__name__)
+        return tuple(value for kind in types for value in sorted(v for v in found if type(v) is kind))
+
+    @cached_property
+    def codes(self) -> NDArray[np.int32] | None:
+        """The place of each row's category, -1 for missing; None of numbers."""
+        return None if self.categories is None else self.encode(self.categories)
+
+    @cached_property
+    def values(self) -> FloatArray | None:
+        """The numbers as float64, NaN for missing; None of categories."""
+        if not self.is_numeric:
+            return None
+        if self.raw is None:
+            return np.asarray(_rounded(self.scalars)[self.places])
+        return np.ascontiguousarray(self.raw, dtype=np.float64)
 
     @property
     def numbers(self) -> NDArray[Any]:
-        """The numbers, those that are whole in the type that X holds them in.
+        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same.
 
         >>> Table.of({"age": np.array([31, 54], dtype=np.uint8)}).column("age").numbers
         array([31, 54], dtype=uint8)
         """
-        assert self.values is not None
-        return self.values
+        assert self.values is not None if self.raw is None else self.is_numeric
+        return self.values if self.raw is None or self.is_rounded else self.raw  # type: ignore[return-value]
 
-    @property
+    @cached_property
     def is_rounded(self) -> bool:
         """Whether `numbers` are rounded, as X holds whole numbers beyond 2^53; `distinct` and `look_up` are exact.
 
         >>> Table.of({"account": [2**53, 2**53 + 1]}).column("account").is_rounded
         True
         """
-        return False
+        if self.raw is None:
+            return self.is_numeric
+        is_small = self.raw.dtype.kind == "f" or self.raw.dtype.itemsize < 8 or len(self.raw) == 0
+        return not is_small and (int(self.raw.min()) < -MOST_EXACT or int(self.raw.max()) > MOST_EXACT)
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` makes of this column for a key, which is kept: made at the first call.
@@ -141,152 +170,74 @@ class Column:
         >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").look_up({"Oslo": 2}, 1, 0, np.uint8)
         array([2, 0, 1], dtype=uint8)
         """
-        own, codes = self.distinct()
-        return _translate(codes, _find_each(own, numbers, missing, unseen), missing, kind)
+        own, places = self.distinct()
+        new, dtype = [missing if v is None else numbers.get(v, unseen) for v in own], np.dtype(kind)
+        held = int(places.max(initial=-1)) + 1
+        if dtype.kind == "u" and new[:held] == list(range(missing + 1, missing + 1 + held)):
+            return np.asarray(np.add(places, missing + 1, dtype=dtype, casting="unsafe"))
+        return np.asarray(np.array([*new, missing], dtype=dtype)[places.astype(np.intp, copy=False)])
 
     def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
-        """Say how many rows `look_up` gives each number.
+        """Count the rows to which `look_up` gives each number.
 
         >>> Table.of({"city": ["Oslo", "Bern", None, "Oslo"]}).column("city").tally({"Oslo": 2}, 1, 0)
         array([1, 1, 2])
         """
-        own, codes = self.distinct()
-        new = np.array([*_find_each(own, numbers, missing, unseen), missing])
-        return np.bincount(new, self._counts(codes, len(own))).astype(np.intp)
+        own, places = self.distinct()
+        new = [*(missing if v is None else numbers.get(v, unseen) for v in own), missing]
+        counts = self._counts if self.raw is None else _count(places, len(own))
+        return np.bincount(np.array(new), counts).astype(np.intp)
 
-    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-        return _count(codes, count)
+    @cached_property
+    def _counts(self) -> NDArray[np.intp]:
+        assert self.places is not None
+        return _count(self.places, len(self.scalars))
 
     def take(self, rows: NDArray[np.intp]) -> Column:
-        """Keep some rows, and only the categories that occur in them.
+        """Keep some rows; only the categories that occur in them are left.
 
         >>> Table.of({"city": ["Rome", "Oslo"]}).column("city").take(np.array([0, 0])).categories
         ('Rome',)
         """
-        if self.values is not None:
-            return Column(self.name, None, None, self.values[rows], self.is_date)
-        assert self.categories is not None
-        assert self.codes is not None
-        return _categorical(self.name, self.categories, self.codes[rows])
+        if self.raw is not None:
+            return replace(self, raw=self.raw[rows])
+        assert self.places is not None
+        if self.is_numeric:
+            return _exact(self.name, self.scalars, self.places[rows])
+        return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values and the position of each row's; missing is None, -1, or the place after the last.
+        """Give the distinct values, all digits kept, and the position of each row's; missing is None, -1, or the last.
 
         >>> Table.of({"age": [54, 31, 54]}).column("age").distinct()
         ([31.0, 54.0], array([1, 0, 1]))
         """
-        if self.categories is not None and self.codes is not None:
-            return self.categories, self.codes
-        assert self.values is not None
-        distinct, codes = np.unique(self.values, return_inverse=True)
-        return distinct[~np.isnan(distinct)].tolist(), codes
+        if self.raw is None:
+            assert self.places is not None
+            return self.scalars, self.places
+        found, places = np.unique(self.raw, return_inverse=True)
+        return found[found == found].tolist(), places
 
 
-class _Coded(Column):
-    """A column as its distinct values, not sorted, and the position of each row's."""
+def categorical(name: str, scalars: Sequence[Any], places: NDArray[Any]) -> Column:
+    """Make a column of categories from distinct scalars; None, -1 and the place after the last are missing.
 
-    _scalars: Sequence[Any]
-    _codes: NDArray[Any]
-
-    def __init__(self, name: str, scalars: Sequence[Any], codes: NDArray[Any]) -> None:
-        for field, value in (("name", name), ("_scalars", scalars), ("_codes", codes)):
-            object.__setattr__(self, field, value)
-
-    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's."""
-        return self._scalars, self._codes
+    >>> categorical("city", ["Rome", None], np.array([0, 1, -1, 2])).codes.tolist()
+    [0, -1, -1, -1]
+    """
+    return Column(name, None, scalars, places, is_numeric=False)
 
 
-class _Unsorted(_Coded):
-    """Categories whose distinct values are sorted when first asked for: a prediction only looks them up."""
-
-    values = None
-
-    @cached_property
-    def categories(self) -> Categories:
-        """The distinct values that occur, sorted."""
-        scalars, codes = self.distinct()
-        if _are_booleans(value for value in scalars if value is not None):
-            return _BOOLEANS
-        present = zip(scalars, self._counts(codes, len(scalars))[:-1] > 0, strict=True)
-        return _sorted({value for value, occurs in present if occurs and value is not None})
-
-    def _counts(self, codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-        return self._counted
-
-    @cached_property
-    def _counted(self) -> NDArray[np.intp]:
-        return _count(self._codes, len(self._scalars))
-
-    @cached_property
-    def codes(self) -> NDArray[np.int32]:
-        """The place of each row's category, -1 for missing."""
-        return self.encode(self.categories)
-
-    def take(self, rows: NDArray[np.intp]) -> Column:
-        """Keep some rows; what does not occur in them is found out when asked for."""
-        return _categorise(self.name, self._scalars, self._codes[rows])
-
-
-class _Whole(Column):
-    """Whole numbers as X holds them; float64 is made of them when first asked for."""
-
-    categories = codes = None
-    is_numeric = True
-    _whole: NDArray[Any]
-
-    def __init__(self, name: str, whole: NDArray[Any]) -> None:
-        for field, value in (("name", name), ("_whole", whole)):
-            object.__setattr__(self, field, value)
-
-    @cached_property
-    def numbers(self) -> NDArray[Any]:
-        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
-        return self.values if self.is_rounded else self._whole
-
-    @cached_property
-    def is_rounded(self) -> bool:
-        """Whether some are beyond 2^53."""
-        whole = self._whole
-        is_small = whole.dtype.itemsize < 8 or len(whole) == 0
-        return not is_small and (int(whole.min()) < -MOST_EXACT or int(whole.max()) > MOST_EXACT)
-
-    @cached_property
-    def values(self) -> FloatArray:
-        """The numbers as float64."""
-        return np.ascontiguousarray(self._whole, dtype=np.float64)
-
-    def take(self, rows: NDArray[np.intp]) -> Column:
-        """Keep some rows."""
-        return _Whole(self.name, self._whole[rows])
-
-    def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's."""
-        distinct, codes = np.unique(self._whole, return_inverse=True)
-        return distinct.tolist(), codes
-
-
-class _Exact(_Coded):
-    """Numbers of any size by their distinct values: whole ones beyond 2^53 may be missing or stand beside floats."""
-
-    categories = codes = None
-    is_numeric = is_rounded = True
-
-    @cached_property
-    def values(self) -> FloatArray:
-        """The numbers as float64."""
-        return np.asarray(_rounded(self._scalars)[self._codes])
-
-    def take(self, rows: NDArray[np.intp]) -> Column:
-        """Keep some rows."""
-        return numeric(self.name, self._scalars, self._codes[rows])
+def _exact(name: str, scalars: Sequence[float | None], places: NDArray[Any]) -> Column:
+    """Make a column of distinct numbers: of floats, unless a whole number beyond 2^53 would be rounded."""
+    floats = _rounded(scalars)
+    if all(value is None or value == number for value, number in zip(scalars, floats.tolist(), strict=False)):
+        return Column(name, floats[places])
+    return Column(name, None, scalars, places)
 
 
 class Table:
     """The columns of X, by name, each converted when first asked for and then kept.
-
-    With `keep=False` a column is converted each time it is asked for: what `read` reads from may be much smaller than
-    the float64 it becomes.
 
     `names` are strings. The columns of bare arrays and of lists of rows are called "x0", "x1", ..., and
     `is_named` is False for them; a list or an array with one dimension is one column.
@@ -310,7 +261,6 @@ class Table:
         *,
         is_named: bool,
         matrix: Any = None,
-        keep: bool = True,
         source: NDArray[Any] | Sequence[Any] | None = None,
     ) -> None:
         self.names = tuple(names)
@@ -319,7 +269,6 @@ class Table:
         self._read = read
         self._matrix = matrix
         self._source = source
-        self._keep = keep
         self._cache: dict[int, Column] = {}
         self._position = {name: i for i, name in enumerate(self.names)}
         if len(self._position) < len(self.names):
@@ -351,8 +300,6 @@ class Table:
         lowcal.data.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
         """
         position = self._find(name)
-        if not self._keep:
-            return self._read(position)
         if position not in self._cache:
             self._cache[position] = self._read(position)
         return self._cache[position]
@@ -365,10 +312,14 @@ class Table:
                [ nan, 54. ]])
         """
         if self._matrix is not None:
-            return _dense(self._matrix, [self._find(name) for name in names])
+            return np.asarray(self._matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
         matrix = np.empty((self.n_rows, len(names)))
         for j, name in enumerate(names):
-            matrix[:, j] = _numbers(self.column(name))
+            column = self.column(name)
+            if column.values is None:
+                given = _some(column.categories or ())
+                raise InvalidInput(f"Column {column.name!r} of X is not numeric: it holds {given}. Encode it first.")
+            matrix[:, j] = column.values
         return matrix
 
     def take(self, rows: NDArray[np.intp]) -> Table:
@@ -385,7 +336,8 @@ class Table:
             return _of_sparse(self._matrix[rows])
         if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
             return _of_array(self._source[rows])
-        return Table(self.names, len(rows), partial(_read_rows, self, rows), is_named=self.is_named, keep=self._keep)
+        read = lambda position: self.column(self.names[position]).take(rows)  # noqa: E731
+        return Table(self.names, len(rows), read, is_named=self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
         """Give the same columns and, after them, those of a matrix of numbers.
@@ -400,7 +352,7 @@ class Table:
                 return self.column(position)
             return _from_array(names[position - own], numbers[:, position - own])
 
-        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named, keep=self._keep)
+        return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
 
     def without(self, names: Sequence[str]) -> Table:
         """Give the other columns.
@@ -409,13 +361,8 @@ class Table:
         Table(1 rows: 'age')
         """
         kept = [j for j, name in enumerate(self.names) if name not in names]
-        return Table(
-            [self.names[j] for j in kept],
-            self.n_rows,
-            lambda position: self.column(self.names[kept[position]]),
-            is_named=self.is_named,
-            keep=self._keep,
-        )
+        names = [self.names[j] for j in kept]
+        return Table(names, self.n_rows, lambda position: self.column(names[position]), is_named=self.is_named)
 
     def array(self, name: str) -> NDArray[Any]:
         """Give one column as an array: numbers, truth values, or objects with None for missing.
@@ -441,8 +388,7 @@ class Table:
         >>> Table.of(np.eye(2)).named(["a", "b"])
         Table(2 rows: 'a', 'b')
         """
-        parts = {"matrix": self._matrix, "keep": self._keep, "source": self._source}
-        return Table(names, self.n_rows, self._read, is_named=True, **parts)
+        return Table(names, self.n_rows, self._read, is_named=True, matrix=self._matrix, source=self._source)
 
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
         """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
@@ -486,7 +432,8 @@ class Table:
         if position is None and isinstance(name, (int, np.integer)):
             position = int(name)
         if position is None or not 0 <= position < len(self.names):
-            raise _missing_column(name, self.names)
+            available = f"it has {_some(self.names)}" if self.names else "it has none"
+            raise MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), self.names)}")
         return position
 
     def __repr__(self) -> str:
@@ -521,7 +468,8 @@ def _of_sparse(X: Any) -> Table:
     matrix = X.tocsr().astype(np.float64, copy=False)
     n_rows, n_columns = matrix.shape
     names = _numbered(n_columns)
-    return Table(names, n_rows, partial(_read_sparse, names, matrix), is_named=False, matrix=matrix)
+    read = lambda j: Column(names[j], matrix[:, [j]].toarray()[:, 0])  # noqa: E731
+    return Table(names, n_rows, read, is_named=False, matrix=matrix)
 
 
 def _of_mapping(X: Mapping[Any, Any]) -> Table:
@@ -541,10 +489,10 @@ def _of_rows(X: Sequence[Any]) -> NDArray[Any]:
     """Make an object array of a list of rows, so that each column keeps its own type."""
     try:
         array = np.array(X, dtype=object)
-    except ValueError as error:
-        raise _ragged() from error
-    if array.ndim == 1 and any(isinstance(row, (list, tuple, np.ndarray)) for row in X):
-        raise _ragged()
+    except ValueError:
+        array = None
+    if array is None or (array.ndim == 1 and any(isinstance(row, (list, tuple, np.ndarray)) for row in X)):
+        raise InvalidInput("The rows of X differ in length; give each row a value for every column.")
     return array
 
 
@@ -633,31 +581,19 @@ def _one_dimension(name: str, values: Any) -> Any:
 
 def _read_one(names: Sequence[str], columns: Sequence[Any], position: int) -> Column:
     """Convert one array or series."""
-    name, column = names[position], columns[position]
-    if isinstance(column, np.ndarray):
-        return _from_array(name, column)
-    return _from_series(name, column)
-
-
-def _read_sparse(names: Sequence[str], matrix: Any, position: int) -> Column:
-    """Make one column of a sparse matrix dense."""
-    return Column(names[position], None, None, _dense(matrix, [position])[:, 0])
-
-
-def _read_rows(table: Table, rows: NDArray[np.intp], position: int) -> Column:
-    """Convert one column of the whole table, and keep some of its rows."""
-    return table.column(table.names[position]).take(rows)
+    column = columns[position]
+    return (_from_array if isinstance(column, np.ndarray) else _from_series)(names[position], column)
 
 
 def _from_array(name: str, values: NDArray[Any]) -> Column:
     """Convert an array with one dimension by the kind of its type."""
     kind = values.dtype.kind
     if kind in "iu":
-        return _Whole(name, np.ascontiguousarray(values))
+        return Column(name, np.ascontiguousarray(values))
     if kind == "f":
-        return Column(name, None, None, np.ascontiguousarray(values, dtype=np.float64))
+        return Column(name, np.ascontiguousarray(values, dtype=np.float64))
     if kind == "b":
-        return _Unsorted(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
+        return categorical(name, _BOOLEANS, np.ascontiguousarray(values).view(np.int8))
     if kind == "O":
         return _from_objects(name, values)
     if kind == "M":
@@ -670,8 +606,9 @@ def _from_array(name: str, values: NDArray[Any]) -> Column:
 def _from_objects(name: str, values: NDArray[Any]) -> Column:
     """Convert Python objects: to numbers if all are, else to categories."""
     objects = values.tolist()
-    if set(map(type, objects)) <= {int, float, type(None)} and max(map(_size, objects), default=0) < MOST_EXACT:
-        return Column(name, None, None, values.astype(np.float64))  # only a short cut
+    sizes = (abs(value) for value in objects if type(value) is int)
+    if set(map(type, objects)) <= {int, float, type(None)} and max(sizes, default=0) < MOST_EXACT:
+        return Column(name, values.astype(np.float64))  # only a short cut
     return _categorise(name, *_factorise(name, objects), infer=True)
 
 
@@ -683,19 +620,19 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
         native: Any = series.to_native()
         if isinstance(native.dtype, np.dtype) and native.dtype.kind in "iufb":
             return _from_array(name, native.to_numpy())  # only a short cut
-        if str(native.dtype) in ("str", "string"):
-            return _categorise(name, *_factorise_pandas(native))  # another
     dtype = series.dtype
-    if dtype.is_integer() and series.null_count() == 0:
-        return _from_array(name, series.to_numpy())
+    if (dtype.is_integer() or dtype.is_float()) and series.null_count() == 0:
+        return _from_array(name, _array(series))
     if dtype.is_numeric():
         floats = _floats(series)
         if dtype.is_float() or not (np.abs(floats) >= MOST_EXACT).any():
-            return Column(name, None, None, floats)
+            return Column(name, floats)
         return _categorise(name, *_factorise(name, series.to_list()), infer=True)
     if dtype == nw.Boolean:
         is_full = series.null_count() == 0
-        return _from_array(name, series.to_numpy()) if is_full else _boolean(name, _floats(series))
+        if is_full or series.is_null().all():
+            return _from_array(name, series.to_numpy() if is_full else _floats(series))
+        return categorical(name, _BOOLEANS, np.nan_to_num(_floats(series), nan=MISSING).astype(np.int8))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return _categorise(name, *_factorise_series(series))
     if dtype == nw.Date or dtype == nw.Datetime:
@@ -703,6 +640,14 @@ def _from_series(name: str, series: nw.Series[Any]) -> Column:
     if dtype == nw.Object or (dtype == nw.Unknown and _tells_its_type(series)):
         return _from_array(name, _unknown(series))
     return _refuse(name, f"the type {dtype}")
+
+
+def _array(series: nw.Series[Any]) -> NDArray[Any]:
+    """Give a series without nulls as an array; Arrow in one piece is not copied."""
+    native: Any = series.to_native()
+    if series.implementation.is_pyarrow() and native.num_chunks == 1:
+        return np.asarray(native.chunk(0).to_numpy(zero_copy_only=False))
+    return series.to_numpy()
 
 
 def _tells_its_type(series: nw.Series[Any]) -> bool:
@@ -725,7 +670,7 @@ def _plain(column: Any) -> NDArray[Any] | None:
 
         if not (column.dtype.is_numeric() or column.dtype == nw.Boolean) or column.null_count() > 0:
             return None
-        column = column.to_numpy()
+        column = _array(column)
     return column if column.dtype.kind in "biuf" else None
 
 
@@ -757,21 +702,16 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     if series.implementation.is_pandas() and hasattr(native.array, "codes"):
         return native.array.categories.tolist(), native.array.codes  # as pandas holds them
     if series.implementation.is_pandas_like():
-        return _factorise_pandas(native)
+        codes, distinct = native.factorize()
+        return distinct.tolist(), codes
     if series.implementation.is_pyarrow():
         encoded = native.dictionary_encode().combine_chunks()
-        return encoded.dictionary.to_pylist(), encoded.indices.cast("int64").fill_null(MISSING).to_numpy()
+        return encoded.dictionary.to_pylist(), encoded.indices.cast("int32").fill_null(MISSING).to_numpy()
     if series.implementation.is_polars() and series.dtype != nw.String:
         return _factorise_numbered(native)
     values = series.drop_nulls().unique().to_list()
     places = [*range(len(values)), MISSING]
     return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
-
-
-def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
-    """Do the same for a series of pandas."""
-    codes, distinct = native.factorize()
-    return distinct.tolist(), codes
 
 
 def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
@@ -794,8 +734,8 @@ def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infe
     scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
     present = [value for value in scalars if value is not None]
     if not present or (infer and all(type(value) in (int, float) for value in present)):
-        return numeric(name, scalars, codes)
-    return _Unsorted(name, scalars, codes)
+        return _exact(name, scalars, codes)
+    return categorical(name, scalars, codes)
 
 
 def _are_dates(distinct: Iterable[Any]) -> bool:
@@ -819,19 +759,7 @@ def _dates(name: str, distinct: NDArray[Any], codes: NDArray[Any]) -> Column:
     """Make a column of dates from distinct ones; NaT, -1 and the place after the last are missing."""
     moments = np.append(distinct.astype("datetime64[us]"), np.datetime64("NaT", "us"))
     seconds = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)[codes]
-    return Column(name, None, None, seconds, is_date=not bool(np.isnan(seconds).all()))
-
-
-def numeric(name: str, distinct: Sequence[float | None], codes: NDArray[Any]) -> Column:
-    """Make a column of numbers from distinct ones; None, -1 and the place after the last are missing.
-
-    >>> numeric("pay", [2.5, None], np.array([0, 1, -1])).values
-    array([2.5, nan, nan])
-    """
-    numbers = _rounded(distinct)
-    if all(value is None or value == number for value, number in zip(distinct, numbers.tolist(), strict=False)):
-        return Column(name, None, None, numbers[codes])
-    return _Exact(name, distinct, codes)
+    return Column(name, seconds, is_date=not bool(np.isnan(seconds).all()))
 
 
 def _rounded(distinct: Sequence[float | None]) -> FloatArray:
@@ -844,30 +772,6 @@ def _float(number: float) -> float:
         return float(number)
     except OverflowError:
         return np.inf if number > 0 else -np.inf
-
-
-def _size(number: float | None) -> float:
-    """Give the magnitude of a whole number, 0 for floats and for none."""
-    return abs(number) if type(number) is int else 0
-
-
-def _sorted(values: set[Any]) -> Categories:
-    """Sort scalars by the name of their type, then by value."""
-    types = sorted({type(value) for value in values}, key=lambda kind: kind.__name__)
-    return tuple(value for kind in types for value in sorted(v for v in values if type(v) is kind))
-
-
-def _categorical(name: str, categories: Sequence[Hashable], codes: NDArray[Any]) -> Column:
-    """Make a column of sorted categories, without those that do not occur; booleans keep both."""
-    if _are_booleans(categories):
-        kept: Categories = _BOOLEANS
-    else:
-        occurs = _count(codes, len(categories))[:-1] > 0
-        kept = tuple(category for category, used in zip(categories, occurs, strict=True) if used)
-    if kept == tuple(categories):
-        return Column(name, kept, codes.astype(np.int32, copy=False), None)
-    code = {category: i for i, category in enumerate(kept)}
-    return Column(name, kept, _recode(codes, [code.get(c, MISSING) for c in categories]), None)
 
 
 def _are_booleans(values: Iterable[Hashable]) -> bool:
@@ -910,33 +814,6 @@ def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
     return total
 
 
-def _boolean(name: str, values: FloatArray) -> Column:
-    """Make a column of zeros, ones and NaN a boolean one."""
-    missing = np.isnan(values)
-    if missing.all():
-        return Column(name, None, None, values)
-    return Column(name, _BOOLEANS, np.where(missing, MISSING, values).astype(np.int32), None)
-
-
-def _recode(codes: NDArray[Any], new: Sequence[int]) -> NDArray[np.int32]:
-    """Replace each code; -1, and the place after the last, stay missing."""
-    return _translate(codes, new, MISSING, np.int32)
-
-
-def _translate(codes: NDArray[Any], new: Sequence[int], missing: int, kind: Any) -> NDArray[Any]:
-    """Replace each code by a number; -1, and the place after the last, by that of missing values."""
-    kind = np.dtype(kind)
-    held = int(codes.max(initial=-1)) + 1
-    if kind.kind == "u" and list(new[:held]) == list(range(missing + 1, missing + 1 + held)):
-        return np.asarray(np.add(codes, missing + 1, dtype=kind, casting="unsafe"))
-    return np.asarray(np.array([*new, missing], dtype=kind)[codes.astype(np.intp, copy=False)])
-
-
-def _find_each(own: Sequence[Any], numbers: Mapping[Any, int], missing: int, unseen: int) -> list[int]:
-    """Give the number of each distinct value."""
-    return [missing if v is None else numbers.get(v, unseen) for v in own]
-
-
 def _is_missing(value: Any) -> bool:
     """Whether a value of an object column stands for none; pandas' own are known by their type's name."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
@@ -962,19 +839,6 @@ def _scalar(name: str, value: Any) -> bool | int | float | str | None:
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
-def _numbers(column: Column) -> FloatArray:
-    """Give the numbers of a column that must have them."""
-    if column.values is None:
-        given = _some(column.categories or ())
-        raise InvalidInput(f"Column {column.name!r} of X is not numeric: it holds {given}. Encode it first.")
-    return column.values
-
-
-def _dense(matrix: Any, positions: Sequence[int]) -> FloatArray:
-    """Make some columns of a sparse matrix dense."""
-    return np.asarray(matrix[:, positions].toarray(), dtype=np.float64)
-
-
 # What errors say.
 
 
@@ -986,21 +850,10 @@ def _refuse(name: str, given: str) -> NoReturn:
     )
 
 
-def _ragged() -> InvalidInput:
-    """Tell that a list of rows is no table."""
-    return InvalidInput("The rows of X differ in length; give each row a value for every column.")
-
-
 def _duplicates(names: Iterable[str]) -> InvalidInput:
     """Name the columns that occur twice."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     return InvalidInput(f"X has several columns named {_some(twice)}; rename them.")
-
-
-def _missing_column(name: str | int, names: Sequence[str]) -> MissingColumn:
-    """Name the column that was asked for, and those that there are."""
-    available = f"it has {_some(names)}" if names else "it has none"
-    return MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), names)}")
 
 
 def _some(values: Sequence[object]) -> str:

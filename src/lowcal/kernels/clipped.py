@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.kernels import kernels_for
 from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.switch import kernels_for
 
 #: From this many rows on, they are binned before they are sorted.
 BINNED_FROM = 5_000

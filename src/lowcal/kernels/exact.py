@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_at_hand
 from lowcal.kernels.simplex import SMALLEST, FloatArray
+from lowcal.kernels.switch import kernels_at_hand
 
 if TYPE_CHECKING:
     from lowcal.kernels.reference import Design

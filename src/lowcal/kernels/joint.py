@@ -7,14 +7,13 @@ the table rises by the same stride from value to value, as that of a sorted dict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_for
-from lowcal.kernels.switch import compiled
+from lowcal.kernels.switch import kernels_for
 
 
 class Look(NamedTuple):
@@ -27,10 +26,6 @@ class Look(NamedTuple):
     table: NDArray[Any]
     stride: int | None = None
     offset: int = 0
-
-
-#: Writes the sum of two look-ups into the codes: a, its table, b, its table, codes.
-LayPair = Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], None]
 
 
 def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -54,17 +49,10 @@ def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[An
 def _look_up(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return the sum of the look-ups, two columns at a time."""
     out = np.empty(n, dtype=kind)
-    loops = compiled("compiled_joint") if kernels_for(n * len(looks)).compiled else None
-    lay: LayPair = lay_pair if loops is None else loops.lay_pair
     if len(looks) == 1:
         out[:] = np.take(looks[0].table, looks[0].places)
     else:
-        lay(looks[0].places, looks[0].table, looks[1].places, looks[1].table, out)
+        kernels_for(n * len(looks)).lay_pair(looks[0].places, looks[0].table, looks[1].places, looks[1].table, out)
     for look in looks[2:]:
         out += np.take(look.table, look.places)
     return out
-
-
-def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill out[i] with table_a[a_i] + table_b[b_i]."""
-    np.add(np.take(table_a, a), np.take(table_b, b), out=out)

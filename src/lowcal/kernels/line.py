@@ -9,26 +9,31 @@ whole class. Replacing w by 1 - w gives V(-r) = V(r) - sum r: the other sign cos
 Both solvers run the dynamic program F_j(w) = r_j w + max_{|u-w| <= d_j} F_{j-1}(u), keep only the interval
 where the concave F_j is largest, and read the weights backwards from these intervals. `stack` holds the
 slope drops of F_j and is nearly linear on real data; `dual` holds those of its conjugate and is
-O(m log m) always.
+O(m log m) always. The passes of this file are plain Python on lists of numbers; `compiled_line` compiles them as they
+stand, for arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Literal, NamedTuple, TypeAlias
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import compiled
 
-Intervals: TypeAlias = tuple[FloatArray, FloatArray]
 Method: TypeAlias = Literal["auto", "stack", "dual"]
+#: A list or an array of floats.
+Numbers: TypeAlias = Any
 
-METHODS = ("auto", "stack", "dual")
-
+#: The passes of this file: the definition.
+PURE = sys.modules[__name__]
+IS_COMPILED = False
+#: Moves a point that the stacks may take before the dual is faster (`benchmarks/smooth.py`).
+MOVES = 64
 #: From this many points on, compiled passes are worth the import of numba.
 COMPILE_FROM = 5_000
 
@@ -83,51 +88,34 @@ def _sum_ties(v: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray]:
     return v[starts], np.add.reduceat(r, starts)
 
 
-# --- the solver, in pure Python or compiled -----------------------------------------------------------------
+# --- the solver -------------------------------------------------------------------------------------------------
 
 
-class Passes(NamedTuple):
-    """The three passes of a solver, and how many moves a point the stacks may take before the dual is faster."""
-
-    forward_stacks: Callable[[FloatArray, FloatArray, float], Intervals | None]
-    forward_dual: Callable[[FloatArray, IntArray, int], Intervals]
-    backtrack: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
-    moves: int
-    compiled: bool = False
-
-    def budget(self, points: int) -> float:
-        """Return the moves after which the stacks give up."""
-        return float(self.moves * points + 1024)
-
-
-def passes_for(points: int) -> Passes:
-    """Return the compiled passes for a large problem where numba is installed, else those of this file.
+def passes_for(points: int) -> ModuleType:
+    """Return the module of the compiled passes for a large problem where numba is installed, else this one.
 
     Both take the same steps in the same order. A small problem is solved before numba would be imported.
 
-    >>> passes_for(100).compiled
+    >>> passes_for(100).IS_COMPILED
     False
     """
-    return (_compiled() or PURE) if points >= COMPILE_FROM else PURE
+    return (compiled("compiled_line") or PURE) if points >= COMPILE_FROM else PURE
 
 
-def _compiled() -> Passes | None:
-    """Return the compiled passes; None without numba."""
-    loops = compiled("compiled")
-    if loops is None:
-        return None
-    return Passes(loops.forward_stacks, loops.forward_dual, loops.backtrack, moves=256, compiled=True)
+def hold(numbers: FloatArray | IntArray) -> Any:
+    """Return numbers as the passes read them fastest."""
+    return numbers.tolist()
 
 
 def solve_line(
-    v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto", passes: Passes | None = None
+    v: FloatArray, r: FloatArray, lip: float = 1.0, *, method: Method = "auto", passes: ModuleType | None = None
 ) -> tuple[float, FloatArray]:
     """Maximise sum_j r_j w_j over weights in [0,1] that are lip-Lipschitz on the sorted distinct v.
 
     Formula: (V, w) of the module's first line; V is computed as sum_j r_j w_j from a feasible w, hence a
     lower bound on the supremum even under rounding. Reference: spec 2.3, algorithms A and B.
     Cost: O(m + moves) by stacks, O(m log m) by the dual. `auto` starts with the stacks and turns to the dual
-    after 64 m moves, or 256 m compiled, where a move is cheaper (labels against predictions take 1 to 100 m).
+    after MOVES m moves (labels against predictions take 1 to 100 m).
     `passes` are chosen by the size of the problem unless given.
 
     >>> v, r = np.array([0.2, 0.8]), np.array([-0.5, 0.5])
@@ -137,17 +125,23 @@ def solve_line(
     >>> solve_line(v, r, lip=2.0)[0]
     0.5
     """
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; use one of {', '.join(METHODS)}.")
-    if len(v) == 0:
+    m = len(v)
+    if m == 0:
         return 0.0, np.zeros(0)
-    passes = passes_for(len(v)) if passes is None else passes
-    gaps, r = _gaps(v, lip), np.ascontiguousarray(r)
-    w = passes.backtrack(gaps, *_forward(passes, gaps, r, method))
-    return float(np.sum(r * w)), w
+    passes = passes_for(m) if passes is None else passes
+    hold, gaps = passes.hold, passes.hold(_gaps(v, lip))
+    low, high, w = (hold(np.zeros(m)) for _ in range(3))
+    budget = {"auto": _budget(passes, m), "stack": np.inf, "dual": -1.0}[method]
+    if budget < 0.0 or not passes.by_stacks(gaps, hold(r), budget, low, high, hold(np.zeros((4, m)))):
+        # in a frame that moves along with F_j, slope 0 sits at minus the prefix sums of r
+        keys, rank = np.unique(np.concatenate(([0.0], -np.cumsum(r))), return_inverse=True)
+        passes.by_dual(gaps, hold(rank), hold(np.zeros(2 << (len(keys) - 1).bit_length())), low, high)
+    passes.backtrack(gaps, low, high, w)
+    weights = np.asarray(w)
+    return float(np.sum(r * weights)), weights
 
 
-def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0, *, passes: Passes | None = None) -> FloatArray:
+def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0, *, passes: ModuleType | None = None) -> FloatArray:
     """Return V for every row of R, on the same points v: many small problems at once, without their weights.
 
     `passes` are chosen by the size of all of them unless given.
@@ -155,12 +149,10 @@ def solve_lines(v: FloatArray, R: FloatArray, lip: float = 1.0, *, passes: Passe
     >>> solve_lines(np.array([0.2, 0.8]), np.array([[-0.5, 0.5], [1.0, -1.0], [0.0, 2.0]])).round(12).tolist()
     [0.3, 0.6, 2.0]
     """
-    W, gaps, R = np.zeros(R.shape), _gaps(v, lip), np.ascontiguousarray(R)
-    left = np.arange(len(R))
+    W, gaps, left = np.zeros(R.shape), _gaps(v, lip), np.arange(len(R))
     passes = passes_for(R.size) if passes is None else passes
-    loops = compiled("compiled") if passes.compiled else None
-    if loops is not None:
-        left = np.flatnonzero(loops.weights_by_stacks(gaps, R, passes.budget(len(v)), W))
+    if passes.IS_COMPILED:
+        left = np.flatnonzero(passes.weights_by_stacks(gaps, np.ascontiguousarray(R), _budget(passes, len(v)), W))
     for j in left:
         W[j] = solve_line(v, R[j], lip)[1]
     return np.asarray((R * W).sum(axis=1))
@@ -171,178 +163,141 @@ def _gaps(v: FloatArray, lip: float) -> FloatArray:
     return np.minimum(lip * np.diff(v), 1.0)
 
 
-def _forward(passes: Passes, gaps: FloatArray, r: FloatArray, method: Method) -> Intervals:
-    """Choose the pass: stacks within their budget of moves, the dual beyond it."""
-    intervals = None
-    if method != "dual":
-        intervals = passes.forward_stacks(gaps, r, passes.budget(len(r)) if method == "auto" else np.inf)
-    if intervals is not None:
-        return intervals
-    # in a frame that moves along with F_j, slope 0 sits at minus the prefix sums of r
-    keys, rank = np.unique(np.concatenate(([0.0], -np.cumsum(r))), return_inverse=True)
-    return passes.forward_dual(gaps, rank, len(keys))
+def _budget(passes: ModuleType, points: int) -> float:
+    """Return the moves after which the stacks give up."""
+    return float(passes.MOVES * points + 1024)
 
 
-def _backtrack(gaps: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+def backtrack(gaps: Numbers, low: Numbers, high: Numbers, w: Numbers) -> None:
     """Read the weights backwards: w_j goes from w_{j+1} towards [low_j, high_j], by at most the gap."""
-    lows, highs = low.tolist(), high.tolist()
-    weight = lows[-1]
-    w = [weight]
-    for gap, a, b in zip(gaps[::-1].tolist(), lows[-2::-1], highs[-2::-1], strict=True):
-        if weight < a:
-            weight = min(a, weight + gap)
-        elif weight > b:
-            weight = max(b, weight - gap)
-        w.append(weight)
-    return np.asarray(np.clip(w[::-1], 0.0, 1.0))  # against rounding; clipping keeps the slopes
+    weight = low[-1]
+    w[-1] = min(max(weight, 0.0), 1.0)  # against rounding; clipping keeps the slopes
+    for j in range(len(gaps) - 1, -1, -1):
+        if weight < low[j]:
+            weight = min(low[j], weight + gaps[j])
+        elif weight > high[j]:
+            weight = max(high[j], weight - gaps[j])
+        w[j] = min(max(weight, 0.0), 1.0)
 
 
 # --- algorithm A: the slope drops of F_j, on two stacks -----------------------------------------------------
 
 
-def _forward_stacks(gaps: FloatArray, r: FloatArray, budget: float) -> Intervals | None:
-    """Find the argmax interval of every F_j with two stacks, or None once `budget` moves are spent.
+def by_stacks(gaps: Numbers, r: Numbers, budget: float, low: Numbers, high: Numbers, work: Any) -> bool:
+    """Fill in the argmax interval of every F_j with two stacks; False once `budget` moves are spent.
 
     The slope of F_j drops by given masses at given positions. Those left of the argmax lie on one stack,
     those right of it on the other, nearest on top; the walls 0 and 1 have infinite mass. Widening by d moves
     the left ones by -d and the right ones by +d; adding r_j w carries mass r_j across the argmax. The right
     stack counts positions from 1 downwards, so that both obey the same code: position = key - shift.
+    A step adds at most one item, so that there is room in `work`, four times as long as r.
     """
-    left_keys: list[float] = []
-    left_masses: list[float] = []
-    right_keys: list[float] = []
-    right_masses: list[float] = []
-    low, high = [], []
-    shift, moves = 0.0, 0
-    for gap, residual in zip([0.0, *gaps.tolist()], r.tolist(), strict=True):
-        shift += gap
-        if residual > 0.0:
-            moves += _pour(residual, shift, right_keys, right_masses, left_keys, left_masses)
-        elif residual < 0.0:
-            moves += _pour(-residual, shift, left_keys, left_masses, right_keys, right_masses)
-        low.append(left_keys[-1] - shift if left_keys and left_keys[-1] > shift else 0.0)
-        high.append(1.0 - (right_keys[-1] - shift) if right_keys and right_keys[-1] > shift else 1.0)
+    left_keys, left_masses, right_keys, right_masses = work[0], work[1], work[2], work[3]
+    n_left, n_right, moves = 0, 0, 0
+    shift = 0.0
+    for j in range(len(r)):
+        if j > 0:
+            shift += gaps[j - 1]
+        mass = r[j]
+        if mass > 0.0:
+            n_right, n_left, more = pour(mass, shift, right_keys, right_masses, n_right, left_keys, left_masses, n_left)
+            moves += more
+        elif mass < 0.0:
+            n_left, n_right, more = pour(
+                -mass, shift, left_keys, left_masses, n_left, right_keys, right_masses, n_right
+            )
+            moves += more
+        low[j] = max(left_keys[n_left - 1] - shift, 0.0) if n_left > 0 else 0.0
+        high[j] = min(1.0 - (right_keys[n_right - 1] - shift), 1.0) if n_right > 0 else 1.0
         if moves > budget:
-            return None
-    return np.array(low), np.array(high)
+            return False
+    return True
 
 
-def _pour(
+def pour(
     need: float,
     shift: float,
-    from_keys: list[float],
-    from_masses: list[float],
-    to_keys: list[float],
-    to_masses: list[float],
-) -> int:
-    """Carry mass `need` from the top of one stack to the other and count the items moved whole."""
+    from_keys: Numbers,
+    from_masses: Numbers,
+    n_from: int,
+    to_keys: Numbers,
+    to_masses: Numbers,
+    n_to: int,
+) -> tuple[int, int, int]:
+    """Carry mass `need` from the top of one stack to the other; return their new sizes and the items moved whole."""
     moves = 0
-    while from_keys and from_keys[-1] > shift:
+    while n_from > 0 and from_keys[n_from - 1] > shift:
         # x = key - shift seen from one wall is 1 - x seen from the other
-        to_keys.append(1.0 + 2.0 * shift - from_keys[-1])
-        mass = from_masses[-1]
+        to_keys[n_to] = 1.0 + 2.0 * shift - from_keys[n_from - 1]
+        mass = from_masses[n_from - 1]
         if mass > need:
-            from_masses[-1] = mass - need
-            to_masses.append(need)
-            return moves
-        from_keys.pop()
-        to_masses.append(from_masses.pop())
+            from_masses[n_from - 1] = mass - need
+            to_masses[n_to] = need
+            return n_from, n_to + 1, moves
+        to_masses[n_to] = mass
+        n_from -= 1
+        n_to += 1
         moves += 1
         need -= mass
         if need == 0.0:
-            return moves
+            return n_from, n_to, moves
     # only the wall is left: what lies behind it never comes back
-    from_keys.clear()
-    from_masses.clear()
-    to_keys.append(1.0 + shift)
-    to_masses.append(need)
-    return moves
+    to_keys[n_to] = 1.0 + shift
+    to_masses[n_to] = need
+    return 0, n_to + 1, moves
 
 
 # --- algorithm B: the slope measure of the conjugate of F_j, on a tree --------------------------------------
 
 
-def _forward_dual(gaps: FloatArray, rank: IntArray, places: int) -> Intervals:
-    """Find the argmax interval of every F_j from its conjugate G_j(s) = max_w F_j(w) - s w.
+def by_dual(gaps: Numbers, zero_at: Any, tree: Numbers, low: Numbers, high: Numbers) -> None:
+    """Fill in the argmax interval of every F_j from its conjugate G_j(s) = max_w F_j(w) - s w.
 
     The slope of G_j climbs from -1 to 0: a measure of mass 1, and F_j is largest between the mass right of
     s = 0 and the mass at or right of it. Widening by d adds mass 2d at 0 and takes d off each end; adding
-    r_j w shifts the measure by r_j. In a frame that moves along, 0 sits at the place rank_j before r_j and at
-    rank_{j+1} after it: all places are known beforehand.
+    r_j w shifts the measure by r_j. In a frame that moves along, 0 sits at the place zero_at_j before r_j and at
+    zero_at_{j+1} after it: all places are known beforehand, and are the leaves of a sum tree.
     """
-    zero_at: list[int] = rank.tolist()
-    measure = _Measure(places)
-    measure.add(zero_at[0], 1.0)
-    low, high = [], []
-    for gap, before, after in zip([0.0, *gaps.tolist()], zero_at[:-1], zero_at[1:], strict=True):
-        if gap > 0.0:
-            measure.add(before, 2.0 * gap)
-            measure.trim(gap)
-        right = measure.right_of(after)
-        low.append(right)
-        high.append(right + measure.at(after))
-    return np.array(low), np.array(high)
+    leaf = len(tree) // 2
+    put(tree, leaf + zero_at[0], 1.0)
+    for j in range(len(low)):
+        if j > 0 and gaps[j - 1] > 0.0:
+            here = leaf + zero_at[j]
+            put(tree, here, tree[here] + 2.0 * gaps[j - 1])
+            trim(tree, 0, gaps[j - 1])
+            # the excess is the gap again, but for rounding, which would add up over the steps
+            trim(tree, 1, tree[1] - 1.0)
+        node = leaf + zero_at[j + 1]
+        low[j] = right_of(tree, node)
+        high[j] = low[j] + tree[node]
 
 
-class _Measure:
-    """Masses at the places 0..size-1: add anywhere, trim both ends, sum a tail; O(log size) amortised.
-
-    A sum tree whose inner nodes are recomputed, never decremented, so that rounding does not drift; one heap
-    for each end holds the places filled so far, and pops each of them once.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._leaf = 1 << (size - 1).bit_length()
-        self._tree = [0.0] * (2 * self._leaf)
-        self._first: list[int] = []
-        self._last: list[int] = []
-
-    def at(self, place: int) -> float:
-        """Return the mass at a place."""
-        return self._tree[self._leaf + place]
-
-    def right_of(self, place: int) -> float:
-        """Return the mass strictly right of a place."""
-        tree, node, total = self._tree, self._leaf + place, 0.0
-        while node > 1:
-            if not node & 1:
-                total += tree[node + 1]
-            node >>= 1
-        return total
-
-    def add(self, place: int, mass: float) -> None:
-        """Add mass at a place."""
-        here = self.at(place)
-        if here == 0.0:
-            heappush(self._first, place)
-            heappush(self._last, -place)
-        self._set(place, here + mass)
-
-    def trim(self, mass: float) -> None:
-        """Take the mass off the left end, and off the right end what exceeds a total of 1."""
-        self._trim_end(self._first, 1, mass)
-        # the excess is `mass` again, but for rounding, which would add up over the steps
-        self._trim_end(self._last, -1, self._tree[1] - 1.0)
-
-    def _trim_end(self, ends: list[int], sign: int, need: float) -> None:
-        while ends:
-            place = sign * ends[0]
-            here = self.at(place)
-            if here > need:
-                self._set(place, here - need)
-                return
-            heappop(ends)
-            if here > 0.0:
-                self._set(place, 0.0)
-                need -= here
-
-    def _set(self, place: int, mass: float) -> None:
-        tree, node = self._tree, self._leaf + place
-        tree[node] = mass
-        while node > 1:
-            node >>= 1
-            tree[node] = tree[2 * node] + tree[2 * node + 1]
+def right_of(tree: Numbers, node: int) -> float:
+    """Return the mass strictly right of a place."""
+    total = 0.0
+    while node > 1:
+        if not node & 1:
+            total += tree[node + 1]
+        node >>= 1
+    return total
 
 
-#: The passes of this file: the definition that the compiled ones must agree with.
-PURE = Passes(_forward_stacks, _forward_dual, _backtrack, moves=64)
+def trim(tree: Numbers, side: int, need: float) -> None:
+    """Take mass off one end: the outermost place with mass is found by descent, as empty nodes hold an exact 0."""
+    while tree[1] > 0.0:
+        node = 1
+        while node < len(tree) // 2:
+            node = 2 * node + side if tree[2 * node + side] > 0.0 else 2 * node + 1 - side
+        if tree[node] > need:
+            put(tree, node, tree[node] - need)
+            return
+        need -= tree[node]
+        put(tree, node, 0.0)
+
+
+def put(tree: Numbers, node: int, mass: float) -> None:
+    """Write a place; inner nodes are added up again, never decremented, so that rounding does not drift."""
+    tree[node] = mass
+    while node > 1:
+        node >>= 1
+        tree[node] = tree[2 * node] + tree[2 * node + 1]

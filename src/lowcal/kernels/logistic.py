@@ -25,10 +25,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_at_hand
 from lowcal.kernels.products import Cholesky, dot, product
 from lowcal.kernels.reference import Codes, Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray, from_scores, log_sum_exp, scores, sigmoid
+from lowcal.kernels.switch import kernels_at_hand
 
 #: Newton's steps; they end earlier with one that gains less than this many rows' worth.
 MOST_STEPS, LITTLE = 25, 1e-3

@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.kernels import kernels_for, padded
 from lowcal.kernels.products import gram, product
-from lowcal.kernels.reference import CHUNK, Codes, Decode, Design, Matrix, Stacked, histogram, pieces
+from lowcal.kernels.reference import Codes, Decode, Design, Matrix, Stacked, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 
 #: Up to so many products a row are written out and counted in histograms, which is faster than sorting the rows.
@@ -24,8 +23,6 @@ FEW_PRODUCTS = 64
 NUMBERS = 1 << 16
 #: At most this many sums are held while the parts of one code column are added up to its subpopulations.
 MOST_SUMS = 1 << 23
-#: Residuals are those of labels if they are up to this share of the row's weight.
-ROUNDING = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,35 +70,18 @@ class Parts:
         return total
 
     def squares(self, A: FloatArray) -> FloatArray:
-        """Return sum_{i in part} A_is A_it for every part: NumPy makes half of a product of a matrix with itself.
+        """Return sum_{i in part} A_is A_it for every part.
 
         >>> Parts(np.array([0, 1, 0]), 2).squares(np.array([[1.0], [2.0], [3.0]])).ravel()
         array([10.,  4.])
         """
-        S = A.shape[1]
-        if S * S <= FEW_PRODUCTS:
+        if A.shape[1] ** 2 <= FEW_PRODUCTS:
             return self.products(A, A)
-        total = np.zeros((self.count, S, S))
-        A = np.ascontiguousarray(A)
-        for rows, parts in self._blocks(S):
+        total, A = np.zeros((self.count, A.shape[1], A.shape[1])), np.ascontiguousarray(A)
+        for rows, parts in self._blocks(A.shape[1]):
             a = np.take(A, rows, axis=0)
             for k, here in parts:
                 total[k] = gram(a[here])
-        return total
-
-    def label_products(self, A: FloatArray, weight: FloatArray, labels: IntArray) -> FloatArray:
-        """Return sum_{i in part} (weight_i [labels_i = t] - A_it) A_is as (count, t, s); A is `padded`."""
-        W = A.shape[1]
-        total = np.zeros((self.count, W, W))
-        place, add = self.ids.astype(np.intp) * W + labels, kernels_for(A.size * W).add_histogram
-        for rows, parts in self._blocks(W):
-            a = np.take(A, rows, axis=0)
-            for k, here in parts:
-                total[k] = gram(a[here])
-            first, last = parts[0][0], parts[-1][0] + 1
-            np.negative(total[first:last], out=total[first:last])
-            a *= weight[rows, None]
-            add(place[rows] - first * W, a, total[first:last].reshape(-1, W))
         return total
 
     def _count(self, A: FloatArray, B: FloatArray, rows: slice) -> FloatArray:
@@ -136,49 +116,6 @@ def outer_moments(design: Design, A: FloatArray, B: FloatArray) -> FloatArray:
     if isinstance(design, Matrix) and not isinstance(design.matrix, np.ndarray):
         return _of_sparse(design.matrix.tocsc(), A, B)
     return np.stack([product((A * design.column(j)[:, None]).T, B) for j in range(design.shape[1])])
-
-
-def residual_moments(design: Design, p: FloatArray, rho: FloatArray) -> FloatArray:
-    """Return `outer_moments` of p and residuals, shape (m, d, d), with half the multiplications where y is a label.
-
-    Then rho_i = w_i (e_y - p_i): sum_i c w p_s [y = t] are d additions a row, and sum_i c w p_s p_t is symmetric.
-    """
-    found = labels_of(p, rho) if isinstance(design, Codes | Stacked) else None
-    if found is None:
-        return outer_moments(design, p, rho)
-    return _of_labels(design, p, rho, *found)
-
-
-def _of_labels(design: Design, p: FloatArray, rho: FloatArray, weight: FloatArray, labels: IntArray) -> FloatArray:
-    """Return the moments of labels for code columns whose sums may be held, the general ones for other parts."""
-    d = p.shape[1]
-    if isinstance(design, Stacked):
-        return np.concatenate([_of_labels(part, p, rho, weight, labels) for part in design.parts])
-    if not isinstance(design, Codes) or max(t.shape[0] for t in design.decode) * padded(d) ** 2 > MOST_SUMS:
-        return outer_moments(design, p, rho)
-    root = np.zeros((len(p), padded(d)))
-    np.multiply(np.sqrt(weight)[:, None], p, out=root[:, :d])
-    found = []
-    for codes, decode in zip(design.codes, design.decode, strict=True):
-        sums = Parts(codes, decode.shape[0]).label_products(root, np.sqrt(weight), labels)
-        found.append(decode.gather(sums.reshape(len(sums), -1)).reshape(-1, *sums.shape[1:])[:, :d, :d])
-    return np.concatenate(found).transpose(0, 2, 1)
-
-
-def labels_of(p: FloatArray, rho: FloatArray) -> tuple[FloatArray, IntArray] | None:
-    """Return w >= 0 and y with rho_ia = w_i ([y_i = a] - p_ia); None if there are none, as outcomes are no labels.
-
-    The only positive residual of a row is that of its label, w (1 - p_y).
-
-    >>> labels_of(np.array([[0.5, 0.25, 0.25]]), np.array([[-1.0, 1.5, -0.5]]))
-    (array([2.]), array([1]))
-    """
-    weight, labels = np.empty(len(p)), np.empty(len(p), dtype=np.intp)
-    find_labels = kernels_for(p.size * p.shape[1]).find_labels
-    for part in pieces(len(p), p.shape[1] * (CHUNK // NUMBERS)):
-        if not find_labels(p[part], rho[part], ROUNDING, weight[part], labels[part]):
-            return None
-    return weight, labels
 
 
 def _of_codes(codes: IntArray, decode: Decode, A: FloatArray, B: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, groupby
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
-from lowcal.kernels.kernels import FEW, Kernels, Sparse, kernels_for, padded
+from lowcal.kernels.loops import FEW, Sparse, padded
 from lowcal.kernels.products import UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
+from lowcal.kernels.switch import kernels_for
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
@@ -304,9 +306,9 @@ class Codes:
         """The place of every distinct column; a column may occur twice."""
         return {id(c): k for k, c in reversed(list(enumerate(self.codes)))}
 
-    def read_by(self, kernels: Kernels) -> Sequence[IntArray]:
+    def read_by(self, kernels: ModuleType) -> Sequence[IntArray]:
         """Return the code columns as kernels read them: NumPy's index with nothing but its own integers."""
-        return self.codes if kernels.compiled else self._indices
+        return self.codes if kernels.IS_COMPILED else self._indices
 
     @cached_property
     def _indices(self) -> Sequence[IntArray]:
@@ -369,7 +371,7 @@ class Codes:
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            rows = code_rows(codes, part) if kernels.compiled else [c[part] for c in codes]
+            rows = code_rows(codes, part) if kernels.IS_COMPILED else [c[part] for c in codes]
             kernels.bend(here, here, rows, column, offset, tables, powers, against)
             return of_odds_against(against)
 
@@ -864,7 +866,7 @@ def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) 
     n, q = H.shape
     total = np.zeros((q, levels, B.shape[1]))
     kernels = kernels_for(n * q)
-    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.compiled else max(CACHE, levels * B.shape[1]))):
+    for part in pieces(n, CHUNK // (CACHE // 4 if kernels.IS_COMPILED else max(CACHE, levels * B.shape[1]))):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
         kernels.add_groups(first, second, B.parts, np.ascontiguousarray(H[part].T), total)
     return total

@@ -20,9 +20,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_for, padded
+from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import code_rows
 from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
+from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.exact import Grid
-from lowcal.kernels.kernels import kernels_for
 from lowcal.kernels.products import by_row
 from lowcal.kernels.reference import (
     CellCombination,
@@ -26,6 +25,7 @@ from lowcal.kernels.reference import (
     weighted_gram,
 )
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.switch import kernels_for
 
 #: An array of numbers of any type.
 AnyArray: TypeAlias = NDArray[Any]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,18 +138,13 @@ class Grouped:
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
         C = self.matrix
-        kernels = compiled("compiled_together") if C.nnz >= COMPILE_FROM else None
+        kernels = compiled("compiled_loops") if C.nnz >= COMPILE_FROM and H.shape[1] <= 4 else None
         if kernels is None:
             return self.design.gram(H)
-        each = [self._pairs(H[:, k : k + kernels.LANES], kernels) for k in range(0, H.shape[1], kernels.LANES)]
-        return np.concatenate(each)
-
-    def _pairs(self, H: FloatArray, kernels: ModuleType) -> FloatArray:
-        """Return the same for a few columns."""
-        (n, q), m = H.shape, self.matrix.shape[1]
-        wide, lower = np.zeros((n, kernels.LANES)), np.zeros((m, m, kernels.LANES))
+        (n, q), m = H.shape, C.shape[1]
+        wide, lower = np.zeros((n, 4)), np.zeros((m, m, 4))
         wide[:, :q] = H
-        kernels.add_pairs(self.matrix.indptr, self.matrix.indices, wide, lower)
+        kernels.add_group_pairs(C.indptr, C.indices, wide, lower)
         below = np.moveaxis(lower, 2, 0)[:q]
         each = below + below.transpose(0, 2, 1)
         each[:, np.arange(m), np.arange(m)] /= 2.0  # exact: the diagonal was doubled

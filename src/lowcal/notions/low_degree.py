@@ -14,7 +14,7 @@ from numbers import Integral
 import numpy as np
 
 from lowcal.data.errors import InvalidInput
-from lowcal.kernels.parts import FEW_PRODUCTS, outer_moments, residual_moments
+from lowcal.kernels.parts import FEW_PRODUCTS, outer_moments
 from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces
 from lowcal.kernels.simplex import TIE, FloatArray, above_noise, leading
 from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
@@ -173,8 +173,8 @@ def monomial_moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, 
     if len(weights) * rho.shape[1] <= FEW_PRODUCTS:
         return moments_at(design, weights, p, rho)
     if tuple(weights) == monomials(p.shape[1], 1):  # probabilities sum to one, so the moments of p hold those of 1
-        v = residual_moments(design, p, rho).transpose(0, 2, 1)
-        return np.concatenate([v.sum(axis=2, keepdims=True), v], axis=2).transpose(0, 2, 1)
+        v = outer_moments(design, p, rho)
+        return np.concatenate([v.sum(axis=1, keepdims=True), v], axis=1)
     U = evaluate(weights, p)
     assert isinstance(U, np.ndarray)
     return outer_moments(design, U, rho)

@@ -13,9 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from lowcal.kernels.exact import ExactSums, Grid, Tables
-from lowcal.kernels.kernels import kernels_for, padded
+from lowcal.kernels.loops import lay_powers, padded
 from lowcal.kernels.reference import CodeSums, Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.switch import kernels_for
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Monomial, Weight, evaluate
 
 
@@ -71,7 +72,7 @@ class MomentSums:
         """Add the rows of a slice, with their predictions and weighted residuals."""
         if self.are_powers:
             R = np.empty((len(p), padded(len(self.weights))))
-            self.kernels.lay_powers(p[:, 0], rho[:, 0], R)
+            lay_powers(p[:, 0], rho[:, 0], R)
             self.sums.add(part, R)
             return
         U = evaluate(self.weights, p)

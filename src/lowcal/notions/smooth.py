@@ -14,13 +14,14 @@ from functools import cached_property
 from math import ceil, log2
 from numbers import Real
 from operator import itemgetter
+from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
 
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels import transport
-from lowcal.kernels.line import Passes, SortedRows, passes_for, solve_line, solve_lines
+from lowcal.kernels.line import SortedRows, passes_for, solve_line, solve_lines
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Design, members_in
 from lowcal.kernels.simplex import FloatArray, IntArray
@@ -113,9 +114,9 @@ class Smooth:
         return Suprema(value, value, np.abs(design.moments(rho)).max(axis=1), found.__getitem__)
 
 
-def _each(solve: Callable[[int], Side], groups: int, passes: Passes) -> list[Side]:
+def _each(solve: Callable[[int], Side], groups: int, passes: ModuleType) -> list[Side]:
     """Solve every subpopulation, in threads if the passes let go of Python's lock; the results do not depend on it."""
-    if not passes.compiled:
+    if not passes.IS_COMPILED:
         return [solve(j) for j in range(groups)]
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(solve, range(groups)))
@@ -135,7 +136,7 @@ def _line_witness(coordinate: int, v: FloatArray, w: FloatArray) -> Weight:
     return Knots(coordinate, v[bends], w[bends])
 
 
-def _scalar(lines: Sequence[tuple[FloatArray, FloatArray]], passes: Passes) -> Side:
+def _scalar(lines: Sequence[tuple[FloatArray, FloatArray]], passes: ModuleType) -> Side:
     """Return max(V, V - R) and its witness: one solve serves both signs, as 1 - w is admissible with w (spec 2.3)."""
     v, mass = lines[0]
     up, w = solve_line(v, mass, passes=passes)
@@ -145,7 +146,7 @@ def _scalar(lines: Sequence[tuple[FloatArray, FloatArray]], passes: Passes) -> S
     return max(up, down), Witness((weight,), np.array([[sign]]))
 
 
-def _classwise(lines: Sequence[tuple[FloatArray, FloatArray]], passes: Passes) -> Side:
+def _classwise(lines: Sequence[tuple[FloatArray, FloatArray]], passes: ModuleType) -> Side:
     """Return sum_a V_a(lip = 2): weights of the own coordinate only, 2-Lipschitz there (spec 2.4); exact for d = 2."""
     total, weights = 0.0, []
     for a, (v, mass) in enumerate(lines):
@@ -290,7 +291,7 @@ class GridSmooth:
         return 1.0 if self.p.shape[1] == 1 else 2.0
 
     @cached_property
-    def _passes(self) -> Passes:
+    def _passes(self) -> ModuleType:
         """Chosen by the points of all coordinates: many classes have few points each."""
         return passes_for(self.design.shape[1] * sum(len(rounded.v) for rounded in self._rounded))
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.exact import Scale as Scale
-from lowcal.kernels.kernels import part_of
 from lowcal.kernels.reference import Design, Stacked, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
+from lowcal.kernels.switch import part_of
 from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from lowcal.data.errors import CannotWrite, InvalidInput
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
-from lowcal.kernels.kernels import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.switch import part_of
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows

@@ -9,8 +9,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.kernels import kernels_at_hand
 from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.switch import kernels_at_hand
 
 #: Rows whose chance is drawn at a time.
 AT_ONCE = 1 << 18

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from lowcal.kernels.exact import Fine, normalised
-from lowcal.kernels.kernels import part_of
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.switch import part_of
 from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import join_rows, take_rows

@@ -49,7 +49,7 @@ from lowcal.subpopulations import (
 )
 from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.batches import BatchEncoder
-from lowcal.subpopulations.serving import columns_of
+from lowcal.subpopulations.single_row import columns_of
 from lowcal.subpopulations.union import Part
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.

@@ -16,8 +16,7 @@ import numpy as np
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, move_row
 from lowcal.notions.weights import Weight, row_weights
 from lowcal.subpopulations.base import Encoder, Family
-from lowcal.subpopulations.row_facts import CodeRead, MemberRead, Read, RowFacts
-from lowcal.subpopulations.serving import Row, reader_of
+from lowcal.subpopulations.single_row import CodeRead, MemberRead, Read, Row, RowFacts, reader_of, reads_of
 
 #: The tables of updates that are prepared together hold at most this many numbers.
 MOST_NUMBERS = 1 << 22
@@ -29,7 +28,7 @@ RowUpdates: TypeAlias = Callable[[list[float], Row], list[float]]
 
 
 def update_rows(encoder: Encoder, updates: Sequence[tuple[Geometry, Sequence[RowTerm]]]) -> RowUpdates | None:
-    """Return the updates as one function of a single row; None if a part of them is not lowcal's own, or large."""
+    """Return the updates as one function of a single row; None if a part of them can't be read so, or is large."""
     read, facts = reader_of(encoder), RowFacts()
     if read is None:
         return None
@@ -57,7 +56,7 @@ def update_rows(encoder: Encoder, updates: Sequence[tuple[Geometry, Sequence[Row
     return run
 
 
-class Look(NamedTuple):
+class RowLookUp(NamedTuple):
     """Codes of one block: code v of the k-th position has its numbers in row `offset[k] + v` of the table."""
 
     block: int
@@ -71,7 +70,7 @@ class Look(NamedTuple):
         return np.asarray(np.add.reduce(self.table.take(rows, axis=0), axis=0))
 
 
-class Product(NamedTuple):
+class RowProduct(NamedTuple):
     """Members of one block times their factors, shape (members, width)."""
 
     block: int
@@ -89,7 +88,7 @@ class WeightedSum:
 
     weights: Callable[[Sequence[float]], Sequence[float]]
     constant: FloatArray
-    parts: Sequence[Look | Product]
+    parts: Sequence[RowLookUp | RowProduct]
 
     @property
     def size(self) -> int:
@@ -106,10 +105,10 @@ class WeightedSum:
 
 
 def _sums(terms: Sequence[RowTerm], facts: RowFacts) -> list[WeightedSum] | None:
-    """Return an update's terms, those of the same weights together; None if a family is not lowcal's own."""
+    """Return an update's terms, those of the same weights together; None if a family can't be read off a row."""
     groups: dict[tuple[Weight, ...], list[tuple[Read, FloatArray]]] = {}
     for family, weights, theta in terms:
-        reads = facts.reads(family)
+        reads = reads_of(family, facts)
         if reads is None:
             return None
         pieces = np.split(theta.reshape(len(theta), -1), np.cumsum([read.size for read in reads])[:-1])
@@ -131,14 +130,14 @@ def _weighted_sum(weights: Sequence[Weight], reads: Sequence[tuple[Read, FloatAr
     return WeightedSum(row_weights(weights), constant, [*looks, *(_product(b, each) for b, each in members.items())])
 
 
-def _look(block: int, reads: Sequence[tuple[int, FloatArray]]) -> Look:
+def _look(block: int, reads: Sequence[tuple[int, FloatArray]]) -> RowLookUp:
     """Lay the tables one after the other."""
     tables = [table for _, table in reads]
     offset = np.cumsum([0, *(len(table) for table in tables)])[:-1]
-    return Look(block, np.array([position for position, _ in reads]), offset, np.concatenate(tables))
+    return RowLookUp(block, np.array([position for position, _ in reads]), offset, np.concatenate(tables))
 
 
-def _product(block: int, reads: Sequence[tuple[Sequence[int], FloatArray]]) -> Product:
+def _product(block: int, reads: Sequence[tuple[Sequence[int], FloatArray]]) -> RowProduct:
     """Lay the factors one below the other."""
     positions = np.array([k for positions, _ in reads for k in positions], dtype=np.intp)
-    return Product(block, positions, np.concatenate([theta for _, theta in reads]))
+    return RowProduct(block, positions, np.concatenate([theta for _, theta in reads]))

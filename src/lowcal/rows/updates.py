@@ -32,12 +32,12 @@ from lowcal.kernels.reference import Design, rows_in_cache
 from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FloatArray, Geometry, move, scores
 from lowcal.notions.moments import displacement, displacer
-from lowcal.notions.weights import Knots, LogOdds, Monomial, Points, Weight, evaluate, weight_to_dict
+from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, Weight, evaluate
 from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
-from lowcal.subpopulations.base import CodeFamily, Encoded, Encoder, Family
+from lowcal.subpopulations.base import Encoded, Encoder, Family
 from lowcal.subpopulations.batches import BatchEncoder
-from lowcal.subpopulations.serving import Row, columns_of, reader_of, row_of
-from lowcal.subpopulations.union import Part
+from lowcal.subpopulations.codes import look_ups_of
+from lowcal.subpopulations.single_row import Row, columns_of, reader_of, row_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -93,10 +93,15 @@ class Term:
         """Return the term times a step size."""
         return replace(self, theta=step * self.theta)
 
+    def written_weights(self) -> list[dict[str, Any]]:
+        """Return the weights as plain data; those of a user's own must be registered."""
+        for u in self.weights:
+            WEIGHTS.require(u)
+        return [u.to_dict() for u in self.weights]  # type: ignore[attr-defined]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the term as plain data."""
-        weights = [weight_to_dict(u) for u in self.weights]
-        return {"family": self.family.to_dict(), "weights": weights, "theta": self.theta.tolist()}
+        return {"family": self.family.to_dict(), "weights": self.written_weights(), "theta": self.theta.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,17 +181,11 @@ class Compiled:
 def _has_look_ups(update: Update, weights: Any) -> bool:
     """Whether an update is scalar, its families live on code columns, and its weights are of these kinds."""
     return bool(update.terms) and all(
-        isinstance(term.family.family if isinstance(term.family, Part) else term.family, CodeFamily)
-        and term.theta.shape[2] == 1
+        term.theta.shape[2] == 1
         and all(isinstance(u, weights) for u in term.weights)
+        and look_ups_of(term.family) is not None
         for term in update.terms
     )
-
-
-def _on_codes(term: Term) -> CodeFamily:
-    family = term.family.family if isinstance(term.family, Part) else term.family
-    assert isinstance(family, CodeFamily)
-    return family
 
 
 def table_size(update: Update) -> int | None:
@@ -196,18 +195,19 @@ def table_size(update: Update) -> int | None:
     """
     if update.geometry != "euclidean" or not _has_look_ups(update, Monomial):
         return None
-    return sum(len(term.weights) * sum(t.shape[0] for t in _on_codes(term).decode) for term in update.terms)
+    tables = ((len(term.weights), t) for term in update.terms for _, t in look_ups_of(term.family) or ())
+    return sum(n_weights * t.shape[0] for n_weights, t in tables)
 
 
 def _reads(term: Term) -> Iterator[tuple[Key, int, FloatArray]]:
     """Yield the look-ups (column, power of f, table) of a term on code columns."""
-    part, family = (term.family.index,) if isinstance(term.family, Part) else (), _on_codes(term)
-    stops = np.cumsum([t.shape[1] for t in family.decode])[:-1]
-    tables = [t.spread(theta) for t, theta in zip(family.decode, np.split(term.theta[:, :, 0], stops), strict=True)]
-    for column, table in zip(family.columns, tables, strict=True):
+    start = 0
+    for key, decode in look_ups_of(term.family) or ():
+        table = decode.spread(term.theta[start : start + decode.shape[1], :, 0])
+        start += decode.shape[1]
         for s, u in enumerate(term.weights):
             power = len(u.factors) if isinstance(u, Monomial) else LOG_ODDS
-            yield (*part, column), power, np.ascontiguousarray(table[:, s])
+            yield key, power, np.ascontiguousarray(table[:, s])
 
 
 def compile_updates(updates: Sequence[Update]) -> Compiled | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.kernels import part_of
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.parts import Parts
 from lowcal.kernels.products import Cholesky, dot, gram, product
@@ -37,6 +36,7 @@ from lowcal.kernels.reference import (
     stack,
 )
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.kernels.switch import part_of
 from lowcal.notions.base import Suprema
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import Cell, CellIds, Evaluated, Weight, evaluate

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from lowcal.data import documents
+from lowcal.data.checked_json import Plain
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
 from lowcal.rows import START
+from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
-from lowcal.solve.documents import document
-from lowcal.solve.documents.plain import Plain
-from lowcal.solve.documents.reading import read_predictor
-from lowcal.solve.documents.writing import write_predictor
 from lowcal.solve.solvers import Past, Problem, Step
 
 #: The first updates are written one by one; after them, at least this many seconds lie between two writes.
@@ -51,7 +50,7 @@ class Checkpoint:
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
         with atomic_write(self.path) as file:
-            file.write(document.write(model, {"checkpoint": self.fingerprint, "steps": plan}, __version__))
+            file.write(documents.write(model, {"checkpoint": self.fingerprint, "steps": plan}, __version__))
         self._last[:] = [monotonic()]
 
     def read(self) -> tuple[Past, ...]:
@@ -60,7 +59,7 @@ class Checkpoint:
             return ()
         try:
             with open(self.path, "rb") as file:
-                parts = document.read(file.read())
+                parts = documents.read(file.read())
             updates = read_predictor(Plain(parts["model"], "model")).updates
         except (OSError, DamagedFile) as error:
             raise InvalidInput(sentence(f"The checkpoint {self.path} can't be read: {error}")) from error

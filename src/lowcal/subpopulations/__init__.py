@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from lowcal.data.frames import Table as Frame
-from lowcal.subpopulations.base import EVERYONE, Everyone, Family, Found, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
+    EVERYONE,
+    FAMILIES,
+    Everyone,
+    Family,
+    Found,
+    Subpopulations,
+    WeakLearner,
+)
 from lowcal.subpopulations.groups import Groups, Intersections
 from lowcal.subpopulations.linear import Linear
 from lowcal.subpopulations.memberships import Memberships
@@ -14,7 +24,10 @@ from lowcal.subpopulations.trees import Trees
 from lowcal.subpopulations.union import Union
 
 __all__ = [
+    "CLASSES",
+    "ENCODERS",
     "EVERYONE",
+    "FAMILIES",
     "Everyone",
     "Family",
     "Found",

@@ -12,23 +12,26 @@ Paper: Definition 5.1, with the signed contract of spec 4.1:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.data.checked_json import Kinds, Plain
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_weight
+from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
 from lowcal.kernels.products import dot
-from lowcal.kernels.reference import Codes, Decode, Design, Table, stack
+from lowcal.kernels.reference import Codes, Design, Table, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
+from lowcal.subpopulations.single_row import Always, Read, RowFacts
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -37,6 +40,13 @@ if TYPE_CHECKING:
 Encoded = Any
 
 EVERYONE = "everyone"
+
+T = TypeVar("T")
+
+#: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
+_OWN = "Build the class from Groups, Memberships, Thresholds, Trees or Linear"
+ENCODERS, FAMILIES = Kinds("an encoder", _OWN), Kinds("a family of subpopulations", _OWN)
+CLASSES = Kinds("a hypothesis class", _OWN)
 
 
 class Encoder(Protocol):
@@ -49,6 +59,10 @@ class Encoder(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
         ...
+
+
+class TupleEncoder:
+    """An encoder whose rows are tuples: code columns, or the rows of each part of a union."""
 
 
 class Family(Protocol):
@@ -73,41 +87,38 @@ class Family(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class CodeFamily:
-    """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows.
+class ReadFor:
+    """What families are read for: the encoder whose rows they will see, and the values that they name by place."""
 
-    `depths` are the numbers of conditions of the members, where they differ.
-    """
+    encoder: Encoder
+    shared: Sequence[Any]
 
-    names: tuple[str, ...]
-    columns: tuple[int, ...]
-    decode: tuple[Decode, ...]
-    depths: tuple[int, ...] = ()
-
-    def design(self, rows: Sequence[IntArray]) -> Design:
-        """Return code columns with their decode tables; nothing of size rows x groups."""
-        return Codes(tuple(rows[k] for k in self.columns), self.decode)
-
-    def take(self, members: IntArray) -> CodeFamily:
-        """Return some of the members, in the given order within each column."""
-        starts = np.concatenate([[0], np.cumsum([t.shape[1] for t in self.decode])])
-        taken: list[int] = []
-        kept: list[tuple[int, Decode]] = []
-        for k, column in enumerate(self.columns):
-            inside = members[(members >= starts[k]) & (members < starts[k + 1])]
-            if len(inside):
-                kept.append((column, self.decode[k].take(inside - starts[k])))
-                taken += inside.tolist()
-        columns, decode = tuple(c for c, _ in kept), tuple(t for _, t in kept)
-        depths = tuple(self.depths[j] for j in taken) if self.depths else ()
-        return CodeFamily(tuple(self.names[j] for j in taken), columns, decode, depths)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the tables as plain data, each with its code column."""
-        tables = [{"column": k, **t.to_dict()} for k, t in zip(self.columns, self.decode, strict=True)]
-        return {"kind": "codes", "names": list(self.names), "tables": tables}
+    def rows_of(self, at: Plain, kind: type[T]) -> T:
+        """Return the encoder, which must be of the kind that the family reads."""
+        if not isinstance(self.encoder, kind):
+            at.refuse(f"a family for the rows of {type(self.encoder).__name__}")
+        return self.encoder
 
 
+@runtime_checkable
+class GraphFamily(Protocol):
+    """A family that can be exported to ONNX."""
+
+    def onnx(self, columns: GraphColumns, encoder: Any, numbers: int) -> Iterable[GraphMembers]:
+        """Return the members in a graph; `numbers` is how many coefficients each has."""
+        ...
+
+
+def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: int) -> Iterable[GraphMembers]:
+    """Return the members of a family in a graph."""
+    if not isinstance(family, GraphFamily):
+        raise InvalidInput(
+            f"{type(family).__name__} can't be written as ONNX: it has no method `onnx`. Exported are {EXPORTED}."
+        )
+    return family.onnx(columns, encoder, numbers)
+
+
+EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: Up to this many residuals of one call get a member each ...
 MOST_RESIDUALS = 16
 #: ... of more, the strongest of each label and this many of the strongest.
@@ -118,11 +129,13 @@ MOST_LISTED = 3
 _ONE = Table(sparse.csr_array(np.ones((1, 1))))
 
 
+@FAMILIES.register
 @dataclass(frozen=True)
 class Everyone:
-    """The whole population, c = 1, on rows that know their shape."""
+    """The whole population, c = 1."""
 
     names: tuple[str, ...] = (EVERYONE,)
+    kind: ClassVar[str] = "everyone"
 
     def design(self, rows: Encoded) -> Design:
         """Return a column of ones."""
@@ -132,9 +145,25 @@ class Everyone:
         """Return itself: there is one member."""
         return self
 
+    def reads(self, facts: RowFacts) -> Sequence[Read]:
+        """Read nothing."""
+        return [Always()]
+
+    def onnx(self, columns: GraphColumns, encoder: Encoder, numbers: int) -> Sequence[GraphMembers]:
+        """Return everybody."""
+        return [GraphEverybody(np.arange(1))]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        return {"kind": "everyone"}
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> Everyone:
+        """Return the family of plain data; rows that are tuples do not know their number."""
+        at.fields("kind")
+        if isinstance(context.encoder, TupleEncoder):
+            at.refuse(f"a family for the rows of {type(context.encoder).__name__}")
+        return cls()
 
 
 @dataclass(frozen=True)
@@ -356,6 +385,10 @@ class Subpopulations(ABC):
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
         """Return the weak learner for a search that begins at these residuals; most classes need not know them."""
         return self.bind(X, sample_weight)
+
+    def every_member(self) -> Subpopulations:
+        """Return the class with members of any size, so that its list does not depend on how many rows each holds."""
+        return self
 
     def __add__(self, other: Subpopulations) -> Subpopulations:
         """Return the union of the two classes."""

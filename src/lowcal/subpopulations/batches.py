@@ -6,10 +6,10 @@ of these values, once while a dictionary stays the same; rows then go from bytes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +19,19 @@ from lowcal.data.frames import Table as Frame
 from lowcal.kernels.joint import Look, join_codes
 from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import Encoded, Encoder
-from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.levels import FIRST, Levels
-from lowcal.subpopulations.serving import columns_of
-from lowcal.subpopulations.union import UnionEncoder
+from lowcal.subpopulations.single_row import columns_of
 
 Batch = Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Known:
-    """The levels of few values: those of a dictionary, or all of a type; `values` is None where rows come as levels.
+@runtime_checkable
+class StreamEncoder(Protocol):
+    """An encoder that knows a faster way for the batches of a stream."""
 
-    From `first` to `last` every value is one level above the one before it.
-    """
-
-    values: Any
-    levels: IntArray
-    first: int
-    last: int
-
-    @classmethod
-    def of(cls, values: Any, levels: IntArray) -> Known:
-        """Find the first run of levels of values, which is all of a sorted dictionary."""
-        seen = np.flatnonzero(levels >= FIRST)
-        first = int(seen[0]) if len(seen) else 0
-        steps = np.flatnonzero(np.diff(levels[first:]) != 1)
-        return cls(values, levels, first, first + int(steps[0]) if len(steps) else len(levels) - 1)
-
-    def holds(self, index: NDArray[Any]) -> bool:
-        """Whether all rows lie in the run."""
-        return len(index) > 0 and bool(index.max() <= self.last) and bool(self.first == 0 or index.min() >= self.first)
+    def batches(self) -> Callable[[Batch, int], Encoded]:
+        """Return the function from a batch and its number of rows to encoded rows."""
+        ...
 
 
 class BatchEncoder:
@@ -63,28 +45,59 @@ class BatchEncoder:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self._parts = [BatchEncoder(part) for part in encoder.parts] if isinstance(encoder, UnionEncoder) else []
-        self._known: dict[str, Known] = {}
-        self._tables: dict[tuple[int, int], tuple[Known, NDArray[Any]]] = {}
+        self._encode = encoder.batches() if isinstance(encoder, StreamEncoder) else self._by_table
 
     def __call__(self, batch: Batch, n: int) -> Encoded:
         """Return the encoded rows of a batch of n rows."""
-        if self._parts:
-            return tuple(part(batch, n) for part in self._parts)
-        if isinstance(self.encoder, GroupEncoder):
-            return self._groups(self.encoder, batch, n)
-        read = columns_of(self.encoder) or tuple(batch)  # an encoder that is not lowcal's own may read all
+        return self._encode(batch, n)
+
+    def _by_table(self, batch: Batch, n: int) -> Encoded:
+        read = columns_of(self.encoder) or tuple(batch)  # an encoder that does not tell may read all
         return self.encoder(Frame.of({name: for_frames(batch[name]) for name in read}))
 
-    def _groups(self, encoder: GroupEncoder, batch: Batch, n: int) -> Encoded:
-        """Return merged code columns: stride times level of each column, added up."""
-        if not encoder.levels:
-            return encoder.merge([], n)
-        columns = [self._levels(level, batch[level.column]) for level in encoder.levels]
+
+@dataclass(frozen=True, eq=False)
+class KnownLevels:
+    """The levels of few values: those of a dictionary, or all of a type; `values` is None where rows come as levels.
+
+    From `first` to `last` every value is one level above the one before it.
+    """
+
+    values: Any
+    levels: IntArray
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, values: Any, levels: IntArray) -> KnownLevels:
+        """Find the first run of levels of values, which is all of a sorted dictionary."""
+        seen = np.flatnonzero(levels >= FIRST)
+        first = int(seen[0]) if len(seen) else 0
+        steps = np.flatnonzero(np.diff(levels[first:]) != 1)
+        return cls(values, levels, first, first + int(steps[0]) if len(steps) else len(levels) - 1)
+
+    def holds(self, index: NDArray[Any]) -> bool:
+        """Whether all rows lie in the run."""
+        return len(index) > 0 and bool(index.max() <= self.last) and bool(self.first == 0 or index.min() >= self.first)
+
+
+class GroupBatches:
+    """Merged code columns of batches: stride times level of each column, added up."""
+
+    def __init__(self, levels: Sequence[Levels], plan: Sequence[Sequence[int]]) -> None:
+        self.levels, self.plan = levels, plan
+        self._known: dict[str, KnownLevels] = {}
+        self._tables: dict[tuple[int, int], tuple[KnownLevels, NDArray[Any]]] = {}
+
+    def __call__(self, batch: Batch, n: int) -> tuple[IntArray, ...]:
+        """Return the merged code columns of a batch of n rows."""
+        if not self.levels:
+            return (np.zeros(n, dtype=np.uint8),)
+        columns = [self._levels(level, batch[level.column]) for level in self.levels]
         runs = [known.holds(index) for index, known in columns]
         merged = []
-        for t, plan in enumerate(encoder.plan):
-            shape = encoder.shape(plan)
+        for t, plan in enumerate(self.plan):
+            shape = [self.levels[k].count for k in plan]
             kind, looks = np.min_scalar_type(prod(shape)), []
             for place, k in enumerate(plan):
                 (index, known), stride = columns[k], prod(shape[place + 1 :])
@@ -94,14 +107,14 @@ class BatchEncoder:
             merged.append(join_codes(looks, n, kind))
         return tuple(merged)
 
-    def _table(self, t: int, k: int, known: Known, stride: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    def _table(self, t: int, k: int, known: KnownLevels, stride: int, kind: np.dtype[Any]) -> NDArray[Any]:
         """Return stride times level of every value of column k, made once for the merged column t and a dictionary."""
         made = self._tables.get((t, k))
         if made is None or made[0] is not known:
             made = self._tables[t, k] = known, (known.levels * stride).astype(kind)
         return made[1]
 
-    def _levels(self, levels: Levels, column: Any) -> tuple[NDArray[Any], Known]:
+    def _levels(self, levels: Levels, column: Any) -> tuple[NDArray[Any], KnownLevels]:
         """Return small whole numbers for the rows, and the level of each such number."""
         few, known = _few_values(column), self._known.get(levels.column)
         if few is None:
@@ -110,7 +123,7 @@ class BatchEncoder:
             index, values = few
         if known is None or not _equal(known.values, values):
             every = np.arange(levels.count) if few is None else levels.codes(Frame.of({levels.column: _every(values)}))
-            known = self._known[levels.column] = Known.of(values, every.astype(np.intp))
+            known = self._known[levels.column] = KnownLevels.of(values, every.astype(np.intp))
         return index, known
 
 

@@ -10,17 +10,28 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray, leading
-from lowcal.subpopulations.base import effective_rows, is_enough
-from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, learn_levels, values_of, weighted_values
+from lowcal.subpopulations.base import ENCODERS, effective_rows, is_enough
+from lowcal.subpopulations.levels import (
+    FIRST,
+    MISSING,
+    UNSEEN,
+    Levels,
+    learn_levels,
+    read_columns,
+    values_of,
+    weighted_values,
+)
+from lowcal.subpopulations.single_row import Row, RowReader
 
 T = TypeVar("T")
 
@@ -82,11 +93,13 @@ def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
     return Binned(next(arrays))
 
 
+@ENCODERS.register
 @dataclass(frozen=True)
-class BinEncoder:
+class BinEncoder(Saved):
     """The ordered levels of every column."""
 
     levels: tuple[Levels, ...]
+    kind: ClassVar[str] = "bins"
 
     def __call__(self, X: Frame) -> Binned:
         """Return the bins as small integers, a row after the other; unseen values count as missing."""
@@ -97,9 +110,25 @@ class BinEncoder:
             codes[:, k] = column if level.categories is None else np.where(column == UNSEEN, MISSING, column)
         return Binned(codes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": "bins", "levels": [level.to_dict() for level in self.levels]}
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(level.column for level in self.levels)
+
+    def row_reader(self) -> RowReader:
+        """Return the bins of a row; unseen categories count as missing."""
+        readers = [level.row_reader() for level in self.levels]
+
+        def read(row: Row) -> list[int]:
+            return [MISSING if code == UNSEEN else code for code in [reader(row) for reader in readers]]
+
+        return read
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> BinEncoder:
+        """Return the encoder of plain data."""
+        _, columns = at.fields("kind", "levels")
+        return cls(read_columns(columns))
 
 
 def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatArray) -> Levels:

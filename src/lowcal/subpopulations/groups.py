@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
+from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import Table, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
     EVERYONE,
-    CodeFamily,
     LeftOut,
     Subpopulations,
     WeakLearner,
@@ -34,7 +37,18 @@ from lowcal.subpopulations.base import (
     is_enough,
     require_members,
 )
-from lowcal.subpopulations.levels import UNSEEN, Levels, Masses, drop_rare, learn_levels, resolve
+from lowcal.subpopulations.batches import GroupBatches
+from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
+from lowcal.subpopulations.levels import (
+    UNSEEN,
+    LevelMasses,
+    Levels,
+    drop_rare,
+    learn_levels,
+    read_columns,
+    resolve,
+)
+from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -42,12 +56,10 @@ MERGED_LEVELS = 1024
 MERGED_CONJUNCTIONS = 16_384
 ROWS_A_LEVEL = 16
 
-#: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
-MOST_LEVELS = 1 << 26
-
 Plan = tuple[tuple[int, ...], ...]
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Groups(Subpopulations):
     """One subpopulation for each value of each column.
@@ -74,7 +86,12 @@ class Groups(Subpopulations):
         """Compile the columns into merged code columns and list the groups."""
         return _prepare(self.columns, 1, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
 
+    def every_member(self) -> Groups:
+        """Return the class without its minimum size."""
+        return replace(self, min_mass=0)
 
+
+@CLASSES.register
 @dataclass(frozen=True)
 class Intersections(Subpopulations):
     """All conjunctions of values of at most `depth` columns: sex=F & race=Black, and each alone.
@@ -96,13 +113,19 @@ class Intersections(Subpopulations):
         check_whole("depth", self.depth, 1)
         return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
 
+    def every_member(self) -> Intersections:
+        """Return the class without its minimum size."""
+        return replace(self, min_mass=0)
 
+
+@ENCODERS.register
 @dataclass(frozen=True)
-class GroupEncoder:
+class GroupEncoder(CodeEncoder, Saved):
     """Levels of the columns, and which of them are merged into each code column."""
 
     levels: tuple[Levels, ...]
     plan: Plan
+    kind: ClassVar[str] = "groups"
 
     def __call__(self, X: Frame) -> tuple[IntArray, ...]:
         """Return the merged code columns."""
@@ -126,10 +149,56 @@ class GroupEncoder:
             joint += code.astype(joint.dtype, copy=False)
         return joint
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        levels = [level.to_dict() for level in self.levels]
-        return {"kind": "groups", "levels": levels, "plan": [list(merged) for merged in self.plan]}
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(level.column for level in self.levels)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The levels of the attributes of each merged column."""
+        return tuple(self.shape(merged) or (1,) for merged in self.plan)
+
+    def row_reader(self) -> RowReader:
+        """Return the merged codes of a row: mixed-radix numbers of the levels, the last column running fastest."""
+        readers = [level.row_reader() for level in self.levels]
+        plan = [list(zip(merged, self.shape(merged), strict=True)) for merged in self.plan]
+
+        def read(row: Row) -> EncodedRow:
+            levels = [reader(row) for reader in readers]
+            codes = []
+            for merged in plan:
+                code = 0
+                for k, size in merged:
+                    code = code * size + levels[k]
+                codes.append(code)
+            return tuple(codes)
+
+        return read
+
+    def batches(self) -> GroupBatches:
+        """Return the encoder of batches of a stream, which looks few values up."""
+        return GroupBatches(self.levels, self.plan)
+
+    def code(self, columns: GraphColumns, k: int, axes: Sequence[int]) -> Value:
+        """Return the joint levels of some attributes of merged column k in a graph."""
+        levels = [self.levels[self.plan[k][a]] for a in axes]
+        joint, *rest = [level.onnx(columns) for level in levels]
+        for code, level in zip(rest, levels[1:], strict=True):
+            joint = columns.graph.add("Add", columns.graph.add("Mul", joint, level.count), code)
+        return joint
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> GroupEncoder:
+        """Return the encoder of plain data."""
+        _, columns, plan = at.fields("kind", "levels", "plan")
+        levels = read_columns(columns)
+        merged = tuple(tuple(k.whole(0, len(levels) - 1) for k in one.items()) for one in plan.some())
+        if any(any(a >= b for a, b in pairwise(one)) or (not one) != (not levels) for one in merged):
+            plan.refuse("lists of increasing places of columns")
+        if any(prod(levels[k].count for k in one) > MOST_LEVELS for one in merged):
+            plan.refuse(f"a plan of at most {MOST_LEVELS} joint levels")
+        return cls(levels, merged)
 
 
 @dataclass
@@ -177,7 +246,7 @@ def _prepare(
 ) -> WeakLearner:
     check_min_mass(min_mass)
     check_whole("n_bins", n_bins, 2)
-    weigh = Masses(sample_weight)
+    weigh = LevelMasses(sample_weight)
     found = [
         drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, weigh, min_mass) for c in resolve(columns, X)
     ]
@@ -278,7 +347,7 @@ def _list_groups(
     encoder: GroupEncoder,
     depth: int,
     rows: Sequence[IntArray],
-    weigh: Masses,
+    weigh: LevelMasses,
     single: Sequence[FloatArray],
     min_mass: float,
     everyone: bool,

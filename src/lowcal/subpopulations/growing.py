@@ -556,13 +556,13 @@ class Growing:
         request, (n_nodes, bins, width) = self.request, sums.shape
         then = np.zeros((2 * n_nodes, width))
         self.kernels.split_level(
-            sums.reshape(-1, width),
+            np.ascontiguousarray(sums),
             request.offsets,
             np.ascontiguousarray(self.sums),
             request.q,
             self.min_mass,
             self.least,
-            np.zeros(bins),
+            np.zeros((width + 1, bins)),
             self.tree.feature[0, self.level],
             self.tree.cut[0, self.level],
             then,

@@ -7,21 +7,24 @@ levels from 2 on the categories or the bins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.data.checked_json import Labels, Numbers, Plain
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
+from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import effective_rows, is_enough, list_rare
+from lowcal.subpopulations.single_row import Row, bin_of, plain_value
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -33,6 +36,8 @@ ROWS_IN_CACHE = 1 << 14
 FEW_CUTS = 64
 #: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
+#: Dates of a file lie within this many seconds of 1970: microseconds fit into 64 bits.
+MOST_SECONDS = 9e12
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,108 @@ class Levels:
         times = Counter(str(c) for c in self.categories)
         return tuple(str(c) if times[str(c)] == 1 else repr(c) for c in self.categories)
 
+    def row_reader(self) -> Callable[[Row], int]:
+        """Return the function from a row to the level of its value."""
+        name, code, cuts, is_number = self.column, self.numbers, self.cuts, self.categories is None
+        kinds = () if self.is_date else (int, float) if is_number else (str, bool, int, float)
+
+        def read(row: Row) -> int:
+            value = plain_value(row(name))
+            if value is None:
+                return MISSING
+            if type(value) not in kinds:
+                return int(self.codes(Frame.of({name: [value]}))[0])
+            if is_number:
+                return bin_of(float(value), cuts, MISSING, FIRST)
+            return code.get(value, UNSEEN) if value == value else MISSING
+
+        return read
+
+    def onnx(self, columns: GraphColumns, unseen: int = UNSEEN) -> Value:
+        """Return the level of every row in a graph, shape (n,), with `unseen` for values not met in fitting."""
+        if self.categories is None:
+            return columns.bin(self.column, self.cuts, MISSING, FIRST)
+        if self.column in columns.text:
+            return columns.label(self.column, self._texts(columns.missing), unseen)
+        numbers = {c: k for c, k in self.numbers.items() if isinstance(c, int | float)}
+        rounded = next((c for c in numbers if isinstance(c, int) and not _fits(c)), None)
+        if rounded is not None:
+            raise InvalidInput(
+                f"Column {self.column!r} has the category {rounded}, a whole number beyond 2^53 that no double of an "
+                "ONNX input equals. Make the column text before fitting."
+            )
+        known, graph, value = np.array(sorted(numbers), dtype=np.float64), columns.graph, columns.number(self.column)
+        if not len(known):
+            return columns.unless_missing(value, MISSING, unseen)
+        place = graph.count_below(value, known)
+        padded = graph.add("Gather", np.append(known, np.nan), place)
+        level = graph.add("Gather", [*(numbers[v] for v in sorted(numbers)), unseen], place)
+        found = graph.add("Where", graph.add("Equal", padded, value), level, unseen)
+        return columns.unless_missing(value, MISSING, found)
+
+    def _texts(self, missing: str) -> dict[str, int]:
+        """Return the level of each category as text, and of the word that stands for missing values."""
+        keys = [*(str(c) for c in self.categories or ()), missing]
+        twice = next((key for key, times in Counter(keys).items() if times > 1), None)
+        if twice == missing:
+            raise InvalidInput(
+                f"Column {self.column!r} has the category {missing!r}, which is to stand for missing values in "
+                "the graph, as ONNX has no missing text. Choose another word: missing='<missing>'."
+            )
+        if twice is not None:
+            raise InvalidInput(
+                f"Column {self.column!r} has the number {twice} and the text {twice!r} as categories, which an "
+                "ONNX input can't tell apart. Make the column all text before fitting."
+            )
+        return dict(zip(keys, [*range(FIRST, self.count), MISSING], strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the levels as plain data."""
-        categories = None if self.categories is None else list(self.categories)
-        data = {"column": self.column, "categories": categories, "cuts": list(self.cuts)}
+        categories = None if self.categories is None else Labels(self.categories)
+        data = {"column": self.column, "categories": categories, "cuts": Numbers(self.cuts)}
         return {**data, "is_date": True} if self.is_date else data
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> Levels:
+        """Return the levels of plain data."""
+        is_date = type(at.value) is dict and "is_date" in at.value  # written for dates alone, as true
+        column, categories, cuts, *dates = at.fields("column", "categories", "cuts", *(["is_date"] if is_date else []))
+        inner = cuts.increasing()
+        levels = cls(column.text(), None if categories.is_null else categories.labels(), tuple(inner.tolist()), is_date)
+        if len(inner) and levels.categories is not None:
+            cuts.refuse("empty beside categories")
+        seconds: Any = levels.cuts if levels.categories is None else levels.categories
+        if is_date and not (dates[0].value is True and all(_is_moment(value) for value in seconds)):
+            at.refuse("levels of dates: seconds since 1970")
+        return levels
+
+
+@runtime_checkable
+class LevelEncoder(Protocol):
+    """An encoder that reads columns as levels."""
+
+    @property
+    def levels(self) -> Sequence[Levels]:
+        """How each column is read."""
+        ...
+
+
+def levels_of(encoder: object) -> Sequence[Levels]:
+    """Return how an encoder reads its columns, where as levels."""
+    return encoder.levels if isinstance(encoder, LevelEncoder) else ()
+
+
+def read_columns(at: Plain) -> tuple[Levels, ...]:
+    """Return the levels of different columns of plain data."""
+    levels = tuple(Levels.from_dict(one) for one in at.items())
+    if len({level.column for level in levels}) < len(levels):
+        at.refuse("a list of different columns")
+    return levels
+
+
+def _is_moment(value: Any) -> bool:
+    """Whether this is a number of seconds that a date can hold."""
+    return type(value) in (int, float) and abs(value) <= MOST_SECONDS
 
 
 def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
@@ -216,7 +318,7 @@ def _learn_exact(column: Column, n_bins: int, seen: FloatArray) -> Levels:
 
 
 @dataclass(frozen=True, eq=False)
-class Masses:
+class LevelMasses:
     """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted."""
 
     sample_weight: FloatArray
@@ -230,7 +332,7 @@ class Masses:
     def __call__(self, codes: IntArray, count: int) -> FloatArray:
         """Return the sums, shape (count, 2).
 
-        >>> Masses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+        >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
         array([[0.5 , 0.25],
                [1.  , 0.5 ]])
         """
@@ -277,7 +379,7 @@ class Weighed(NamedTuple):
     is_examined: bool
 
 
-def drop_rare(levels: Levels, X: Frame, weigh: Masses, min_mass: float) -> Weighed:
+def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
     """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
     mass = weigh.of_levels(levels, X, codes)
@@ -398,7 +500,7 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
     edges = _edges(values, sample_weight, n_bins)
     kind = np.min_scalar_type(FIRST + len(edges))
     part = _bins(values, edges, kind)
-    mass = Masses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
+    mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
     mass[MISSING] = 0.0
     reached = np.cumsum(mass)
     targets = (np.arange(1, n_bins) / n_bins - 1e-12) * reached[-1]

@@ -9,23 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
 
+from lowcal.data.checked_json import MOST, Plain, Saved
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive
+from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
 from lowcal.kernels.products import Cholesky, by_row, product
 from lowcal.kernels.reference import Design, Matrix, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray, leading
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
-from lowcal.subpopulations.features import learn_features
+from lowcal.subpopulations.base import (
+    CLASSES,
+    FAMILIES,
+    Everyone,
+    Family,
+    ReadFor,
+    Subpopulations,
+    WeakLearner,
+    strongest,
+)
+from lowcal.subpopulations.features import FeatureEncoder, learn_features
+from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, RowFacts
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Linear(Subpopulations):
     """Sigmoids of linear functions; "none found" is relative to the ridge direction.
@@ -61,12 +74,14 @@ class Linear(Subpopulations):
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
 
+@FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Sigmoids:
+class Sigmoids(Saved):
     """c_j(x) = sigmoid(<theta_j, x> + b_j); the last coefficient of each column is b_j."""
 
     names: tuple[str, ...]
     theta: FloatArray
+    kind: ClassVar[str] = "sigmoids"
 
     def design(self, rows: FloatArray) -> Design:
         """Return the memberships."""
@@ -76,9 +91,41 @@ class Sigmoids:
         """Return some of the members."""
         return Sigmoids(tuple(self.names[j] for j in members), self.theta[:, members])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
-        return {"kind": "sigmoids", "names": list(self.names), "theta": self.theta.tolist()}
+    def reads(self, facts: RowFacts) -> Sequence[Read]:
+        """Read the sigmoids of all updates at once."""
+        number, block = facts.block("sigmoids", SigmoidBlock)
+        return [MemberRead(number, [block.place(theta) for theta in self.theta.T])]
+
+    def onnx(self, columns: GraphColumns, encoder: FeatureEncoder, numbers: int) -> Sequence[GraphMatrix]:
+        """Return the memberships in a graph."""
+        graph = columns.graph
+        features = graph.side_by_side([feature.onnx(columns) for feature in encoder.features])
+        score = graph.add("Add", graph.add("MatMul", features, self.theta[:-1]), self.theta[-1:])
+        return [GraphMatrix(np.arange(len(self.names)), graph.sigmoid(score))]
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> Sigmoids:
+        """Return the family of plain data."""
+        _, names, theta = at.fields("kind", "names", "theta")
+        width, shown = len(context.rows_of(at, FeatureEncoder).names), names.texts()
+        return cls(names.names(len(shown)), theta.floats((width + 1, len(shown)), -MOST, MOST))
+
+
+class SigmoidBlock:
+    """Sigmoids of linear functions, each kept once, evaluated together on a single row."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, tuple[int, FloatArray]] = {}
+
+    def place(self, theta: FloatArray) -> int:
+        """Return the position of the sigmoid with these coefficients."""
+        return self.known.setdefault(theta.tobytes(), (len(self.known), theta))[0]
+
+    def evaluator(self) -> Evaluate:
+        """Return all sigmoids as one function of the features."""
+        theta = np.column_stack([theta for _, theta in self.known.values()])
+        slope, intercept = np.ascontiguousarray(theta[:-1]), theta[-1]
+        return lambda features: expit(np.einsum("k,kw->w", np.array(features), slope) + intercept)
 
 
 def _sigmoids(A: FloatArray, betas: FloatArray, Z: FloatArray, w: FloatArray) -> tuple[FloatArray, FloatArray]:

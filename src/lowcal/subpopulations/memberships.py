@@ -11,22 +11,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
+from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
 from lowcal.kernels.reference import Codes, Design, Matrix, Table, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.small import AnyArray, Small, pack
 from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
     EVERYONE,
+    FAMILIES,
     Everyone,
     Family,
     LeftOut,
+    ReadFor,
     Subpopulations,
     WeakLearner,
     check_min_mass,
@@ -35,8 +41,10 @@ from lowcal.subpopulations.base import (
     list_rare,
     require_members,
 )
+from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, RowReader, number
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Memberships(Subpopulations):
     """X[i, j] in [0, 1] is the membership of row i in subpopulation j.
@@ -72,6 +80,10 @@ class Memberships(Subpopulations):
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
         return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
 
+    def every_member(self) -> EveryColumn:
+        """Return the class with every column, the empty ones too."""
+        return EveryColumn(self.names, 0, self.everyone)
+
     def _read_names(self, X: Frame) -> tuple[str, ...]:
         """Return a name for each column, no two alike."""
         names = X.names if self.names is None else tuple(self.names)
@@ -91,15 +103,34 @@ class Memberships(Subpopulations):
 
 
 @dataclass(frozen=True)
+class EveryColumn(Memberships):
+    """Memberships with every column: whether one is empty is not public."""
+
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Check the memberships and keep them all."""
+        names = self._read_names(X)
+        encoder = MembershipEncoder(names, X.names if X.is_named else None)
+        everyone: list[Family] = [Everyone()] if self.everyone else []
+        return WeakLearner(encoder, encoder(X), sample_weight, [*everyone, Members(names, tuple(range(len(names))))])
+
+
+@ENCODERS.register
+@dataclass(frozen=True)
 class MembershipEncoder:
     """Checks that X has the fitted columns and lies in [0, 1]; packs it. Named columns are found by name."""
 
     names: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
+    named: tuple[str, ...] | None = None
+    kind: ClassVar[str] = "memberships"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read; those of a bare array are called x0, x1, ..."""
+        return self.named or tuple(f"x{j}" for j in range(len(self.names)))
 
     def __call__(self, X: Frame) -> Bits | AnyArray | sparse.csr_array:
         """Return bits, a dense array or a sparse matrix, whichever X allows."""
-        is_by_name = self.columns is not None and X.is_named and not X.is_sparse
+        is_by_name = self.named is not None and X.is_named and not X.is_sparse
         if len(X.names) < len(self.names) or (len(X.names) > len(self.names) and not is_by_name):
             raise InvalidInput(
                 f"X has {len(X.names)} columns of memberships, but {len(self.names)} were fitted "
@@ -109,16 +140,41 @@ class MembershipEncoder:
             matrix = X.sparse()
             _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
             return matrix
-        columns = self.columns if is_by_name and self.columns is not None else X.names
+        columns = self.columns if is_by_name else X.names
         C = X.held(columns)
         if C is None:
             C = np.column_stack([_numbers(X.column(name)) for name in columns])
         return _stored(C, columns)
 
+    def row_reader(self) -> RowReader:
+        """Return the memberships of a row; the encoder itself refuses those outside [0, 1]."""
+        columns = self.columns
+
+        def read(row: Row) -> list[float]:
+            values = [_membership(row(c), c) for c in columns]
+            if not all(0.0 <= value <= 1.0 for value in values):
+                self(Frame.of({c: [value] for c, value in zip(columns, values, strict=True)}))
+            return values
+
+        return read
+
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
-        columns = None if self.columns is None else list(self.columns)
-        return {"kind": "memberships", "names": list(self.names), "columns": columns}
+        columns = None if self.named is None else list(self.named)
+        return {"kind": self.kind, "names": list(self.names), "columns": columns}
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> MembershipEncoder:
+        """Return the encoder of plain data."""
+        _, names, columns = at.fields("kind", "names", "columns")
+        shown, found = names.texts(), None if columns.is_null else columns.texts()
+        if not shown or (found is not None and (len(found) != len(shown) or len(set(found)) < len(found))):
+            at.refuse("names and different columns, as many of each")
+        return cls(shown, found)
+
+
+def _membership(value: Any, name: str) -> float:
+    return float(value) if isinstance(value, bool | np.bool_) else number(value, name)
 
 
 def _numbers(column: Column) -> FloatArray:
@@ -204,12 +260,14 @@ def _table(bits: tuple[int, ...]) -> Table:
 _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
 
 
+@FAMILIES.register
 @dataclass(frozen=True)
-class Members:
+class Members(Saved):
     """Some columns of a matrix of memberships."""
 
     names: tuple[str, ...]
     columns: tuple[int, ...]
+    kind: ClassVar[str] = "members"
 
     def design(self, rows: Bits | AnyArray | sparse.csr_array) -> Design:
         """Return the memberships in the form in which the rows hold them."""
@@ -235,6 +293,20 @@ class Members:
         """Return some of the members."""
         return Members(tuple(self.names[j] for j in members), tuple(self.columns[j] for j in members))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
-        return {"kind": "members", "names": list(self.names), "columns": list(self.columns)}
+    def reads(self, facts: RowFacts) -> Sequence[Read]:
+        """Read the memberships of a row."""
+        return [MemberRead(facts.itself(), self.columns)]
+
+    def onnx(self, columns: GraphColumns, encoder: MembershipEncoder, numbers: int) -> Sequence[GraphMatrix]:
+        """Return the memberships in a graph."""
+        graph, read = columns.graph, encoder.columns
+        each = [graph.column(columns.number(read[j])) for j in self.columns]
+        return [GraphMatrix(np.arange(len(each)), graph.side_by_side(each))]
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> Members:
+        """Return the family of plain data."""
+        _, names, columns = at.fields("kind", "names", "columns")
+        last = len(context.rows_of(at, MembershipEncoder).names) - 1
+        places = tuple(one.whole(0, last) for one in columns.items())
+        return cls(names.names(len(places)), places)

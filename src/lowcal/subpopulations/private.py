@@ -6,19 +6,16 @@ rows: labels, start probabilities and who belongs to which group. The LIST of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole, is_share
 from lowcal.kernels.simplex import FloatArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner
-from lowcal.subpopulations.groups import Groups, Intersections
-from lowcal.subpopulations.memberships import Members, MembershipEncoder, Memberships
-from lowcal.subpopulations.thresholds import Thresholds
-from lowcal.subpopulations.union import Union
+from lowcal.subpopulations.base import CLASSES, Subpopulations, WeakLearner
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Private(Subpopulations):
     """The subpopulations of `groups`, searched with (epsilon, delta)-differential privacy of the rows.
@@ -73,37 +70,10 @@ class Private(Subpopulations):
 
     def listed(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Return the whole class on these rows; which members it has does not depend on their sizes."""
-        learner = _every_member(self.groups).bind(X, sample_weight)
+        learner = self.groups.every_member().bind(X, sample_weight)
         if not learner.is_exact:
             raise InvalidInput(
                 f"{self.groups!r} learns its subpopulations from the rows, so they can't be listed beforehand. "
                 "Private takes Groups, Intersections or Memberships."
             )
         return learner
-
-
-def _every_member(groups: Subpopulations) -> Subpopulations:
-    """Return the class without its minimum size."""
-    if isinstance(groups, Groups | Intersections):
-        return replace(groups, min_mass=0)
-    if isinstance(groups, Memberships):
-        return _EveryColumn(groups.names, 0, groups.everyone)
-    if isinstance(groups, Union):
-        return Union(tuple(_every_member(part) for part in groups.parts))
-    if isinstance(groups, Thresholds):
-        raise InvalidInput(
-            "Thresholds are cut at the values of the rows, so their list would reveal them. Use Private(Groups([...]))."
-        )
-    return groups
-
-
-@dataclass(frozen=True)
-class _EveryColumn(Memberships):
-    """Memberships with every column, the empty ones too: whether a column is empty is not public."""
-
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Check the memberships and keep them all."""
-        names = self._read_names(X)
-        encoder = MembershipEncoder(names, X.names if X.is_named else None)
-        everyone: list[Family] = [Everyone()] if self.everyone else []
-        return WeakLearner(encoder, encoder(X), sample_weight, [*everyone, Members(names, tuple(range(len(names))))])

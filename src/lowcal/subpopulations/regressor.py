@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import Everyone, Family, Subpopulations, WeakLearner, strongest
+from lowcal.subpopulations.base import EXPORTED, Everyone, Family, Subpopulations, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 
 
@@ -56,7 +56,7 @@ class Regressor(Subpopulations):
         def learn(Z: FloatArray) -> Sequence[Family]:
             size = product(np.square(Z[seen]).T, 1.0 / w[seen])
             found = [_fit(self.estimator, rows, Z[:, a], w) for a in strongest(size, Z)]
-            return [Fitted((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
+            return [FittedRegressors((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
@@ -67,8 +67,8 @@ class Regressor(Subpopulations):
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """Fitted regressors with the scale that brings each into [-1, 1]."""
+class FittedRegressors:
+    """FittedRegressors regressors with the scale that brings each into [-1, 1]."""
 
     names: tuple[str, ...]
     estimators: tuple[Any, ...]
@@ -81,10 +81,17 @@ class Fitted:
         columns = [h.predict(rows) / s for h, s in zip(self.estimators, self.scales, strict=True)]
         return Matrix(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
 
-    def take(self, members: IntArray) -> Fitted:
+    def take(self, members: IntArray) -> FittedRegressors:
         """Return some of the members."""
         estimators, scales = [self.estimators[j] for j in members], [self.scales[j] for j in members]
-        return Fitted(tuple(self.names[j] for j in members), tuple(estimators), tuple(scales))
+        return FittedRegressors(tuple(self.names[j] for j in members), tuple(estimators), tuple(scales))
+
+    def onnx(self, columns: object, encoder: object, numbers: int) -> NoReturn:
+        """Refuse: lowcal can't translate a foreign model."""
+        raise InvalidInput(
+            f"The predictor uses Regressor({type(self.estimators[0]).__name__}(...)), a foreign model that lowcal "
+            f"can't write as ONNX. Exported are {EXPORTED}: fit again with Trees(n_trees=25) or Linear()."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Refuse: a foreign estimator is not plain data."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, NoReturn
 
 import numpy as np
 from scipy import sparse
 
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
+from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import Cumulative, Decode, Table, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
     EVERYONE,
-    CodeFamily,
     Subpopulations,
     WeakLearner,
     check_min_mass,
@@ -27,9 +30,12 @@ from lowcal.subpopulations.base import (
     is_enough,
     require_members,
 )
+from lowcal.subpopulations.codes import CodeEncoder, CodeFamily
 from lowcal.subpopulations.levels import resolve, show_cuts, weighted_values
+from lowcal.subpopulations.single_row import RowReader, bin_of, number
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Thresholds(Subpopulations):
     """All sets {x <= t} and {x > t} of each numeric column; exact, O(n) a column after one sort.
@@ -62,21 +68,48 @@ class Thresholds(Subpopulations):
         require_members(family.names, "The class of thresholds", self.min_mass)
         return WeakLearner(encoder, encoder(X), sample_weight, [family])
 
+    def every_member(self) -> NoReturn:
+        """Refuse: the list of thresholds depends on the rows, whatever their sizes."""
+        raise InvalidInput(
+            "Thresholds are cut at the values of the rows, so their list would reveal them. Use Private(Groups([...]))."
+        )
 
+
+@ENCODERS.register
 @dataclass(frozen=True, eq=False)
-class ThresholdEncoder:
+class ThresholdEncoder(CodeEncoder, Saved):
     """The cut points of every column."""
 
     columns: tuple[str, ...]
     cuts: tuple[FloatArray, ...]
+    kind: ClassVar[str] = "thresholds"
 
     def __call__(self, X: Frame) -> tuple[IntArray, ...]:
         """Return ordered codes: 0 is missing, code k means k - 1 cuts lie below the value."""
         return tuple(_codes(X.numeric([c])[:, 0], cuts) for c, cuts in zip(self.columns, self.cuts, strict=True))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder as plain data."""
-        return {"kind": "thresholds", "columns": list(self.columns), "cuts": [c.tolist() for c in self.cuts]}
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The codes of each column."""
+        return tuple((len(cuts) + 2,) for cuts in self.cuts)
+
+    def row_reader(self) -> RowReader:
+        """Return the codes of a row."""
+        each = [(column, cuts.tolist()) for column, cuts in zip(self.columns, self.cuts, strict=True)]
+        return lambda row: tuple(bin_of(number(row(column), column), cuts, 0, 1) for column, cuts in each)
+
+    def code(self, columns: GraphColumns, k: int, axes: Sequence[int]) -> Value:
+        """Return the codes of a column in a graph."""
+        return columns.bin(self.columns[k], self.cuts[k], 0, 1)
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> ThresholdEncoder:
+        """Return the encoder of plain data."""
+        _, columns, cuts = at.fields("kind", "columns", "cuts")
+        names, points = columns.texts(), tuple(one.increasing() for one in cuts.items())
+        if len(names) != len(points) or not names:
+            cuts.refuse(f"a list of cut points for each of {len(names)} columns")
+        return cls(names, points)
 
 
 def _codes(values: FloatArray, cuts: FloatArray) -> IntArray:

@@ -12,24 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowcal.data.checked_json import MOST, Numbers, Plain, Shared
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole
+from lowcal.data.onnx_graph import GraphColumns, GraphLookUp, GraphMatrix, Value
 from lowcal.kernels.exact import Scale
 from lowcal.kernels.products import by_row, gram, product
 from lowcal.kernels.reference import Codes, Design, Matrix, Table
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
+    CLASSES,
+    FAMILIES,
     Everyone,
     Family,
     Offer,
+    ReadFor,
     Residual,
     Subpopulations,
     WeakLearner,
@@ -38,6 +43,7 @@ from lowcal.subpopulations.base import (
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -45,8 +51,11 @@ OWN_TREES = 16
 COMPARED = 1 << 12
 #: ... and it is one if no more than this share of it is left.
 UNEXPLAINED = 1e-6
+#: Files: trees with more conditions are not believed.
+MOST_DEPTH = 24
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Trees(Subpopulations):
     """Nodes of decision trees grown on the residuals; "none found" is relative to this greedy learner.
@@ -284,6 +293,7 @@ class Unexplained:
         return bool(total.most[1] <= UNEXPLAINED * total.most[0])
 
 
+@FAMILIES.register
 @dataclass(frozen=True, eq=False)
 class TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
@@ -291,6 +301,7 @@ class TreeNodes:
     names: tuple[str, ...]
     tree: Forest
     nodes: IntArray
+    kind: ClassVar[str] = "tree"
 
     def design(self, rows: Binned) -> Design:
         """Return one code column, the leaves, and which nodes each leaf lies under."""
@@ -311,12 +322,33 @@ class TreeNodes:
         """Return some of the nodes."""
         return TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
 
+    def reads(self, facts: RowFacts) -> Sequence[Read]:
+        """Read the leaf of a row, with those of all trees of this depth."""
+        number, block = facts.block(("leaves", self.tree.depth), LeafBlock)
+        return [CodeRead(number, block.place(self.tree), self.table)]
+
+    def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphLookUp]:
+        """Return the leaf in a graph, and which nodes it lies under."""
+        leaf = columns.graph.add("Squeeze", _leaves(columns, encoder, self.tree), [1])
+        return [GraphLookUp(np.arange(len(self.names)), leaf, self.table)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        nodes = self.nodes.tolist()
-        return {"kind": "tree", "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
+        nodes = Numbers(self.nodes)
+        return {"kind": self.kind, "names": list(self.names), "tree": _shared(self.tree), "nodes": nodes}
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
+        """Return the family of plain data."""
+        _, names, tree, nodes = at.fields("kind", "names", "tree", "nodes")
+        grown = _read_grown(at, tree, context)
+        if len(grown.feature) != 1:
+            tree.refuse("the place of a single tree")
+        places = nodes.wholes((None,), 1, 2 ** (grown.depth + 1) - 2)
+        return cls(names.names(len(places)), grown, places)
 
 
+@FAMILIES.register
 @dataclass(frozen=True, eq=False)
 class TreeSum:
     """c(x) = clip(h(x) / s, -1, 1) for the sum h of a forest; signed."""
@@ -324,6 +356,7 @@ class TreeSum:
     name: str
     forest: Forest
     scale: float
+    kind: ClassVar[str] = "forest"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -339,9 +372,155 @@ class TreeSum:
         """Return itself: there is one member."""
         return self
 
+    def reads(self, facts: RowFacts) -> Sequence[Read]:
+        """Read the sum, with those of all forests of this depth."""
+        number, block = facts.block(("sums", self.forest.depth), SumBlock)
+        return [MemberRead(number, [block.place(self)])]
+
+    def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphMatrix]:
+        """Return the signed membership in a graph."""
+        graph, value = columns.graph, self.forest.value[:, :, 0]
+        starts = value.shape[1] * np.arange(len(value))[None, :]
+        place = graph.add("Add", _leaves(columns, encoder, self.forest), starts)
+        h = graph.total(graph.add("Gather", value.ravel(), place))
+        clipped = graph.add("Clip", graph.add("Div", h, self.scale), -1.0, 1.0)
+        return [GraphMatrix(np.arange(1), clipped)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        return {"kind": "forest", "names": [self.name], "forest": self.forest.to_dict(), "scale": self.scale}
+        return {"kind": self.kind, "names": [self.name], "forest": _shared(self.forest), "scale": self.scale}
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> TreeSum:
+        """Return the family of plain data."""
+        _, names, forest, scale = at.fields("kind", "names", "forest", "scale")
+        grown = _read_grown(at, forest, context)
+        if grown.value.shape[2] != 1:
+            forest.refuse("the place of a forest with one value in a leaf")
+        return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
+
+
+def _shared(forest: Forest) -> Shared:
+    """Return a forest as plain data, which a file holds once for all families that name it."""
+    arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
+    return Shared(depth=forest.depth, **arrays)
+
+
+def read_forest(at: Plain) -> Forest:
+    """Return the complete binary trees of plain data."""
+    depth, feature, cut, value = at.fields("depth", "feature", "cut", "value")
+    inner = 2 ** depth.whole(1, MOST_DEPTH) - 1
+    features = feature.wholes((None, inner), -1, 2**31)
+    if len(features) == 0:
+        feature.refuse("the features of at least one tree")
+    cuts = cut.wholes(features.shape, 0, 2**31)
+    values = value.floats((len(features), inner + 1, None), -MOST, MOST)
+    if values.shape[2] == 0:
+        value.refuse("an array with a value in each leaf")
+    return Forest(features, cuts, values)
+
+
+def _read_grown(at: Plain, place: Plain, context: ReadFor) -> Forest:
+    """Return the forest at a place, which must split features that the encoder has at bins that they have."""
+    forest: Forest = context.shared[place.whole(0, len(context.shared) - 1)]
+    counts = np.array([level.count for level in context.rows_of(at, BinEncoder).levels], dtype=np.intp)
+    split = forest.feature >= 0
+    if len(counts) == 0 or forest.feature.max() >= len(counts):
+        place.refuse(f"the place of a forest on {len(counts)} features")
+    if (forest.cut[split] >= counts[forest.feature[split]]).any():
+        place.refuse("the place of a forest that splits at bins of its features")
+    return forest
+
+
+def _leaves(columns: GraphColumns, encoder: BinEncoder, forest: Forest) -> Value:
+    """Return the leaf of every row in every tree, shape (n, T): all trees go down one level at a time."""
+    graph, used = columns.graph, np.unique(forest.feature[forest.feature >= 0])
+    codes = graph.side_by_side([graph.column(encoder.levels[k].onnx(columns, unseen=MISSING)) for k in used])
+    n_trees, n_inner = forest.feature.shape
+    gap = forest.feature < 0  # an unsplit node sends all rows left: no bin exceeds its cut
+    feature = np.where(gap, 0, np.searchsorted(used, forest.feature))
+    cut = np.where(gap, np.iinfo(np.int32).max, forest.cut)
+    offset = n_inner * np.arange(n_trees)[None, :]
+    right = graph.add("Greater", graph.add("Gather", codes, feature[:, 0], axis=1), cut[None, :, 0])
+    node = graph.add("Add", graph.cast(right, "int64"), 1)
+    for _ in range(1, forest.depth):
+        place = graph.add("Add", node, offset)
+        code = graph.add("GatherElements", codes, graph.add("Gather", feature.ravel(), place), axis=1)
+        right = graph.add("Greater", code, graph.add("Gather", cut.ravel(), place))
+        child = graph.add("Add", graph.cast(right, "int64"), 1)
+        node = graph.add("Add", graph.add("Mul", node, 2), child)
+    return graph.add("Sub", node, n_inner)
+
+
+class LeafBlock:
+    """Trees of one depth, each kept once, walked down together on a single row."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, tuple[int, Forest]] = {}
+
+    def place(self, tree: Forest) -> int:
+        """Return the position of a tree."""
+        content = tree.feature.tobytes() + tree.cut.tobytes()
+        return self.known.setdefault(content, (len(self.known), tree))[0]
+
+    def evaluator(self) -> Evaluate:
+        """Return the leaves of all trees as one function of the bins."""
+        return Walk.of([tree for _, tree in self.known.values()])
+
+
+class SumBlock:
+    """Sums of forests of one depth, each kept once."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, tuple[int, TreeSum]] = {}
+
+    def place(self, family: TreeSum) -> int:
+        """Return the position of the sum of a forest."""
+        forest = family.forest
+        content = forest.feature.tobytes() + forest.cut.tobytes() + forest.value.tobytes()
+        return self.known.setdefault(content + np.float64(family.scale).tobytes(), (len(self.known), family))[0]
+
+    def evaluator(self) -> Evaluate:
+        """Return all sums, brought into [-1, 1], as one function of the bins."""
+        families = [family for _, family in self.known.values()]
+        walk = Walk.of([family.forest for family in families])
+        value = np.concatenate([family.forest.value[:, :, 0] for family in families])
+        trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]
+        scale = np.array([family.scale for family in families])
+        return lambda bins: np.clip(np.add.reduceat(value[trees, walk(bins)], starts) / scale, -1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """All trees of some forests of one depth, walked down together: their nodes lie one tree after the other.
+
+    From an inner node a row goes to `left` or, if the bin of its feature lies above the cut, to the node after it. From
+    the last inner level it goes to a leaf, numbered from 0.
+    """
+
+    roots: IntArray
+    feature: IntArray
+    cut: IntArray
+    left: IntArray
+    depth: int
+
+    @classmethod
+    def of(cls, forests: Sequence[Forest]) -> Walk:
+        """Lay out the trees; no bin lies above the cut of a node without a split."""
+        feature, cut = np.concatenate([f.feature for f in forests]), np.concatenate([f.cut for f in forests])
+        n_trees, n_inner = feature.shape
+        roots, node = np.arange(n_trees) * n_inner, np.arange(n_inner)
+        is_last = 2 * node + 1 >= n_inner
+        left = np.where(is_last, 2 * node + 1 - n_inner, roots[:, None] + 2 * node + 1)
+        cut = np.where(feature >= 0, cut, np.iinfo(np.intp).max)
+        return cls(roots, np.maximum(feature, 0).ravel(), cut.ravel(), left.ravel(), forests[0].depth)
+
+    def __call__(self, bins: Sequence[int]) -> IntArray:
+        """Return the leaf of a row in every tree."""
+        row, node = np.array(bins), self.roots
+        for _ in range(self.depth):
+            node = self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node))
+        return node
 
 
 def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:

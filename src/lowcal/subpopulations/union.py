@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
+from lowcal.data.checked_json import Plain, Saved
 from lowcal.data.frames import Table as Frame
+from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import (
+    CLASSES,
+    ENCODERS,
+    FAMILIES,
     Encoded,
     Encoder,
     Family,
     LeftOut,
     Offer,
+    ReadFor,
     Residual,
     Subpopulations,
+    TupleEncoder,
     WeakLearner,
     answer,
+    in_graph,
 )
+from lowcal.subpopulations.batches import Batch, BatchEncoder
+from lowcal.subpopulations.codes import LookUps, look_ups_of
+from lowcal.subpopulations.levels import Levels, levels_of
+from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
 
+@CLASSES.register
 @dataclass(frozen=True)
 class Union(Subpopulations):
     """C = C_1 + C_2 + ...; written `A + B`. A member of several parts counts once."""
@@ -36,6 +49,10 @@ class Union(Subpopulations):
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
         """Prepare every part for the same residuals."""
         return _together([part.bind_for(X, sample_weight, residual) for part in self.parts], sample_weight)
+
+    def every_member(self) -> Union:
+        """Return the union of every part with members of any size."""
+        return Union(tuple(part.every_member() for part in self.parts))
 
 
 def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> WeakLearner:
@@ -89,27 +106,62 @@ class LearnEach:
         ]
 
 
+@ENCODERS.register
 @dataclass(frozen=True)
-class UnionEncoder:
+class UnionEncoder(TupleEncoder, Saved):
     """One encoder for each part."""
 
     parts: tuple[Encoder, ...]
+    kind: ClassVar[str] = "union"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in columns_of(part)))
+
+    @property
+    def levels(self) -> tuple[Levels, ...]:
+        """How columns are read that are read as levels."""
+        return tuple(levels for part in self.parts for levels in levels_of(part))
 
     def __call__(self, X: Frame) -> tuple[Encoded, ...]:
         """Encode X for every part."""
         return tuple(part(X) for part in self.parts)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoders as plain data."""
-        return {"kind": "union", "parts": [part.to_dict() for part in self.parts]}
+    def row_reader(self) -> RowReader | None:
+        """Return the numbers of a row for every part; None if a part has none."""
+        readers = [reader for reader in map(reader_of, self.parts) if reader is not None]
+        return None if len(readers) < len(self.parts) else lambda row: tuple(read(row) for read in readers)
+
+    def batches(self) -> Callable[[Batch, int], Encoded]:
+        """Return the encoder of batches of a stream."""
+        each = [BatchEncoder(part) for part in self.parts]
+        return lambda batch, n: tuple(part(batch, n) for part in each)
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> UnionEncoder:
+        """Return the encoder of plain data."""
+        _, parts = at.fields("kind", "parts")
+        return cls(tuple(ENCODERS.read(part) for part in parts.some()))
 
 
+def leaves(encoder: Encoder) -> Iterator[Encoder]:
+    """Yield the encoders of all parts of unions, or the encoder itself."""
+    if isinstance(encoder, UnionEncoder):
+        for part in encoder.parts:
+            yield from leaves(part)
+    else:
+        yield encoder
+
+
+@FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part:
+class Part(Saved):
     """A family that reads one part of the rows."""
 
     index: int
     family: Family
+    kind: ClassVar[str] = "part"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,6 +182,31 @@ class Part:
         """Return some of the members."""
         return Part(self.index, self.family.take(members))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data, with its place."""
-        return {"kind": "part", "index": self.index, "family": self.family.to_dict()}
+    @property
+    def look_ups(self) -> LookUps | None:
+        """Where the rows hold each code column, and its table; None for a family that has none."""
+        inner = look_ups_of(self.family)
+        return None if inner is None else [((self.index, *key), decode) for key, decode in inner]
+
+    def reads(self, facts: RowFacts) -> Sequence[Read] | None:
+        """Read the part's own row."""
+        return reads_of(self.family, facts.of_part(self.index))
+
+    def onnx(self, columns: GraphColumns, encoder: UnionEncoder, numbers: int) -> Iterable[GraphMembers]:
+        """Return the members in a graph."""
+        return in_graph(self.family, columns, encoder.parts[self.index], numbers)
+
+    @classmethod
+    def from_dict(cls, at: Plain, context: ReadFor) -> Part:
+        """Return the family of plain data."""
+        _, index, family = at.fields("kind", "index", "family")
+        parts = context.rows_of(at, UnionEncoder).parts
+        place = index.whole(0, len(parts) - 1)
+        return cls(place, FAMILIES.read(family, replace(context, encoder=parts[place])))
+
+
+def innermost(family: Family) -> Family:
+    """Return the family that parts of unions hold, or the family itself."""
+    while isinstance(family, Part):
+        family = family.family
+    return family

@@ -25,7 +25,7 @@ from lowcal.notions.weights import Weight
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.options import SolverName, read_random_state
 from lowcal.subpopulations import Memberships
-from lowcal.testing.rules import CLOSE, attempt, largest_rise, require
+from lowcal.testing.rules import CLOSE, Findings, Rule, attempt, largest_rise, listed
 
 #: Tolerances with which a notion is asked for its basis.
 ALPHAS = (0.2, 0.05)
@@ -36,11 +36,12 @@ LARGE_TOLERANCE = 0.05
 #: Rounds of the search for residuals that are small on the basis and large on the class.
 ADVERSARY_ROUNDS = 6
 
+CONTRADICTION = "The supremum, its witnesses, the gain and the tolerance contradict each other; see the other rules."
 METHODS = ("gain", "basis", "tolerance", "probes", "features", "suprema")
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class TrialSample:
     """Predictions p and outcomes y of shape (n, d), weights that sum to one, memberships C of shape (n, m)."""
 
     name: str
@@ -60,21 +61,21 @@ class Sample:
         return self.weight[:, None] * (self.y - self.p)
 
     @property
-    def size(self) -> float:
-        """E||y - f||_1, the scale that rounding is compared with."""
-        return float(np.abs(self.rho).sum())
+    def slack(self) -> float:
+        """What two equal figures may differ by: a share of E||y - f||_1."""
+        return CLOSE * float(np.abs(self.rho).sum())
 
-    def take(self, rows: FloatArray | np.typing.NDArray[np.intp]) -> Sample:
+    def take(self, rows: np.typing.NDArray[np.intp]) -> TrialSample:
         """Return some rows, in that order; the weights stay as they are."""
-        return Sample(self.name, self.p[rows], self.y[rows], self.weight[rows], self.C[rows])
+        return TrialSample(self.name, self.p[rows], self.y[rows], self.weight[rows], self.C[rows])
 
-    def suprema(self, notion: Notion, alpha: float | None = None) -> Suprema:
-        """Return the notion's suprema on this sample."""
-        return notion.suprema(self.p, self.rho, Matrix(self.C), alpha)
+    def suprema(self, notion: Notion, alpha: float | None = None, times: float = 1.0) -> Suprema:
+        """Return the notion's suprema on this sample, with residuals `times` as large."""
+        return notion.suprema(self.p, times * self.rho, Matrix(self.C), alpha)
 
-
-Rule = Callable[[Notion, Sample], None]
-Draw = Callable[[int, np.random.Generator], Sequence[Sample]]
+    def violation(self, witness: Witness, j: int) -> float:
+        """Return the definition's figure, E[c_j <s w(f), y - f>]."""
+        return float(np.sum(self.C[:, [j]] * witness(self.p) * self.rho))
 
 
 def check_notion(
@@ -112,21 +113,21 @@ def notion_checks(
     for number in n_classes:
         check_whole("each of n_classes", number, 2)
     seed = int(read_random_state(random_state).integers(2**31))
-    for rule, draw in _RULES:
-        yield rule.__name__, partial(_try, rule, draw, tuple(n_classes), seed)
+    for one in RULES:
+        yield one.name, partial(_try, one, tuple(n_classes), seed)
 
 
-def _try(rule: Rule, draw: Draw, n_classes: Sequence[int], seed: int, notion: str | Notion) -> None:
+def _try(one: Rule, n_classes: Sequence[int], seed: int, notion: str | Notion) -> None:
     chosen = parse_notion(notion) if isinstance(notion, str) else notion
     for number in n_classes:
-        for sample in draw(number, np.random.default_rng(seed)):
-            attempt(rule, chosen, f"on the sample '{sample.name}' with {number} classes", chosen, sample)
+        for sample in (one.on or draw_samples)(number, np.random.default_rng(seed)):
+            attempt(one, chosen, f"on the sample '{sample.name}' with {number} classes", chosen, sample)
 
 
 # --- samples -------------------------------------------------------------------------------------------------
 
 
-def draw_samples(n_classes: int, rng: np.random.Generator) -> list[Sample]:
+def draw_samples(n_classes: int, rng: np.random.Generator) -> list[TrialSample]:
     """Return small samples with everything that is easily forgotten: ties, corners, one row, nobody, no residual."""
     n, d = 18, 1 if n_classes == 2 else n_classes
     p = _inside(rng, n, d)
@@ -142,7 +143,7 @@ def draw_samples(n_classes: int, rng: np.random.Generator) -> list[Sample]:
     return samples
 
 
-def draw_problem(n_classes: int, rng: np.random.Generator) -> list[Sample]:
+def draw_problem(n_classes: int, rng: np.random.Generator) -> list[TrialSample]:
     """Return one sample with few distinct predictions whose outcomes depend on the memberships: a task for a fit."""
     n, d = 160, 1 if n_classes == 2 else n_classes
     p = 0.8 * _inside(rng, 12, d)[rng.integers(0, 12, n)] + 0.2 / max(d, 2)
@@ -152,7 +153,7 @@ def draw_problem(n_classes: int, rng: np.random.Generator) -> list[Sample]:
     y = hit[:, None].astype(np.float64)
     if d > 1:
         y = np.eye(d)[np.where(hit, d - 1, rng.integers(0, d - 1, n))]
-    return [Sample("problem", p, y, np.full(n, 1 / n), C)]
+    return [TrialSample("problem", p, y, np.full(n, 1 / n), C)]
 
 
 def _inside(rng: np.random.Generator, n: int, d: int) -> FloatArray:
@@ -163,14 +164,14 @@ def _labels(rng: np.random.Generator, n: int, d: int) -> FloatArray:
     return rng.integers(0, 2, (n, 1)).astype(np.float64) if d == 1 else np.eye(d)[rng.integers(0, d, n)]
 
 
-def _sample(name: str, p: FloatArray, rng: np.random.Generator) -> Sample:
+def _sample(name: str, p: FloatArray, rng: np.random.Generator) -> TrialSample:
     """Add outcomes, unequal weights, and four subpopulations: everyone, a fraction of each, some, nobody."""
     n, d = p.shape
     C = np.column_stack([np.ones(n), rng.random(n), rng.integers(0, 2, n), np.zeros(n)])
-    return Sample(name, p, _labels(rng, n, d), rng.dirichlet(np.ones(n)), C)
+    return TrialSample(name, p, _labels(rng, n, d), rng.dirichlet(np.ones(n)), C)
 
 
-def _space(sample: Sample) -> FloatArray:
+def _space(sample: TrialSample) -> FloatArray:
     """Return points of the whole space of predictions, the sample's own and the corners among them."""
     rng = np.random.default_rng(0)
     if sample.d == 1:
@@ -179,73 +180,269 @@ def _space(sample: Sample) -> FloatArray:
     return np.vstack([sample.p, pairs, rng.dirichlet(np.ones(sample.d), 80)])
 
 
-# --- names and weights ---------------------------------------------------------------------------------------
+# --- the rules, in the order in which they are tried -----------------------------------------------------------
+
+RULES: list[Rule] = []
+rule = listed(RULES)
 
 
-def it_has_the_methods(notion: Notion, _: Sample) -> None:
+@rule("See lowcal.notions.base.Notion.")
+def it_has_the_methods(notion: Notion, _: TrialSample) -> Findings:
     """A notion is an object, not a class, with all methods of the protocol."""
-    require(not isinstance(notion, type), "The class itself was given.", "Give an instance, with brackets: MyNotion().")
+    yield not isinstance(notion, type), "The class itself was given.", "Give an instance, with brackets: MyNotion()."
     absent = [name for name in METHODS if not callable(getattr(notion, name, None))]
-    require(not absent, f"It has no method {', '.join(absent)}.", "See lowcal.notions.base.Notion.")
+    yield not absent, f"It has no method {', '.join(absent)}."
 
 
-def it_has_a_name(notion: Notion, _: Sample) -> None:
+@rule("Write __str__: one short line that says which notion this is.")
+def it_has_a_name(notion: Notion, _: TrialSample) -> Findings:
     """str(notion) is one readable line: it appears in reports."""
     text = str(notion)
     readable = bool(text.strip()) and "\n" not in text and " object at 0x" not in text
-    require(readable, f"str(notion) is {text!r}.", "Write __str__: one short line that says which notion this is.")
+    yield readable, f"str(notion) is {text!r}."
 
 
-def gain_is_a_share(notion: Notion, sample: Sample) -> None:
+@rule("Return 1.0 if the witness is exact.")
+def gain_is_a_share(notion: Notion, sample: TrialSample) -> Findings:
     """gain(d) is a number in (0, 1]."""
     gain: object = notion.gain(sample.d)
-    good = isinstance(gain, Real) and 0 < float(gain) <= 1
-    require(good, f"gain({sample.d}) is {gain!r}, not a number in (0, 1].", "Return 1.0 if the witness is exact.")
+    yield isinstance(gain, Real) and 0 < float(gain) <= 1, f"gain({sample.d}) is {gain!r}, not a number in (0, 1]."
 
 
-def weights_lie_in_the_unit_interval(notion: Notion, sample: Sample) -> None:
+@rule("A weight lies in [0, 1] at every prediction: rescale or clip it.")
+def weights_lie_in_the_unit_interval(notion: Notion, sample: TrialSample) -> Findings:
     """Basis, probes and features are functions of a prediction with values in [0, 1], everywhere."""
     sources = {f"basis(p, {alpha:g})": notion.basis(sample.p, alpha) for alpha in ALPHAS}
     sources |= {f"probes({sample.d})": notion.probes(sample.d)}
     for source, weights in sources.items():
-        require(len(weights) > 0, f"{source} is empty.", "Return at least one weight, such as weights.Monomial().")
+        yield len(weights) > 0, f"{source} is empty.", "Return at least one weight, such as weights.Monomial()."
     sources["features(p)"] = notion.features(sample.p)  # may be empty: every subpopulation brings its witness
     Z = _space(sample)
+    n = len(Z)
     for source, weights in sources.items():
         for k, u in enumerate(weights):
-            _require_weight(f"{source}[{k}], {u}", np.asarray(u(Z)), len(Z))
+            what, values = f"{source}[{k}], {u}", np.asarray(u(Z))
+            shape = f"{what}, returns shape {values.shape} for {n} predictions."
+            yield values.shape == (n,), shape, f"Return one number for each row: shape ({n},)."
+            good = np.all((values >= 0) & (values <= 1))
+            yield good, f"{what}, takes values from {values.min():.6g} to {values.max():.6g}."
 
 
-def _require_weight(what: str, values: FloatArray, n: int) -> None:
-    require(
-        values.shape == (n,),
-        f"{what}, returns shape {values.shape} for {n} predictions.",
-        f"Return one number for each row: shape ({n},).",
-    )
-    good = bool(np.all((values >= 0) & (values <= 1)))
-    require(
-        good,
-        f"{what}, takes values from {values.min():.6g} to {values.max():.6g}.",
-        "A weight lies in [0, 1] at every prediction: rescale or clip it.",
-    )
-
-
-# --- basis and tolerance -------------------------------------------------------------------------------------
-
-
-def tolerance_is_positive(notion: Notion, sample: Sample) -> None:
+@rule("Return alpha if the supremum is the largest basis violation, otherwise less.")
+def tolerance_is_positive(notion: Notion, sample: TrialSample) -> Findings:
     """0 < tolerance(p, alpha) <= alpha."""
     for alpha in ALPHAS:
         beta: object = notion.tolerance(sample.p, alpha)
         good = isinstance(beta, Real) and 0 < float(beta) <= alpha
-        require(
-            good,
-            f"tolerance(p, {alpha:g}) is {beta!r}, not in (0, {alpha:g}].",
-            "Return alpha if the supremum is the largest basis violation, otherwise less.",
+        yield good, f"tolerance(p, {alpha:g}) is {beta!r}, not in (0, {alpha:g}]."
+
+
+@rule("Return one finite number that is not negative for each subpopulation, also for an empty one.")
+def suprema_have_the_right_form(notion: Notion, sample: TrialSample) -> Findings:
+    """`suprema` returns a Suprema with a number for each subpopulation, and witnesses with a coefficient per label."""
+    found = sample.suprema(notion)
+    m = sample.C.shape[1]
+    yield isinstance(found, Suprema), f"suprema returned {found!r}.", "Return a lowcal.notions.Suprema."
+    for name in ("value", "upper", "basis"):
+        figure = np.asarray(getattr(found, name))
+        good = figure.shape == (m,) and bool(np.isfinite(figure).all() and (figure >= 0).all())
+        yield good, f"suprema(...).{name} is {np.array2string(figure, precision=6)} for {m} subpopulations."
+    for j in range(m):
+        one: object = found.witness(j)
+        yield isinstance(one, Witness), f"witness({j}) is {one!r}.", "Return a lowcal.notions.Witness."
+        assert isinstance(one, Witness)
+        shape, wanted = np.shape(one.coefficients), (len(one.weights), sample.d)
+        broken = (
+            f"The coefficients of witness({j}) have shape {shape}, with {wanted[0]} weights and {sample.d} coordinates."
         )
+        yield shape == wanted and wanted[0] > 0, broken, f"Give one for each weight and label: shape {wanted}."
+        yield bool(str(one)), f"str(witness({j})) is empty.", "Give its weights a __str__."
 
 
-def tolerance_implies_the_class(notion: Notion, sample: Sample) -> None:
+@rule("The supremum is one of absolute values: look at both signs and keep the larger.")
+def sign_of_the_residuals_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
+    """The supremum of |E[c <w(f), y - f>]| is the same for y - f and f - y."""
+    yield from _same(notion, sample, sample.suprema(notion, times=-1.0), "With residuals of the other sign")
+
+
+@rule("Both must be E[c <s w(f), y - f>] of the same signed weight.")
+def witness_attains_the_value(notion: Notion, sample: TrialSample) -> Findings:
+    """value[j] = E[c_j <s w(f), y - f>] for the signed weight s w = witness(j)."""
+    for alpha in (None, 0.05):
+        found = sample.suprema(notion, alpha)
+        for j, value in enumerate(found.value):
+            shown = sample.violation(found.witness(j), j)
+            sign = "; a negative figure means a wrong sign" if shown < 0 < value else ""
+            broken = f"value[{j}] is {value:.9g}, but the violation of witness({j}) is {shown:.9g}{sign}."
+            yield abs(shown - value) <= sample.slack, broken
+
+
+@rule("A witness is plus or minus a weight in [0, 1]: one sign for all labels and predictions.")
+def witness_is_admissible(notion: Notion, sample: TrialSample) -> Findings:
+    """The witness is s w with one sign s and w in [0, 1]^d at every prediction, seen or not."""
+    found = sample.suprema(notion)
+    Z = _space(sample)
+    for j in range(sample.C.shape[1]):
+        signed = found.witness(j)(Z)
+        low, high = float(signed.min()), float(signed.max())
+        good = (low >= -CLOSE and high <= 1 + CLOSE) or (low >= -1 - CLOSE and high <= CLOSE)
+        yield good, f"witness({j}) takes values from {low:.6g} to {high:.6g}."
+
+
+@rule("`upper` is certified to be no less than the supremum; return the same array twice where it is exact.")
+def upper_is_not_below_the_value(notion: Notion, sample: TrialSample) -> Findings:
+    """value <= upper."""
+    found = sample.suprema(notion)
+    for j, (value, upper) in enumerate(zip(found.value, found.upper, strict=True)):
+        yield value <= upper + sample.slack, f"value[{j}] is {value:.9g}, above upper[{j}] = {upper:.9g}."
+
+
+@rule("`basis` is the largest |E[c u(f) (y_a - f_a)]| over the weights u of basis(p, alpha) and the labels a.")
+def supremum_covers_the_basis(notion: Notion, sample: TrialSample) -> Findings:
+    """The supremum is at least the violation of every basis element, and `basis` is the largest of these.
+
+    A basis that changes with alpha only approximates the class (spec 1.2): its elements need not belong to it. Then
+    `basis` has to lie below both the largest violation of an element and the supremum.
+    """
+    found, Z = sample.suprema(notion), _space(sample)
+    U = _values(notion.basis(sample.p, ALPHAS[-1]), sample.p)
+    moments = np.einsum("nm,ns,na->msa", sample.C, U, sample.rho)
+    first, second = (_values(notion.basis(sample.p, alpha), Z) for alpha in (0.5, 0.005))
+    inside = first.shape == second.shape and bool(np.array_equal(first, second))
+    for j, (value, basis) in enumerate(zip(found.value, found.basis, strict=True)):
+        shown = float(np.abs(moments[j]).max())
+        broken = f"value[{j}] is {value:.9g}, but a basis element shows {max(shown, basis):.9g}."
+        remedy = "The supremum runs over the whole class, the basis and both signs included."
+        yield value >= (shown if inside else basis) - sample.slack, broken, remedy
+        good = abs(basis - shown) <= sample.slack if inside else basis <= shown + sample.slack
+        yield good, f"basis[{j}] is {basis:.9g}, but the largest violation of a basis element is {shown:.9g}."
+
+
+def _values(weights: Sequence[Weight], Z: FloatArray) -> FloatArray:
+    return np.column_stack([u(Z) for u in weights])
+
+
+@rule("The supremum is too small: it must be the largest over the whole class, whatever the sample.")
+def supremum_covers_every_witness(notion: Notion, sample: TrialSample) -> Findings:
+    """Every witness is a weight of the class, so no subpopulation's supremum is below what it shows there."""
+    found = sample.suprema(notion)
+    turned = replace(sample, y=np.roll(sample.y, 1, axis=0)).suprema(notion)
+    m = sample.C.shape[1]
+    for source, other in (("its own", found), ("other outcomes'", turned)):
+        for j in range(m):
+            witness = other.witness(j)
+            for k, upper in enumerate(found.upper.tolist()):
+                shown = abs(sample.violation(witness, k))
+                broken = f"upper[{k}] is {upper:.9g}, but {source} witness({j}) shows {shown:.9g} there."
+                yield shown <= upper + sample.slack, broken
+
+
+def _same(
+    notion: Notion, sample: TrialSample, other: Suprema, changed: str, times: float = 1.0, found: Suprema | None = None
+) -> Findings:
+    """Find whether the suprema of a changed sample are `times` those of the sample."""
+    found = sample.suprema(notion) if found is None else found
+    for name in ("value", "upper"):
+        wanted, given = times * np.asarray(getattr(found, name)), np.asarray(getattr(other, name))
+        for j, (a, b) in enumerate(zip(wanted, given, strict=True)):
+            good = abs(a - b) <= max(1.0, times) * sample.slack
+            yield good, f"{changed}: {name}[{j}] should be {a:.9g} and is {b:.9g}."
+
+
+@rule("E[c <w(f), y - f>] is linear in the residuals; use no fixed thresholds.")
+def suprema_scale_with_the_residuals(notion: Notion, sample: TrialSample) -> Findings:
+    """Residuals t times as large have suprema t times as large."""
+    for t in (0.125, 3.0):
+        yield from _same(notion, sample, sample.suprema(notion, times=t), f"With residuals times {t:g}", times=t)
+
+
+@rule("rho holds the weights already: sum over rows, never divide by their number.")
+def copies_count_as_weight(notion: Notion, sample: TrialSample) -> Findings:
+    """A row given twice with half of its weight each time changes nothing."""
+    n = len(sample.p)
+    rows = np.concatenate([np.arange(n), np.arange(0, n, 2)])
+    copied = sample.take(rows)
+    share = np.where(np.arange(n) % 2 == 0, 0.5, 1.0)[rows]
+    copied = replace(copied, weight=copied.weight * share)
+    yield from _same(notion, sample, copied.suprema(notion), "With copied rows")
+
+
+@rule("Sort, or sum over rows; use no row by its position.")
+def order_of_rows_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
+    """Rows in another order have the same suprema."""
+    turned = sample.take(np.arange(len(sample.p))[::-1].copy())
+    yield from _same(notion, sample, turned.suprema(notion), "With rows in reverse")
+
+
+@rule("A row counts through rho, which is 0 for it.")
+def rows_without_weight_count_for_nothing(notion: Notion, sample: TrialSample) -> Findings:
+    """Rows of weight 0 change nothing."""
+    n = len(sample.p)
+    more = sample.take(np.concatenate([np.arange(n), np.arange(n)[::-1]]))
+    p = np.concatenate([sample.p, _space(sample)[-n:]])
+    more = replace(more, p=p, weight=np.concatenate([sample.weight, np.zeros(n)]))
+    yield from _same(notion, sample, more.suprema(notion), "With rows of weight 0")
+
+
+@rule("Use only the methods of Design (moments, column, ...), or lowcal.notions.moments.moments.")
+def storage_of_memberships_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
+    """Memberships may come as an array, a sparse matrix, codes with a table, or side by side."""
+    table, codes = np.unique(sample.C, axis=0, return_inverse=True)
+    kinds: dict[str, Design] = {
+        "a sparse matrix": Matrix(sparse.csr_array(sample.C)),
+        "codes": Codes((codes.ravel().astype(np.uint8),), (Table(sparse.csr_array(table)),)),
+        "two designs side by side": Stacked((Matrix(sample.C[:, :1]), Matrix(sample.C[:, 1:]))),
+    }
+    found = sample.suprema(notion)
+    for kind, design in kinds.items():
+        other = notion.suprema(sample.p, sample.rho, design)
+        yield from _same(notion, sample, other, f"With memberships as {kind}", found=found)
+
+
+@rule("Work on a copy.")
+def nothing_is_changed(notion: Notion, sample: TrialSample) -> Findings:
+    """A notion is a value: it changes none of its arguments, and the same question has the same answer."""
+    p, rho, C = sample.p.copy(), sample.rho, sample.C.copy()
+    given = rho.copy()
+    first = notion.suprema(p, rho, Matrix(C)).value.copy()
+    for name, now, before in (("p", p, sample.p), ("rho", rho, given), ("memberships", C, sample.C)):
+        changed = f"suprema changes its argument {name}, by up to {np.abs(now - before).max():.6g}."
+        yield np.array_equal(now, before), changed
+    again = notion.suprema(p, rho, Matrix(C)).value
+    remedy = "Keep no state, and draw no random numbers without a fixed seed."
+    yield np.array_equal(first, again), f"Two equal calls of suprema give {first} and {again}.", remedy
+
+
+@rule("The hint may save work only where it can't change whether the supremum exceeds alpha.")
+def alpha_changes_no_decision(notion: Notion, sample: TrialSample) -> Findings:
+    """With the hint `alpha`, work may be saved, but whether the supremum exceeds alpha stays the same."""
+    found = sample.suprema(notion)
+    largest = float(found.value.max()) or 0.1
+    for alpha in (0.25 * largest, 0.8 * largest, 1.25 * largest, 4.0 * largest):
+        hinted = sample.suprema(notion, alpha)
+        for name in ("value", "upper"):
+            a, b = float(getattr(found, name).max()), float(getattr(hinted, name).max())
+            broken = f"The largest {name} is {a:.9g} without a hint and {b:.9g} with alpha={alpha:.6g}."
+            yield (a > alpha) == (b > alpha), broken
+
+
+@rule("Find better witnesses, a smaller `upper`, or return a smaller gain.")
+def gain_is_kept(notion: Notion, sample: TrialSample) -> Findings:
+    """Whenever the certified supremum exceeds alpha, a witness shows at least gain * alpha."""
+    gain = float(notion.gain(sample.d))
+    upper = float(sample.suprema(notion).upper.max())
+    for alpha in (upper * (1 - 1e-6), 0.7 * upper, 0.3 * upper):
+        hinted = sample.suprema(notion, alpha)
+        shown, certified = float(hinted.value.max()), float(hinted.upper.max())
+        broken = (
+            f"gain({sample.d}) is {gain:g} and the supremum may be {certified:.6g}, above alpha={alpha:.6g}, "
+            f"but the best witness shows only {shown:.6g}."
+        )
+        yield certified <= alpha or shown >= gain * alpha - sample.slack, broken
+
+
+@rule()
+def tolerance_implies_the_class(notion: Notion, sample: TrialSample) -> Findings:
     """Basis violations of at most the tolerance imply a supremum of at most alpha.
 
     An adversary looks for outcomes that are harmless on the basis and harmful on the class: for a fixed weight w the
@@ -255,22 +452,22 @@ def tolerance_implies_the_class(notion: Notion, sample: Sample) -> None:
     everyone = Matrix(np.ones((len(sample.p), 1)))
     for alpha in ALPHAS:
         beta = float(notion.tolerance(sample.p, alpha))
-        U = np.column_stack([u(sample.p) for u in notion.basis(sample.p, alpha)])
+        U = _values(notion.basis(sample.p, alpha), sample.p)
         w = rng.uniform(-1, 1, sample.p.shape)
         for _ in range(ADVERSARY_ROUNDS):
             rho = _harmless(sample, U, w, beta)
             found = notion.suprema(sample.p, rho, everyone, alpha)
-            shown = np.abs(U.T @ rho).max()
-            require(
-                found.upper[0] <= alpha * (1 + CLOSE),
+            broken = (
                 f"tolerance(p, {alpha:g}) is {beta:.6g}, but there are outcomes whose basis violations are at most "
-                f"{shown:.6g} and whose supremum is {found.upper[0]:.6g}, above {alpha:g}.",
-                f"For these predictions it must be at most about {alpha * beta / found.upper[0]:.6g}.",
+                f"{np.abs(U.T @ rho).max():.6g} and whose supremum is {found.upper[0]:.6g}, above {alpha:g}."
             )
+            most = alpha * beta / max(found.upper[0], alpha)
+            remedy = f"For these predictions it must be at most about {most:.6g}."
+            yield found.upper[0] <= alpha * (1 + CLOSE), broken, remedy
             w = found.witness(0)(sample.p)
 
 
-def _harmless(sample: Sample, U: FloatArray, w: FloatArray, beta: float) -> FloatArray:
+def _harmless(sample: TrialSample, U: FloatArray, w: FloatArray, beta: float) -> FloatArray:
     """Return weighted residuals with |E[u_s (y_a - f_a)]| <= beta for all s, a that maximise E<w, y - f>."""
     n, d = sample.p.shape
     blocks = [sparse.csr_array((U * sample.weight[:, None]).T) for _ in range(d)]
@@ -291,339 +488,42 @@ def _harmless(sample: Sample, U: FloatArray, w: FloatArray, beta: float) -> Floa
     return np.asarray(rho * min(1.0, beta / shown) if shown > 0 else rho)  # the program's own rounding is undone
 
 
-# --- suprema and witnesses -----------------------------------------------------------------------------------
+@rule(CONTRADICTION, on=draw_problem)
+def worst_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """The solver "worst" reaches alpha, and the training Brier score never rises (spec 4.3)."""
+    yield from _fit(notion, sample, "worst")
 
 
-def suprema_have_the_right_form(notion: Notion, sample: Sample) -> None:
-    """`suprema` returns a Suprema with a number for each subpopulation, and witnesses with a coefficient per label."""
-    found = sample.suprema(notion)
-    m = sample.C.shape[1]
-    require(isinstance(found, Suprema), f"suprema returned {found!r}.", "Return a lowcal.notions.Suprema.")
-    for name in ("value", "upper", "basis"):
-        figure = np.asarray(getattr(found, name))
-        good = figure.shape == (m,) and bool(np.isfinite(figure).all() and (figure >= 0).all())
-        require(
-            good,
-            f"suprema(...).{name} is {np.array2string(figure, precision=6)} for {m} subpopulations.",
-            "Return one finite number that is not negative for each subpopulation, also for an empty one.",
-        )
-    for j in range(m):
-        _require_form(found.witness(j), j, sample)
+@rule(CONTRADICTION, on=draw_problem)
+def block_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """The solver "block" reaches alpha, and the training Brier score never rises."""
+    yield from _fit(notion, sample, "block")
 
 
-def _require_form(witness: object, j: int, sample: Sample) -> None:
-    good = isinstance(witness, Witness)
-    require(good, f"witness({j}) is {witness!r}.", "Return a lowcal.notions.Witness.")
-    assert isinstance(witness, Witness)
-    shape, wanted = np.shape(witness.coefficients), (len(witness.weights), sample.d)
-    require(
-        shape == wanted and wanted[0] > 0,
-        f"The coefficients of witness({j}) have shape {shape}, with {wanted[0]} weights and {sample.d} coordinates.",
-        f"Give one for each weight and label: shape {wanted}.",
-    )
-    require(bool(str(witness)), f"str(witness({j})) is empty.", "Give its weights a __str__.")
+@rule(CONTRADICTION, on=draw_problem)
+def first_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """Algorithm 1 reaches alpha where the basis is small and tolerant, and the training Brier score never rises."""
+    alpha = _half(notion, sample)
+    small = len(notion.basis(sample.p, alpha)) * sample.d <= SMALL_BASIS
+    if small and notion.tolerance(sample.p, alpha) >= LARGE_TOLERANCE * alpha:
+        yield from _fit(notion, sample, "first")
 
 
-def witness_attains_the_value(notion: Notion, sample: Sample) -> None:
-    """value[j] = E[c_j <s w(f), y - f>] for the signed weight s w = witness(j)."""
-    for alpha in (None, 0.05):
-        found = sample.suprema(notion, alpha)
-        for j, value in enumerate(found.value):
-            shown = _violation(sample, found.witness(j), j)
-            require(
-                abs(shown - value) <= CLOSE * sample.size,
-                f"value[{j}] is {value:.9g}, but the violation of witness({j}) is {shown:.9g}.",
-                "Both must be E[c <s w(f), y - f>] of the same signed weight; a negative figure means a wrong sign."
-                if shown < 0 < value
-                else "Both must be E[c <s w(f), y - f>] of the same signed weight.",
-            )
-
-
-def _violation(sample: Sample, witness: Witness, j: int) -> float:
-    """Return the definition's figure, E[c_j <s w(f), y - f>]."""
-    return float(np.sum(sample.C[:, [j]] * witness(sample.p) * sample.rho))
-
-
-def witness_is_admissible(notion: Notion, sample: Sample) -> None:
-    """The witness is s w with one sign s and w in [0, 1]^d at every prediction, seen or not."""
-    found = sample.suprema(notion)
-    Z = _space(sample)
-    for j in range(sample.C.shape[1]):
-        signed = found.witness(j)(Z)
-        low, high = float(signed.min()), float(signed.max())
-        good = (low >= -CLOSE and high <= 1 + CLOSE) or (low >= -1 - CLOSE and high <= CLOSE)
-        require(
-            good,
-            f"witness({j}) takes values from {low:.6g} to {high:.6g}.",
-            "A witness is plus or minus a weight in [0, 1]: one sign for all labels and predictions.",
-        )
-
-
-def upper_is_not_below_the_value(notion: Notion, sample: Sample) -> None:
-    """value <= upper."""
-    found = sample.suprema(notion)
-    j = int(np.argmax(found.value - found.upper))
-    require(
-        found.value[j] <= found.upper[j] + CLOSE * sample.size,
-        f"value[{j}] is {found.value[j]:.9g}, above upper[{j}] = {found.upper[j]:.9g}.",
-        "`upper` is certified to be no less than the supremum; return the same array twice where it is exact.",
-    )
-
-
-def supremum_covers_the_basis(notion: Notion, sample: Sample) -> None:
-    """The supremum is at least the violation of every basis element, and `basis` is the largest of these.
-
-    A basis that changes with alpha only approximates the class (spec 1.2): its elements need not belong to it. Then
-    `basis` has to lie below both the largest violation of an element and the supremum.
-    """
-    found = sample.suprema(notion)
-    shown = _basis_violations(notion, sample)
-    slack = CLOSE * sample.size
-    inside = _basis_is_fixed(notion, sample)
-    for j in range(len(shown)):
-        require(
-            found.value[j] >= (shown[j] if inside else found.basis[j]) - slack,
-            f"value[{j}] is {found.value[j]:.9g}, but a basis element shows {max(shown[j], found.basis[j]):.9g}.",
-            "The supremum runs over the whole class, the basis and both signs included.",
-        )
-        require(
-            abs(found.basis[j] - shown[j]) <= slack if inside else found.basis[j] <= shown[j] + slack,
-            f"basis[{j}] is {found.basis[j]:.9g}, but the largest violation of a basis element is {shown[j]:.9g}.",
-            "`basis` is the largest |E[c u(f) (y_a - f_a)]| over the weights u of basis(p, alpha) and the labels a.",
-        )
-
-
-def _basis_violations(notion: Notion, sample: Sample) -> FloatArray:
-    """Return max over basis elements u and labels a of |E[c u(f) (y_a - f_a)]| for each c."""
-    shown = np.zeros(sample.C.shape[1])
-    for u in notion.basis(sample.p, ALPHAS[-1]):
-        shown = np.maximum(shown, np.abs(sample.C.T @ (u(sample.p)[:, None] * sample.rho)).max(axis=1))
-    return shown
-
-
-def _basis_is_fixed(notion: Notion, sample: Sample) -> bool:
-    """Say whether the basis is the same for every alpha."""
-    Z = _space(sample)
-    first, second = (_values(notion.basis(sample.p, alpha), Z) for alpha in (0.5, 0.005))
-    return first.shape == second.shape and bool(np.array_equal(first, second))
-
-
-def _values(weights: Sequence[Weight], Z: FloatArray) -> FloatArray:
-    return np.column_stack([u(Z) for u in weights])
-
-
-def supremum_covers_every_witness(notion: Notion, sample: Sample) -> None:
-    """Every witness is a weight of the class, so no subpopulation's supremum is below what it shows there."""
-    found = sample.suprema(notion)
-    turned = replace(sample, y=np.roll(sample.y, 1, axis=0)).suprema(notion)
-    m = sample.C.shape[1]
-    for source, other in (("its own", found), ("other outcomes'", turned)):
-        for j in range(m):
-            witness = other.witness(j)
-            shown = np.array([abs(_violation(sample, witness, k)) for k in range(m)])
-            k = int(np.argmax(shown - found.upper))
-            require(
-                shown[k] <= found.upper[k] + CLOSE * sample.size,
-                f"upper[{k}] is {found.upper[k]:.9g}, but {source} witness({j}) shows {shown[k]:.9g} there.",
-                "The supremum is too small: it must be the largest over the whole class, whatever the sample.",
-            )
-
-
-# --- what must not matter ------------------------------------------------------------------------------------
-
-
-def _require_same(found: Suprema, other: Suprema, times: float, sample: Sample, changed: str, remedy: str) -> None:
-    for name in ("value", "upper"):
-        a, b = times * np.asarray(getattr(found, name)), np.asarray(getattr(other, name))
-        j = int(np.argmax(np.abs(a - b)))
-        require(
-            abs(a[j] - b[j]) <= CLOSE * max(1.0, times) * sample.size,
-            f"{changed}: {name}[{j}] should be {a[j]:.9g} and is {b[j]:.9g}.",
-            remedy,
-        )
-
-
-def suprema_scale_with_the_residuals(notion: Notion, sample: Sample) -> None:
-    """Residuals t times as large have suprema t times as large."""
-    found = sample.suprema(notion)
-    for t in (0.125, 3.0):
-        scaled = notion.suprema(sample.p, t * sample.rho, Matrix(sample.C))
-        remedy = "E[c <w(f), y - f>] is linear in the residuals; use no fixed thresholds."
-        _require_same(found, scaled, t, sample, f"With residuals times {t:g}", remedy)
-
-
-def sign_of_the_residuals_does_not_matter(notion: Notion, sample: Sample) -> None:
-    """The supremum of |E[c <w(f), y - f>]| is the same for y - f and f - y."""
-    turned = notion.suprema(sample.p, -sample.rho, Matrix(sample.C))
-    remedy = "The supremum is one of absolute values: look at both signs and keep the larger."
-    _require_same(sample.suprema(notion), turned, 1.0, sample, "With residuals of the other sign", remedy)
-
-
-def copies_count_as_weight(notion: Notion, sample: Sample) -> None:
-    """A row given twice with half of its weight each time changes nothing."""
-    n = len(sample.p)
-    rows = np.concatenate([np.arange(n), np.arange(0, n, 2)])
-    copied = sample.take(rows)
-    share = np.where(np.arange(n) % 2 == 0, 0.5, 1.0)[rows]
-    copied = replace(copied, weight=copied.weight * share)
-    remedy = "rho holds the weights already: sum over rows, never divide by their number."
-    _require_same(sample.suprema(notion), copied.suprema(notion), 1.0, sample, "With copied rows", remedy)
-
-
-def order_of_rows_does_not_matter(notion: Notion, sample: Sample) -> None:
-    """Rows in another order have the same suprema."""
-    turned = sample.take(np.arange(len(sample.p))[::-1].copy())
-    remedy = "Sort, or sum over rows; use no row by its position."
-    _require_same(sample.suprema(notion), turned.suprema(notion), 1.0, sample, "With rows in reverse", remedy)
-
-
-def rows_without_weight_count_for_nothing(notion: Notion, sample: Sample) -> None:
-    """Rows of weight 0 change nothing."""
-    n = len(sample.p)
-    more = sample.take(np.concatenate([np.arange(n), np.arange(n)[::-1]]))
-    p = np.concatenate([sample.p, _space(sample)[-n:]])
-    more = replace(more, p=p, weight=np.concatenate([sample.weight, np.zeros(n)]))
-    remedy = "A row counts through rho, which is 0 for it."
-    _require_same(sample.suprema(notion), more.suprema(notion), 1.0, sample, "With rows of weight 0", remedy)
-
-
-def storage_of_memberships_does_not_matter(notion: Notion, sample: Sample) -> None:
-    """Memberships may come as an array, a sparse matrix, codes with a table, or side by side."""
-    found = sample.suprema(notion)
-    table, codes = np.unique(sample.C, axis=0, return_inverse=True)
-    kinds: dict[str, Design] = {
-        "a sparse matrix": Matrix(sparse.csr_array(sample.C)),
-        "codes": Codes((codes.ravel().astype(np.uint8),), (Table(sparse.csr_array(table)),)),
-        "two designs side by side": Stacked((Matrix(sample.C[:, :1]), Matrix(sample.C[:, 1:]))),
-    }
-    for kind, design in kinds.items():
-        other = notion.suprema(sample.p, sample.rho, design)
-        remedy = "Use only the methods of Design (moments, column, ...), or lowcal.notions.moments.moments."
-        _require_same(found, other, 1.0, sample, f"With memberships as {kind}", remedy)
-
-
-def nothing_is_changed(notion: Notion, sample: Sample) -> None:
-    """A notion is a value: it changes none of its arguments, and the same question has the same answer."""
-    p, rho, C = sample.p.copy(), sample.rho, sample.C.copy()
-    given = rho.copy()
-    first = notion.suprema(p, rho, Matrix(C)).value.copy()
-    for name, now, before in (("p", p, sample.p), ("rho", rho, given), ("memberships", C, sample.C)):
-        require(
-            np.array_equal(now, before),
-            f"suprema changes its argument {name}, by up to {np.abs(now - before).max():.6g}.",
-            "Work on a copy.",
-        )
-    again = notion.suprema(p, rho, Matrix(C)).value
-    require(
-        np.array_equal(first, again),
-        f"Two equal calls of suprema give {first} and {again}.",
-        "Keep no state, and draw no random numbers without a fixed seed.",
-    )
-
-
-# --- alpha, gain and fits ------------------------------------------------------------------------------------
-
-
-def alpha_changes_no_decision(notion: Notion, sample: Sample) -> None:
-    """With the hint `alpha`, work may be saved, but whether the supremum exceeds alpha stays the same."""
-    found = sample.suprema(notion)
-    largest = float(found.value.max()) or 0.1
-    for alpha in (0.25 * largest, 0.8 * largest, 1.25 * largest, 4.0 * largest):
-        hinted = sample.suprema(notion, alpha)
-        for name in ("value", "upper"):
-            a, b = float(getattr(found, name).max()), float(getattr(hinted, name).max())
-            require(
-                (a > alpha) == (b > alpha),
-                f"The largest {name} is {a:.9g} without a hint and {b:.9g} with alpha={alpha:.6g}.",
-                "The hint may save work only where it can't change whether the supremum exceeds alpha.",
-            )
-
-
-def gain_is_kept(notion: Notion, sample: Sample) -> None:
-    """Whenever the certified supremum exceeds alpha, a witness shows at least gain * alpha."""
-    gain = float(notion.gain(sample.d))
-    upper = float(sample.suprema(notion).upper.max())
-    for alpha in (upper * (1 - 1e-6), 0.7 * upper, 0.3 * upper):
-        hinted = sample.suprema(notion, alpha)
-        shown, certified = float(hinted.value.max()), float(hinted.upper.max())
-        require(
-            certified <= alpha or shown >= gain * alpha - CLOSE * sample.size,
-            f"gain({sample.d}) is {gain:g} and the supremum may be {certified:.6g}, above alpha={alpha:.6g}, "
-            f"but the best witness shows only {shown:.6g}.",
-            "Find better witnesses, a smaller `upper`, or return a smaller gain.",
-        )
-
-
-def _half(notion: Notion, sample: Sample) -> float:
+def _half(notion: Notion, sample: TrialSample) -> float:
     """Return about half of the violation at the start; not exactly, as fixed steps would then end on alpha itself."""
     return max(0.47 * float(sample.suprema(notion).value.max()), 0.01)
 
 
-def _fit(notion: Notion, sample: Sample, solver: SolverName) -> None:
+def _fit(notion: Notion, sample: TrialSample, solver: SolverName) -> Findings:
     p, y = (sample.p[:, 0], sample.y[:, 0]) if sample.d == 1 else (sample.p, sample.y.argmax(axis=1))
     kind, alpha = Memberships(min_mass=0), _half(notion, sample)
     how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "guard": False}
     fit = multicalibrate(y, p, sample.C, subpopulations=kind, notion=notion, alpha=alpha, **how)
     rise = largest_rise(fit, sample.p, sample.y, sample.weight)
-    require(
-        rise <= 1e-12,
-        f"The training Brier score of a fit with the solver {solver!r} rises by {rise:.3g} in an update.",
-        "A witness must point where the violation is: its sign or its weights are wrong.",
-    )
-    require(
-        fit.status == "reached",
+    broken = f"The training Brier score of a fit with the solver {solver!r} rises by {rise:.3g} in an update."
+    yield rise <= 1e-12, broken, "A witness must point where the violation is: its sign or its weights are wrong."
+    broken = (
         f"A fit with the solver {solver!r} ended as {str(fit.status)!r} after {fit.n_updates} updates: the violation "
-        f"is {fit.violation:.6g}, certified {fit.upper:.6g}, for alpha={fit.alpha:g}.",
-        "Suprema, witnesses, gain or tolerance do not fit together; see the other rules.",
+        f"is {fit.violation:.6g}, certified {fit.upper:.6g}, for alpha={fit.alpha:g}."
     )
-
-
-def worst_reaches_alpha(notion: Notion, sample: Sample) -> None:
-    """The solver "worst" reaches alpha, and the training Brier score never rises (spec 4.3)."""
-    _fit(notion, sample, "worst")
-
-
-def block_reaches_alpha(notion: Notion, sample: Sample) -> None:
-    """The solver "block" reaches alpha, and the training Brier score never rises."""
-    _fit(notion, sample, "block")
-
-
-def first_reaches_alpha(notion: Notion, sample: Sample) -> None:
-    """Algorithm 1 reaches alpha where the basis is small and tolerant, and the training Brier score never rises."""
-    alpha = _half(notion, sample)
-    small = len(notion.basis(sample.p, alpha)) * sample.d <= SMALL_BASIS
-    if small and notion.tolerance(sample.p, alpha) >= LARGE_TOLERANCE * alpha:
-        _fit(notion, sample, "first")
-
-
-_RULES: tuple[tuple[Rule, Draw], ...] = (
-    *(
-        (rule, draw_samples)
-        for rule in (
-            it_has_the_methods,
-            it_has_a_name,
-            gain_is_a_share,
-            weights_lie_in_the_unit_interval,
-            tolerance_is_positive,
-            suprema_have_the_right_form,
-            sign_of_the_residuals_does_not_matter,
-            witness_attains_the_value,
-            witness_is_admissible,
-            upper_is_not_below_the_value,
-            supremum_covers_the_basis,
-            supremum_covers_every_witness,
-            suprema_scale_with_the_residuals,
-            copies_count_as_weight,
-            order_of_rows_does_not_matter,
-            rows_without_weight_count_for_nothing,
-            storage_of_memberships_does_not_matter,
-            nothing_is_changed,
-            alpha_changes_no_decision,
-            gain_is_kept,
-            tolerance_implies_the_class,
-        )
-    ),
-    (worst_reaches_alpha, draw_problem),
-    (block_reaches_alpha, draw_problem),
-    (first_reaches_alpha, draw_problem),
-)
+    yield fit.status == "reached", broken

@@ -1,10 +1,15 @@
-"""How a rule is tried, and how a broken one is reported."""
+"""A rule: what must hold of a user's class, in one sentence, with what to change where it does not.
+
+A rule is a function that yields (whether it holds, what is broken), with the numbers; `attempt` runs it and raises a
+`CheckFailed` at the first that does not hold. A third entry replaces the rule's own remedy.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,22 +21,48 @@ from lowcal.solve.runs import Fit
 #: Two figures agree if they differ by no more than this share of the size of the problem.
 CLOSE = 1e-8
 
-
-def require(holds: bool | np.bool_, broken: str, remedy: str) -> None:
-    """Raise a CheckFailed that says what is broken, with its numbers, and what to change.
-
-    >>> require(1 < 2, "never seen", "never seen")
-    >>> require(2 < 1, "2 is not below 1.", "Take a smaller number.")
-    Traceback (most recent call last):
-    lowcal.data.errors.CheckFailed: 2 is not below 1. Take a smaller number.
-    """
-    if not holds:
-        fail(broken, remedy)
+Findings = Iterator[tuple[bool | np.bool_, str] | tuple[bool | np.bool_, str, str]]
 
 
-def fail(broken: str, remedy: str) -> NoReturn:
-    """Raise the CheckFailed of `require`."""
-    raise CheckFailed(f"{broken} {remedy}")
+@dataclass(frozen=True)
+class Rule:
+    """A function that yields findings, the remedy, and what else the rule's own list says of it."""
+
+    check: Callable[..., Findings]
+    remedy: str
+    on: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name by which a failure calls the rule."""
+        return self.check.__name__
+
+
+def listed(rules: list[Rule]) -> Callable[..., Callable[[Callable[..., Findings]], Callable[..., Findings]]]:
+    """Return a decorator that adds rules to a list, in the order in which they are written."""
+
+    def rule(remedy: str = "", on: Any = None) -> Callable[[Callable[..., Findings]], Callable[..., Findings]]:
+        def add(check: Callable[..., Findings]) -> Callable[..., Findings]:
+            rules.append(Rule(check, remedy, on))
+            return check
+
+        return add
+
+    return rule
+
+
+def attempt(rule: Rule, subject: object, where: str, *arguments: Any) -> None:
+    """Try a rule; say of a failure, or of an error in the subject's own code, whose it is, of which rule and where."""
+    name = type(subject).__name__ if not isinstance(subject, type) else f"the class {subject.__name__}"
+    place = f"{name} breaks the rule '{rule.name}' {where}:"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # fits to a few rows are studied, not used
+            broken = next((rest for holds, *rest in rule.check(*arguments) if not holds), None)
+    except Exception as error:
+        raise CheckFailed(f"{place} it raised {type(error).__name__}: {error}") from error
+    if broken is not None:
+        raise CheckFailed(f"{place} {' '.join(broken if len(broken) == 2 else [*broken, rule.remedy])}")
 
 
 def distance(given: ArrayLike, wanted: ArrayLike) -> float:
@@ -47,17 +78,3 @@ def distance(given: ArrayLike, wanted: ArrayLike) -> float:
 def largest_rise(fit: Fit, p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     """Return by how much an update of a fit raises the training Brier score, at most; 0 if none does."""
     return float(np.diff([brier(p, y, weight), *(record.brier for record in fit.history)]).max(initial=0.0))
-
-
-def attempt(rule: Callable[..., None], subject: object, where: str, *arguments: Any) -> None:
-    """Try a rule; say of a failure, or of an error in the subject's own code, whose it is, of which rule and where."""
-    name = type(subject).__name__ if not isinstance(subject, type) else f"the class {subject.__name__}"
-    place = f"{name} breaks the rule '{rule.__name__}' {where}:"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # fits to a few rows are studied, not used
-            rule(*arguments)
-    except CheckFailed as failure:
-        raise CheckFailed(f"{place} {failure}") from None
-    except Exception as error:
-        raise CheckFailed(f"{place} it raised {type(error).__name__}: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,7 +24,7 @@ from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.options import SolverName, read_random_state
 from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Residual
-from lowcal.testing.rules import CLOSE, attempt, distance, fail, largest_rise, require
+from lowcal.testing.rules import CLOSE, Findings, Rule, attempt, distance, largest_rise, listed
 
 #: Rows of the built-in table.
 N_ROWS = 320
@@ -34,11 +35,13 @@ REPLAY = 1e-12
 #: What a search finds in a residual and in its negative are as large, up to this share: learners may be rough.
 AS_LARGE = 0.75
 
+CLIP = "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them."
+COPIES = "Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i."
 LOOK = "Look at the `encoder` and at the `design` of your families."
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class Trial:
     """The class under test, the table as it was given, whether everyone must be a member, and a seed."""
 
     subpopulations: Subpopulations
@@ -64,11 +67,9 @@ class Setting:
             w[::9] = 0.0
         return np.asarray(w / w.sum())
 
-    def prepare(self, residual: Residual | None = None) -> WeakLearner:
+    def prepare(self, *residual: Residual) -> WeakLearner:
         """Return the learner on the table."""
-        if residual is None:
-            return self.subpopulations.prepare(self.table, self.weight)
-        return self.subpopulations.prepare(self.table, self.weight, residual)
+        return self.subpopulations.prepare(self.table, self.weight, *residual)
 
     def explored(self) -> WeakLearner:
         """Return the learner after it was asked a few times, so that learned members are among its own."""
@@ -81,9 +82,6 @@ class Setting:
         """Return a few residuals in [-1, 1]."""
         rng, n = np.random.default_rng([self.seed, 2]), self.table.n_rows
         return [rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n), np.full(n, -0.5), np.full(n, 0.5)]
-
-
-Rule = Callable[[Setting], None]
 
 
 def check_subpopulations(
@@ -125,20 +123,14 @@ def subpopulation_checks(
     seed = int(read_random_state(random_state).integers(2**31))
     given = draw_table(np.random.default_rng(seed)) if X is None else X
     where = "on the built-in table" if X is None else "on the given table"
-    for rule in _RULES:
-        yield rule.__name__, partial(_try, rule, given, everyone, seed, where)
+    for one in RULES:
+        yield one.name, partial(_try, one, given, everyone, seed, where)
 
 
-def _try(rule: Rule, X: object, everyone: bool, seed: int, where: str, subpopulations: Subpopulations) -> None:
-    attempt(rule, subpopulations, where, Setting(subpopulations, _own(X), everyone, seed))
-
-
-def _own(X: object) -> object:
-    """Return a copy of X, so that no rule sees what another has done to it; what can't be copied stays itself."""
-    try:
-        return deepcopy(X)
-    except Exception:
-        return X
+def _try(one: Rule, X: object, everyone: bool, seed: int, where: str, subpopulations: Subpopulations) -> None:
+    with suppress(Exception):  # no rule sees what another has done to X; what can't be copied stays itself
+        X = deepcopy(X)
+    attempt(one, subpopulations, where, Trial(subpopulations, X, everyone, seed))
 
 
 def draw_table(rng: np.random.Generator) -> dict[str, np.typing.NDArray[Any]]:
@@ -153,47 +145,48 @@ def draw_table(rng: np.random.Generator) -> dict[str, np.typing.NDArray[Any]]:
     return {"group": group, "member": member, "age": age, "score": score, "count": rng.integers(0, 4, N_ROWS)}
 
 
-# --- preparing -----------------------------------------------------------------------------------------------
+# --- the rules, in the order in which they are tried -----------------------------------------------------------
+
+RULES: list[Rule] = []
+rule = listed(RULES)
 
 
-def it_prepares_a_learner(setting: Setting) -> None:
+@rule("Return a WeakLearner from bind.")
+def it_prepares_a_learner(trial: Trial) -> Findings:
     """prepare(X, sample_weight) returns a WeakLearner bound to the rows and weights of X."""
-    given: object = setting.subpopulations
-    good = isinstance(given, Subpopulations)
-    require(good, f"{given!r} is no Subpopulations.", "Subclass lowcal.subpopulations.Subpopulations.")
+    given: object = trial.subpopulations
+    remedy = "Subclass lowcal.subpopulations.Subpopulations."
+    yield isinstance(given, Subpopulations), f"{given!r} is no Subpopulations.", remedy
+    learner, raised = None, ""
     try:
-        learner = setting.prepare()
+        learner = trial.prepare()
     except Exception as error:
-        columns = sentence(f"The table has the columns {', '.join(setting.table.names)}")
-        broken = f"prepare raised {type(error).__name__}: {sentence(str(error))} {columns}"
-        fail(broken, "If the class needs others, pass a table of yours as X.")
-    require(isinstance(learner, WeakLearner), f"bind returned {learner!r}.", "Return a WeakLearner from bind.")
-    n = learner.design().shape[0]
-    require(
-        n == setting.table.n_rows,
-        f"The memberships have {n} rows for a table of {setting.table.n_rows}.",
-        "Keep every row, also those with missing values or without weight.",
-    )
-    away = distance(learner.weight, setting.weight)
-    require(away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Hand on the sample_weight of bind.")
+        columns = sentence(f"The table has the columns {', '.join(trial.table.names)}")
+        raised = f"prepare raised {type(error).__name__}: {sentence(str(error))} {columns}"
+    yield not raised, raised, "If the class needs others, pass a table of yours as X."
+    yield isinstance(learner, WeakLearner), f"bind returned {learner!r}."
+    assert isinstance(learner, WeakLearner)
+    n, wanted = learner.design().shape[0], trial.table.n_rows
+    remedy = "Keep every row, also those with missing values or without weight."
+    yield n == wanted, f"The memberships have {n} rows for a table of {wanted}.", remedy
+    away = distance(learner.weight, trial.weight)
+    yield away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Hand on the sample_weight of bind."
 
 
-def it_leaves_the_table_alone(setting: Setting) -> None:
+@rule("Work on copies: the arrays of a column may be those of X.")
+def it_leaves_the_table_alone(trial: Trial) -> Findings:
     """Preparing, searching and encoding change neither X nor its columns."""
-    before = [deepcopy(setting.table.column(name)) for name in setting.table.names]
-    learner = setting.subpopulations.prepare(setting.X, setting.weight)
-    learner.search(setting.residuals()[0], 1e-3)
-    for table in (Frame.of(setting.X), _used(setting)):
-        changed = [c.name for c in before if not _equal(c, table.column(c.name))]
-        broken = f"The column {', '.join(changed)} of X is another after prepare than before."
-        require(not changed, broken, "Work on copies: the arrays of a column may be those of X.")
+    before = [deepcopy(trial.table.column(name)) for name in trial.table.names]
+    trial.subpopulations.prepare(trial.X, trial.weight).search(trial.residuals()[0], 1e-3)
+    given = Frame.of(trial.X)
+    yield from _unchanged(before, given)
+    trial.prepare().encoder(trial.table)
+    yield from _unchanged(before, trial.table)
 
 
-def _used(setting: Setting) -> Frame:
-    """Return the table after a learner was prepared on it and has encoded it."""
-    learner = setting.prepare()
-    learner.encoder(setting.table)
-    return setting.table
+def _unchanged(before: Sequence[Column], table: Frame) -> Findings:
+    changed = [c.name for c in before if not _equal(c, table.column(c.name))]
+    yield not changed, f"The column {', '.join(changed)} of X is another after prepare than before."
 
 
 def _equal(a: Column, b: Column) -> bool:
@@ -202,71 +195,62 @@ def _equal(a: Column, b: Column) -> bool:
     return a.categories == b.categories and bool(np.array_equal(a.codes, b.codes))  # type: ignore[arg-type]
 
 
-def it_prepares_the_same_again(setting: Setting) -> None:
+@rule("Use a fixed seed where chance is needed, and keep no state.")
+def it_prepares_the_same_again(trial: Trial) -> Findings:
     """Two learners on the same rows start with the same members."""
-    first, second = setting.prepare(), setting.prepare()
+    first, second = trial.prepare(), trial.prepare()
     broken = f"Two calls of prepare name {len(first.names)} and {len(second.names)} members, not all alike."
-    require(first.names == second.names, broken, "Use a fixed seed where chance is needed, and keep no state.")
+    yield first.names == second.names, broken
     away = distance(first.design().dense(), second.design().dense())
-    require(away <= CLOSE, f"Two calls of prepare have memberships that differ by {away:.3g}.", "Keep no state.")
+    yield away <= CLOSE, f"Two calls of prepare have memberships that differ by {away:.3g}."
 
 
-# --- members -------------------------------------------------------------------------------------------------
-
-
-def memberships_lie_in_range(setting: Setting) -> None:
+@rule(CLIP)
+def memberships_lie_in_range(trial: Trial) -> Findings:
     """Every membership is a number in [0, 1], or in [-1, 1] for a class with signs."""
-    learner = setting.explored()
-    _require_range(learner, learner.design().dense(), "")
+    learner = trial.explored()
+    yield from _in_range(learner, learner.design().dense(), "")
 
 
-def _require_range(learner: WeakLearner, C: FloatArray, whose: str) -> None:
-    bad = ~(np.abs(C) <= 1)
-    if bad.any():
-        i, j = np.argwhere(bad)[0]
-        broken = f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}."
-        fail(broken, "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them.")
+def _in_range(learner: WeakLearner, C: FloatArray, whose: str) -> Findings:
+    for i, j in np.argwhere(~(np.abs(C) <= 1)):
+        yield False, f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}.", CLIP
 
 
-def names_are_unique(setting: Setting) -> None:
+@rule("The second is dropped as known: give each its own name, for example a number.")
+def names_are_unique(trial: Trial) -> Findings:
     """Every member has a name of its own, a string; members of the same name count as one."""
-    learner = setting.explored()
+    learner = trial.explored()
     names, m = learner.names, learner.design().shape[1]
-    require(len(names) == m, f"There are {len(names)} names for {m} members.", "Name every column of the design.")
+    yield len(names) == m, f"There are {len(names)} names for {m} members.", "Name every column of the design."
     odd = [name for name in names if not isinstance(name, str) or not name.strip()]
-    require(not odd, f"The name {odd[:1]} is no text.", "Give readable strings.")
+    yield not odd, f"The name {odd[:1]} is no text.", "Give readable strings."
     twice = sorted({name for name in names if names.count(name) > 1})
-    require(not twice, f"The name {twice[:1]} stands for several members.", "Give each its own.")
-    for Z in setting.residuals():
-        _require_one_meaning(learner, Z)
+    yield not twice, f"The name {twice[:1]} stands for several members.", "Give each its own."
+    for z in trial.residuals():
+        # what was listed, before members of the same name were dropped
+        families: list[Family] = [*learner._start, *learner.found(z[:, None])]
+        for family in families:
+            C = family.design(learner.rows).dense()
+            for k, name in enumerate(family.names):
+                if name in learner.names:
+                    away = distance(C[:, k], learner.design().column(learner.names.index(name)))
+                    broken = f"The name {name!r} stands for two members, whose memberships differ by up to {away:.3g}."
+                    yield away <= CLOSE, broken
 
 
-def _require_one_meaning(learner: WeakLearner, z: FloatArray) -> None:
-    """Require that a member that is dropped because its name is known is the known one."""
-    # what was listed, before members of the same name were dropped
-    families: list[Family] = [*learner._start, *learner.found(z[:, None])]
-    for family in families:
-        C = family.design(learner.rows).dense()
-        for k, name in enumerate(family.names):
-            if name in learner.names:
-                away = distance(C[:, k], learner.design().column(learner.names.index(name)))
-                broken = f"The name {name!r} stands for two members, whose memberships differ by up to {away:.3g}."
-                remedy = "The second is dropped as known: give each its own name, for example a number."
-                require(away <= CLOSE, broken, remedy)
-
-
-def everyone_is_a_member(setting: Setting) -> None:
+@rule("List Everyone() first among `known`, or check with everyone=False.")
+def everyone_is_a_member(trial: Trial) -> Findings:
     """The whole population, c = 1, is a member from the start."""
-    if setting.everyone:
-        C = setting.prepare().design().dense()
-        nearest = float(np.abs(C - 1).max(axis=0).min())
-        broken = f"No member holds all rows; the nearest is off by {nearest:.3g} on some row."
-        require(nearest <= CLOSE, broken, "List Everyone() first among `known`, or check with everyone=False.")
+    if trial.everyone:
+        nearest = float(np.abs(trial.prepare().design().dense() - 1).max(axis=0).min())
+        yield nearest <= CLOSE, f"No member holds all rows; the nearest is off by {nearest:.3g} on some row."
 
 
-def the_design_is_one_matrix(setting: Setting) -> None:
+@rule("Use the designs of lowcal.kernels.reference, or correct yours.")
+def the_design_is_one_matrix(trial: Trial) -> Findings:
     """All methods of the design, and member(j), speak of the same matrix of memberships."""
-    learner, rng = setting.explored(), setting.rng
+    learner, rng = trial.explored(), trial.rng
     design = learner.design()
     C = design.dense()
     n, m = C.shape
@@ -281,17 +265,14 @@ def the_design_is_one_matrix(setting: Setting) -> None:
         "rows(part)": (design.rows(part).dense(), C[part]),
     }
     for j in _some(m, rng):
+        name, member = learner.names[j], learner.member(j)
         pairs[f"column({j})"] = (design.column(j), C[:, j])
-        pairs[f"member({j}), {learner.names[j]!r},"] = (learner.member(j).design(learner.rows).dense()[:, 0], C[:, j])
-        require(
-            learner.member(j).names == (learner.names[j],),
-            f"member({j}) is named {learner.member(j).names}, not {learner.names[j]!r}.",
-            "`take` must keep the names in the order of the members.",
-        )
+        pairs[f"member({j}), {name!r},"] = (member.design(learner.rows).dense()[:, 0], C[:, j])
+        remedy = "`take` must keep the names in the order of the members."
+        yield member.names == (name,), f"member({j}) is named {member.names}, not {name!r}.", remedy
     for what, (given, wanted) in pairs.items():
         away = distance(given, wanted)
-        broken = f"{what} is off by {away:.3g} from the matrix that dense() returns."
-        require(away <= CLOSE * max(1, n), broken, "Use the designs of lowcal.kernels.reference, or correct yours.")
+        yield away <= CLOSE * max(1, n), f"{what} is off by {away:.3g} from the matrix that dense() returns."
 
 
 def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
@@ -299,153 +280,15 @@ def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
     return range(m) if m <= MOST_MEMBERS else sorted({m - 1, *rng.integers(0, m, MOST_MEMBERS).tolist()})
 
 
-# --- the weak learner ----------------------------------------------------------------------------------------
-
-
-def the_search_keeps_its_contract(setting: Setting) -> None:
-    """(1') what a member shows is found, (2') None means nobody shows it, (3') what is found is there (spec 4.1)."""
-    learner = setting.explored()
-    C = learner.design().dense()
-    centred = [C[:, j] - setting.weight @ C[:, j] for j in _some(C.shape[1], setting.rng)[:8]]
-    members = [sign * z / max(1.0, np.abs(z).max()) for z in centred for sign in (1.0, -1.0)]
-    for z in [*setting.residuals(), *members]:
-        for alpha in (0.3, 0.05, 0.005):
-            _require_contract(learner, z, alpha)
-
-
-def _require_contract(learner: WeakLearner, z: FloatArray, alpha: float) -> None:
-    found = learner.search(z, alpha)
-    shown = learner.design().dense().T @ (learner.weight * z)
-    j = int(np.abs(shown).argmax())
-    if found is None:
-        require(
-            abs(shown[j]) <= alpha + CLOSE,
-            f"search(z, {alpha:g}) found nobody, but E[c z] = {shown[j]:.6g} for {learner.names[j]!r}.",
-            "A search must find every |E[c z]| > alpha, of either sign (spec 4.1, 1' and 2').",
-        )
-        return
-    c = found.design.dense()
-    require(
-        c.shape == (len(z), 1) and found.sign in (1.0, -1.0),
-        f"search returned memberships of shape {c.shape} and the sign {found.sign!r}.",
-        "Return one member, and its sign, 1.0 or -1.0.",
-    )
-    again = distance(found.family.design(learner.rows).dense(), c)
-    require(again <= CLOSE, f"found.design and found.family differ by {again:.3g}.", "Return the family's own design.")
-    actual = found.sign * float(c[:, 0] @ (learner.weight * z))
-    require(
-        abs(actual - found.violation) <= CLOSE and actual >= alpha / 2,
-        f"search(z, {alpha:g}) returned {found.family.names[0]!r} with s E[c z] = {found.violation:.6g}, "
-        f"but it is {actual:.6g}.",
-        "Return the sign and the size of E[c z] under the sample weights, at least alpha / 2 (spec 4.1, 3').",
-    )
-
-
-def negative_correlations_are_found(setting: Setting) -> None:
-    """A residual that is negative wherever it is not zero is found like a positive one.
-
-    For each of some members c, the residual -c has only negative correlations with memberships in [0, 1], and that of
-    c itself is -E[c^2]. For a learner, c - E[c] and its negative hide from everyone: what is found in one, a new
-    learner must find in the other.
-    """
-    learner = setting.explored()
-    C, w = learner.design().dense(), setting.weight
-    for j in _some(C.shape[1], setting.rng):
-        z, name = C[:, j], learner.names[j]
-        square, spread = float(w @ np.square(z)), float(w @ np.square(z - w @ z))
-        if square > 1e-6:
-            _require_found(learner.search(-z, square / 2), name, -square, "")
-        centred = (z - w @ z) / 2
-        first = setting.prepare().search(centred, spread / 4) if spread > 1e-3 else None
-        if first is not None:
-            again = setting.prepare().search(-centred, spread / 4)
-            _require_found(again, name, -spread / 2, ", which has been found in the opposite residual")
-            assert again is not None
-            require(
-                again.violation >= AS_LARGE * first.violation,
-                f"In a residual {first.violation:.6g} is found, but only {again.violation:.6g} in its negative.",
-                "Look at both signs: the largest |E[c z]| is the same for both.",
-            )
-
-
-def _require_found(found: object, name: str, shown: float, also: str) -> None:
-    require(
-        found is not None,
-        f"The search finds nobody, but E[c z] = {shown:.6g} for {name!r}{also}.",
-        "Negative correlations count: search for |E[c z]| > alpha and return the sign (spec 4.1).",
-    )
-
-
-def it_forgets_when_fresh(setting: Setting) -> None:
-    """fresh() is the learner as it was at the start; what it learns, the old one does not know, and conversely."""
-    start, learner = setting.prepare().names, setting.explored()
-    known = learner.names
-    fresh = learner.fresh()
-    more = sorted(set(fresh.names) - set(start))
-    broken = f"fresh() starts with {len(fresh.names)} members instead of {len(start)}: {more[:3]}."
-    remedy = "Hand the start's members to WeakLearner and let `learn` return new families, changing none."
-    require(fresh.names == start, broken, remedy)
-    fresh.learn(np.cos(np.arange(setting.table.n_rows))[:, None])
-    require(learner.names == known, "What a fresh learner learns appears in the old one.", remedy)
-
-
-# --- weights -------------------------------------------------------------------------------------------------
-
-
-def weights_count_as_copies(setting: Setting) -> None:
-    """Rows given twice are rows of double weight: members of the same name are the same, and as much is found.
-
-    A class may count the effective rows of a group and leave out small ones, so a few may be in one of the two only.
-    """
-    n = setting.table.n_rows
-    times = 1 + (setting.rng.random(n) < 0.4)
-    rows = np.repeat(np.arange(n), times)
-    weighted = setting.subpopulations.prepare(setting.table, times.astype(np.float64))
-    copied = setting.subpopulations.prepare(setting.table.take(rows))
-    _require_alike(weighted, copied, rows, setting, ("double weights", "rows given twice"), is_strict=False)
-
-
-def rows_without_weight_count_for_nothing(setting: Setting) -> None:
-    """A row of weight 0 is as good as absent, and only the ratios of weights count."""
-    rows = np.flatnonzero(setting.weight > 0)
-    silent = setting.subpopulations.prepare(setting.table, 1000 * setting.weight)
-    absent = setting.subpopulations.prepare(setting.table.take(rows), setting.weight[rows])
-    _require_alike(silent, absent, rows, setting, ("rows of weight 0", "these rows left out"), is_strict=True)
-
-
-def _require_alike(
-    one: WeakLearner, other: WeakLearner, rows: IntArray, setting: Setting, ways: tuple[str, str], is_strict: bool
-) -> None:
-    """Require that two learners, the second on `rows` of the first's, have the same members and find as much."""
-    remedy = "Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i."
-    versus = f"between {ways[0]} and {ways[1]}"
-    shared = [name for name in one.names if name in other.names]
-    different = sorted(set(one.names) ^ set(other.names))
-    enough = not different if is_strict else 2 * len(shared) >= max(len(one.names), len(other.names))
-    require(enough, f"The members differ {versus}: {different[:3]} are in one only.", remedy)
-    C, D = one.design().dense()[rows], other.design().dense()
-    for name in shared:
-        away = distance(C[:, one.names.index(name)], D[:, other.names.index(name)])
-        require(away <= CLOSE, f"The member {name!r} differs by {away:.3g} {versus}.", remedy)
-    same = one.is_exact and not different
-    for z in setting.residuals():
-        sizes = [0.0 if f is None else f.violation for f in (one.search(z, 1e-3), other.search(z[rows], 1e-3))]
-        # of a learner only the half that the contract promises is asked (spec 4.1, 1')
-        good = abs(sizes[0] - sizes[1]) <= CLOSE if same else min(sizes) >= max(sizes) / 2 - 1e-3
-        require(good, f"The search finds {sizes[0]:.6g} and {sizes[1]:.6g} {versus}.", remedy)
-
-
-# --- new rows ------------------------------------------------------------------------------------------------
-
-
-def new_rows_are_read_row_by_row(setting: Setting) -> None:
+@rule("The encoder must use only what it learned from the fitted table, and each row by itself.")
+def new_rows_are_read_row_by_row(trial: Trial) -> Findings:
     """The encoder reads a row alike whatever stands beside it: all rows, other orders, parts, one row, no row."""
-    learner, table = setting.explored(), setting.table
+    learner, table = trial.explored(), trial.table
     n = table.n_rows
     C = learner.design().dense()
     ways: dict[str, IntArray] = {
         "the fitted rows": np.arange(n),
-        "the rows in another order": setting.rng.permutation(n),
+        "the rows in another order": trial.rng.permutation(n),
         "the first rows": np.arange(n // 3),
         "the last rows": np.arange(n // 3, n),
         "one row": np.array([n // 2]),
@@ -454,31 +297,26 @@ def new_rows_are_read_row_by_row(setting: Setting) -> None:
     for way, rows in ways.items():
         now = learner.design(learner.encoder(table.take(rows))).dense()
         away = np.abs(now - C[rows]) if now.shape == C[rows].shape else np.full((1, 1), np.inf)
-        j = int(away.max(axis=0, initial=0.0).argmax())
-        require(
-            away.max(initial=0.0) <= CLOSE,
-            f"Encoding {way} gives memberships in {learner.names[j]!r} that are off by {away.max(initial=0.0):.3g}.",
-            "The encoder must use only what it learned from the fitted table, and each row by itself.",
-        )
+        j, most = int(away.max(axis=0, initial=0.0).argmax()), away.max(initial=0.0)
+        yield most <= CLOSE, f"Encoding {way} gives memberships in {learner.names[j]!r} that are off by {most:.3g}."
 
 
-def strange_values_do_not_crash(setting: Setting) -> None:
+@rule("Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
+def strange_values_do_not_crash(trial: Trial) -> Findings:
     """Missing values, categories never seen and numbers far away are encoded, or refused with an InvalidInput."""
-    learner = setting.explored()
-    for what, table in _strange(setting.table).items():
+    learner = trial.explored()
+    for what, table in _strange(trial.table).items():
+        C, raised = np.zeros((table.n_rows, 0)), ""
         try:
             C = learner.design(learner.encoder(table)).dense()
         except InvalidInput:
             continue  # a refusal that says why
         except Exception as error:
-            broken = f"On {what} the encoder raised {type(error).__name__}: {error}"
-            fail(broken, "Give such rows a membership, usually 0, or raise lowcal.InvalidInput.")
-        require(
-            len(C) == table.n_rows,
-            f"On {what} the encoder returned {len(C)} of {table.n_rows} rows.",
-            "Keep every row: give such rows a membership, usually 0.",
-        )
-        _require_range(learner, C, f" on {what}")
+            raised = f"On {what} the encoder raised {type(error).__name__}: {error}"
+        yield not raised, raised
+        broken = f"On {what} the encoder returned {len(C)} of {table.n_rows} rows."
+        yield len(C) == table.n_rows, broken, "Keep every row: give such rows a membership, usually 0."
+        yield from _in_range(learner, C, f" on {what}")
 
 
 def _strange(table: Frame) -> dict[str, Frame]:
@@ -493,93 +331,181 @@ def _strange(table: Frame) -> dict[str, Frame]:
     return {"missing values": Frame.of(missing), "values never seen": Frame.of(unseen)}
 
 
-def it_is_plain_data(setting: Setting) -> None:
+@rule("Return the sign and the size of E[c z] under the sample weights, at least alpha / 2 (spec 4.1, 3').")
+def the_search_keeps_its_contract(trial: Trial) -> Findings:
+    """(1') what a member shows is found, (2') None means nobody shows it, (3') what is found is there (spec 4.1)."""
+    learner = trial.explored()
+    C = learner.design().dense()
+    centred = [C[:, j] - trial.weight @ C[:, j] for j in _some(C.shape[1], trial.rng)[:8]]
+    members = [sign * z / max(1.0, np.abs(z).max()) for z in centred for sign in (1.0, -1.0)]
+    for z in [*trial.residuals(), *members]:
+        for alpha in (0.3, 0.05, 0.005):
+            yield from _contract(learner, z, alpha)
+
+
+def _contract(learner: WeakLearner, z: FloatArray, alpha: float) -> Findings:
+    found = learner.search(z, alpha)
+    shown = learner.design().dense().T @ (learner.weight * z)
+    j = int(np.abs(shown).argmax())
+    if found is None:
+        broken = f"search(z, {alpha:g}) found nobody, but E[c z] = {shown[j]:.6g} for {learner.names[j]!r}."
+        remedy = "A search must find every |E[c z]| > alpha, of either sign (spec 4.1, 1' and 2')."
+        yield abs(shown[j]) <= alpha + CLOSE, broken, remedy
+        return
+    c = found.design.dense()
+    broken = f"search returned memberships of shape {c.shape} and the sign {found.sign!r}."
+    good = c.shape == (len(z), 1) and found.sign in (1.0, -1.0)
+    yield good, broken, "Return one member, and its sign, 1.0 or -1.0."
+    again = distance(found.family.design(learner.rows).dense(), c)
+    broken = f"found.design and found.family differ by {again:.3g}."
+    yield again <= CLOSE, broken, "Return the family's own design."
+    actual = found.sign * float(c[:, 0] @ (learner.weight * z))
+    whose = f"search(z, {alpha:g}) returned {found.family.names[0]!r} with s E[c z] = {found.violation:.6g}"
+    yield abs(actual - found.violation) <= CLOSE and actual >= alpha / 2, f"{whose}, but it is {actual:.6g}."
+
+
+@rule("Negative correlations count: search for |E[c z]| > alpha and return the sign (spec 4.1).")
+def negative_correlations_are_found(trial: Trial) -> Findings:
+    """A residual that is negative wherever it is not zero is found like a positive one.
+
+    For each of some members c, the residual -c has only negative correlations with memberships in [0, 1], and that of
+    c itself is -E[c^2]. For a learner, c - E[c] and its negative hide from everyone: what is found in one, a new
+    learner must find in the other.
+    """
+    learner = trial.explored()
+    C, w = learner.design().dense(), trial.weight
+    for j in _some(C.shape[1], trial.rng):
+        z, name = C[:, j], learner.names[j]
+        square, spread = float(w @ np.square(z)), float(w @ np.square(z - w @ z))
+        if square > 1e-6:
+            broken = f"The search finds nobody, but E[c z] = {-square:.6g} for {name!r}."
+            yield learner.search(-z, square / 2) is not None, broken
+        centred = (z - w @ z) / 2
+        first = trial.prepare().search(centred, spread / 4) if spread > 1e-3 else None
+        if first is not None:
+            again = trial.prepare().search(-centred, spread / 4)
+            broken = f"The search finds nobody, but E[c z] = {-spread / 2:.6g} for {name!r}"
+            yield again is not None, f"{broken}, which has been found in the opposite residual."
+            assert again is not None
+            broken = f"In a residual {first.violation:.6g} is found, but only {again.violation:.6g} in its negative."
+            remedy = "Look at both signs: the largest |E[c z]| is the same for both."
+            yield again.violation >= AS_LARGE * first.violation, broken, remedy
+
+
+@rule("Hand the start's members to WeakLearner and let `learn` return new families, changing none.")
+def it_forgets_when_fresh(trial: Trial) -> Findings:
+    """fresh() is the learner as it was at the start; what it learns, the old one does not know, and conversely."""
+    start, learner = trial.prepare().names, trial.explored()
+    known = learner.names
+    fresh = learner.fresh()
+    more = sorted(set(fresh.names) - set(start))
+    broken = f"fresh() starts with {len(fresh.names)} members instead of {len(start)}: {more[:3]}."
+    yield fresh.names == start, broken
+    fresh.learn(np.cos(np.arange(trial.table.n_rows))[:, None])
+    yield learner.names == known, "What a fresh learner learns appears in the old one."
+
+
+@rule(COPIES)
+def weights_count_as_copies(trial: Trial) -> Findings:
+    """Rows given twice are rows of double weight: members of the same name are the same, and as much is found.
+
+    A class may count the effective rows of a group and leave out small ones, so a few may be in one of the two only.
+    """
+    n = trial.table.n_rows
+    times = 1 + (trial.rng.random(n) < 0.4)
+    rows = np.repeat(np.arange(n), times)
+    weighted = trial.subpopulations.prepare(trial.table, times.astype(np.float64))
+    copied = trial.subpopulations.prepare(trial.table.take(rows))
+    yield from _alike(weighted, copied, rows, trial, "between double weights and rows given twice", is_strict=False)
+
+
+@rule(COPIES)
+def rows_without_weight_count_for_nothing(trial: Trial) -> Findings:
+    """A row of weight 0 is as good as absent, and only the ratios of weights count."""
+    rows = np.flatnonzero(trial.weight > 0)
+    silent = trial.subpopulations.prepare(trial.table, 1000 * trial.weight)
+    absent = trial.subpopulations.prepare(trial.table.take(rows), trial.weight[rows])
+    yield from _alike(silent, absent, rows, trial, "between rows of weight 0 and these rows left out", is_strict=True)
+
+
+def _alike(
+    one: WeakLearner, other: WeakLearner, rows: IntArray, trial: Trial, versus: str, is_strict: bool
+) -> Findings:
+    """Find whether two learners, the second on `rows` of the first's, have the same members and find as much."""
+    shared = [name for name in one.names if name in other.names]
+    different = sorted(set(one.names) ^ set(other.names))
+    enough = not different if is_strict else 2 * len(shared) >= max(len(one.names), len(other.names))
+    yield enough, f"The members differ {versus}: {different[:3]} are in one only."
+    C, D = one.design().dense()[rows], other.design().dense()
+    for name in shared:
+        away = distance(C[:, one.names.index(name)], D[:, other.names.index(name)])
+        yield away <= CLOSE, f"The member {name!r} differs by {away:.3g} {versus}."
+    same = one.is_exact and not different
+    for z in trial.residuals():
+        sizes = [0.0 if f is None else f.violation for f in (one.search(z, 1e-3), other.search(z[rows], 1e-3))]
+        # of a learner only the half that the contract promises is asked (spec 4.1, 1')
+        good = abs(sizes[0] - sizes[1]) <= CLOSE if same else min(sizes) >= max(sizes) / 2 - 1e-3
+        yield good, f"The search finds {sizes[0]:.6g} and {sizes[1]:.6g} {versus}."
+
+
+@rule("Return numbers, strings, lists and dictionaries: array.tolist(), int(...).")
+def it_is_plain_data(trial: Trial) -> Findings:
     """Encoder and families are JSON, or refuse to be with an InvalidInput that says why."""
-    learner = setting.explored()
+    learner = trial.explored()
     for what, value in [("encoder", learner.encoder), *((f"family of {f.names[0]!r}", f) for f in learner.families)]:
+        raised = ""
         try:
             json.dumps(value.to_dict(), allow_nan=False)  # type: ignore[attr-defined]
         except InvalidInput:
             continue
         except (TypeError, ValueError) as error:
-            broken = f"to_dict() of the {what} is not JSON: {error}."
-            fail(broken, "Return numbers, strings, lists and dictionaries: array.tolist(), int(...).")
+            raised = f"to_dict() of the {what} is not JSON: {error}."
+        yield not raised, raised
 
 
-def it_joins_others(setting: Setting) -> None:
+@rule(LOOK)
+def it_joins_others(trial: Trial) -> Findings:
     """`A + B` holds the members of both, once."""
-    alone = setting.prepare()
-    union = (Groups([]) + setting.subpopulations).prepare(setting.table, setting.weight)
-    wanted = {*alone.names, "everyone"}
-    different = sorted(wanted ^ set(union.names))
-    require(not different, f"The union with everyone differs in the members {different[:3]}.", LOOK)
-    rows = union.encoder(setting.table)
-    for j in _some(len(alone.names), setting.rng):
+    alone = trial.prepare()
+    union = (Groups([]) + trial.subpopulations).prepare(trial.table, trial.weight)
+    different = sorted({*alone.names, "everyone"} ^ set(union.names))
+    yield not different, f"The union with everyone differs in the members {different[:3]}."
+    rows = union.encoder(trial.table)
+    for j in _some(len(alone.names), trial.rng):
         k = union.names.index(alone.names[j])
         away = distance(union.design(rows).column(k), alone.design().column(j))
-        require(away <= CLOSE, f"In a union the member {alone.names[j]!r} is off by {away:.3g}.", LOOK)
+        yield away <= CLOSE, f"In a union the member {alone.names[j]!r} is off by {away:.3g}."
 
 
-# --- fits ----------------------------------------------------------------------------------------------------
-
-
-def a_fit_reaches_alpha_and_replays(setting: Setting) -> None:
+@rule(LOOK)
+def a_fit_reaches_alpha_and_replays(trial: Trial) -> Findings:
     """Fits reach alpha without raising the training Brier score, and the replay on the same rows predicts the same."""
-    for solver in ("worst", "block"):
-        _fit(setting, solver)
+    yield from _fit(trial, "worst")
+    yield from _fit(trial, "block")
 
 
-def _fit(setting: Setting, solver: SolverName) -> None:
-    p, y = _problem(setting)
-    options: dict[str, Any] = {
-        "subpopulations": setting.subpopulations,
-        "sample_weight": setting.weight,
-        "solver": solver,
-        "geometry": "euclidean",
-        "guard": False,
-    }
-    fit = multicalibrate(y, p, setting.table, alpha=0.03, classes=(0, 1), **options)
-    require(
-        fit.status == "reached",
-        f"A fit with the solver {solver!r} ended as {str(fit.status)!r} with the violation {fit.violation:.6g}.",
-        "Violations that the search reports must be those of the members it returns.",
-    )
-    rows, fitted = setting.prepare(lambda: (y - p)[:, None]).rows, p[:, None]
+def _fit(trial: Trial, solver: SolverName) -> Findings:
+    p, y = _problem(trial)
+    how: dict[str, Any] = {"solver": solver, "geometry": "euclidean", "guard": False, "sample_weight": trial.weight}
+    fit = multicalibrate(y, p, trial.table, subpopulations=trial.subpopulations, alpha=0.03, classes=(0, 1), **how)
+    ended = f"A fit with the solver {solver!r} ended as {str(fit.status)!r} with the violation {fit.violation:.6g}."
+    remedy = "Violations that the search reports must be those of the members it returns."
+    yield fit.status == "reached", ended, remedy
+    rows, fitted = trial.prepare(lambda: (y - p)[:, None]).rows, p[:, None]
     for update in fit.predictor.updates:
         fitted = update(fitted, rows)
-    away = distance(fit.predictor(p, setting.table), fitted[:, 0])
-    require(away <= REPLAY, f"The replay of a fit on its own rows is off by {away:.3g}.", LOOK)
-    own = fit.history[-1].brier if fit.history else brier(p[:, None], y[:, None], setting.weight)
-    away = abs(brier(fitted, y[:, None], setting.weight) - own)
-    require(away <= REPLAY, f"The replay's Brier score is off by {away:.3g} from the fit's own.", LOOK)
-    rise = largest_rise(fit, p[:, None], y[:, None], setting.weight)
-    require(rise <= REPLAY, f"The training Brier score rises by {rise:.3g} in an update.", LOOK)
+    away = distance(fit.predictor(p, trial.table), fitted[:, 0])
+    yield away <= REPLAY, f"The replay of a fit on its own rows is off by {away:.3g}."
+    own = fit.history[-1].brier if fit.history else brier(p[:, None], y[:, None], trial.weight)
+    away = abs(brier(fitted, y[:, None], trial.weight) - own)
+    yield away <= REPLAY, f"The replay's Brier score is off by {away:.3g} from the fit's own."
+    rise = largest_rise(fit, p[:, None], y[:, None], trial.weight)
+    yield rise <= REPLAY, f"The training Brier score rises by {rise:.3g} in an update."
 
 
-def _problem(setting: Setting) -> tuple[FloatArray, FloatArray]:
+def _problem(trial: Trial) -> tuple[FloatArray, FloatArray]:
     """Return predictions and outcomes that are wrong on one of the members, the one that splits the rows best."""
-    C, rng = setting.explored().design().dense(), setting.rng
-    c = C[:, int(np.argmax(setting.weight @ np.square(C - setting.weight @ C)))]
+    C, rng = trial.explored().design().dense(), trial.rng
+    c = C[:, int(np.argmax(trial.weight @ np.square(C - trial.weight @ C)))]
     p = rng.uniform(0.2, 0.8, len(c))
     return p, (rng.random(len(c)) < np.clip(p + 0.5 * c - 0.25, 0, 1)).astype(np.float64)
-
-
-_RULES: tuple[Rule, ...] = (
-    it_prepares_a_learner,
-    it_leaves_the_table_alone,
-    it_prepares_the_same_again,
-    memberships_lie_in_range,
-    names_are_unique,
-    everyone_is_a_member,
-    the_design_is_one_matrix,
-    new_rows_are_read_row_by_row,
-    strange_values_do_not_crash,
-    the_search_keeps_its_contract,
-    negative_correlations_are_found,
-    it_forgets_when_fresh,
-    weights_count_as_copies,
-    rows_without_weight_count_for_nothing,
-    it_is_plain_data,
-    it_joins_others,
-    a_fit_reaches_alpha_and_replays,
-)

@@ -122,11 +122,6 @@ def zcdp(eps0: float, rounds: int, delta: float) -> Cost:
     return Cost(rho + 2 * sqrt(rho * log(1 / delta)), delta, "zero-concentrated composition")
 
 
-def round_cost(eps0: float) -> Cost:
-    """Return the cost of one round, a selection and a release: 2 eps0."""
-    return basic(eps0, 1)
-
-
 def total_cost(eps0: float, rounds: int, delta: float = 0.0) -> Cost:
     """Return the least epsilon that the three theorems give for these rounds; with delta = 0 only the basic one.
 

@@ -11,7 +11,8 @@ N is always the number of signed pairs, 2 |C| |W|, with |W| weights u e_a in the
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import ceil, comb, exp, inf, isinf, log, log2, sqrt
 from numbers import Real
 from typing import Literal
@@ -30,7 +31,7 @@ Start = Literal["uniform", "any"]
 Gain = Literal["exact", "weak"]
 Constants = Literal["sharp", "paper"]
 Reading = Literal["corrected", "paper"]
-Guarantee = Literal["class", "basis"]
+Scope = Literal["class", "basis"]
 Setting = Literal["fresh", "reuse", "online", "private", "order"]
 
 
@@ -99,7 +100,7 @@ def iterations(
     start: Start = "uniform",
     gain: Gain = "exact",
     constants: Constants = "sharp",
-    guarantee: Guarantee = "class",
+    guarantee: Scope = "class",
 ) -> int:
     """Return the largest number of updates that Algorithm 1 can make: T <= phi(f_0) B / g^2 (Lemma 5.3, spec 4.3).
 
@@ -345,7 +346,7 @@ def sample_size(
     start: Start = "uniform",
     constant: float = 1.0,
     reading: Reading = "corrected",
-    guarantee: Guarantee = "class",
+    guarantee: Scope = "class",
 ) -> SampleSize:
     """Return the rows that are enough to reach a notion at alpha in the POPULATION, with probability 1 - beta.
 
@@ -379,7 +380,8 @@ def sample_size(
     _check_word("guarantee", guarantee, ("class", "basis"))
     chosen = parse_notion(notion)
     if setting == "order":
-        return _order(chosen, alpha, n_classes, _capacity(vc, n_subpopulations), beta, constant, reading, guarantee)
+        capacity = _capacity(vc, n_subpopulations)
+        return Orders(alpha, 1, n_classes, capacity, beta, constant, reading, guarantee).of(chosen)
     if n_subpopulations is None:
         raise InvalidInput(
             f"The setting {setting!r} needs n_subpopulations, the number of subpopulations; with vc alone only "
@@ -388,167 +390,139 @@ def sample_size(
     target = alpha if guarantee == "basis" else basis_tolerance(chosen, alpha, n_classes)
     pairs = n_pairs(chosen, n_subpopulations, n_classes, alpha)
     if setting == "private":
-        return _private_order(target, pairs // 2, n_classes, beta, constant)
-    return _proved(setting, target, pairs, n_classes, beta, start)
-
-
-def _proved(setting: str, target: float, pairs: int, n_classes: int, beta: float, start: Start) -> SampleSize:
-    updates = fresh_rounds(target, n_classes, start)
-    if setting == "fresh":
-        rows = (updates + 1) * fresh_batch(target, pairs, updates + 1, beta)
-        return SampleSize(rows, False, "(T+1) ceil(32/a^2 ln(2N(T+1)/beta)), T = ceil(4 phi B/a^2)", "spec 4.6")
+        logs = log(pairs // 2 / target) * log(1 / (target * beta)) ** 1.5
+        rows, formula = constant * sqrt(n_classes) * logs / target**3, "K sqrt(l) ln(|C||W|/a) ln(1/(a beta))^1.5/a^3"
+        return SampleSize(_rounded(rows), True, formula, "Section 5.1; spec 4.8")
+    if setting == "online":
+        formula = "(sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2/a^2, randomised predictor"
+        return SampleSize(online_rows(target, pairs, beta), False, formula, "spec 6.9")
+    T = fresh_rounds(target, n_classes, start)
     if setting == "reuse":
-        rows = reuse_rows(target, pairs, updates, beta)
-        return SampleSize(rows, False, "8((T+1) ln N + ln(2/beta))/a^2, T = ceil(4 phi B/a^2)", "spec 4.7")
-    rows = online_rows(target, pairs, beta)
-    return SampleSize(rows, False, "(sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2/a^2, randomised predictor", "spec 6.9")
-
-
-def _private_order(target: float, pairs: int, n_classes: int, beta: float, constant: float) -> SampleSize:
-    logs = log(pairs / target) * log(1 / (target * beta)) ** 1.5
-    rows = constant * sqrt(n_classes) * logs / target**3
-    return SampleSize(_rounded(rows), True, "K sqrt(l) ln(|C||W|/a) ln(1/(a beta))^1.5/a^3", "Section 5.1; spec 4.8")
+        formula = "8((T+1) ln N + ln(2/beta))/a^2, T = ceil(4 phi B/a^2)"
+        return SampleSize(reuse_rows(target, pairs, T, beta), False, formula, "spec 4.7")
+    formula = "(T+1) ceil(32/a^2 ln(2N(T+1)/beta)), T = ceil(4 phi B/a^2)"
+    return SampleSize((T + 1) * fresh_batch(target, pairs, T + 1, beta), False, formula, "spec 4.6")
 
 
 # --------------------------------------------------------------------------------------------------- orders
-def _order(
-    notion: Notion,
-    alpha: float,
-    n_classes: int,
-    capacity: float,
-    beta: float,
-    constant: float,
-    reading: Reading,
-    guarantee: Guarantee,
-) -> SampleSize:
-    """Return the order of a notion for its own sake: 6.4 for low degrees, 6.5 for smooth, 6.3 for the others."""
-    if isinstance(notion, LowDegree) and notion.degree >= 2:
-        return low_degree_order(alpha, notion.degree - 1, n_classes, capacity, beta, constant, reading, guarantee)
-    if isinstance(notion, Smooth):
-        return smooth_order(alpha, 1, n_classes, capacity, beta, constant, reading)
-    is_basis = reading == "paper" or guarantee == "basis"
-    target = alpha if is_basis else basis_tolerance(notion, alpha, n_classes)
-    return generic_order(target, log(n_weights(notion, n_classes)), n_classes, capacity, beta, constant, reading)
+@dataclass(frozen=True)
+class Orders:
+    """The orders of growth of Section 5: rows that each notion takes for degree-(k+1) at alpha (Theorem 5.5).
 
-
-def generic_order(
-    alpha0: float,
-    log_weights: float,
-    n_classes: int,
-    capacity: float,
-    beta: float,
-    constant: float = 1.0,
-    reading: Reading = "corrected",
-) -> SampleSize:
-    """Return K l (VC + ln(l |W| / (alpha_0 beta))) / alpha_0^4, ln|C| standing for VC in a finite class (6.2, 6.3).
-
-    Corrected: without the factor l, as the weights of a basis have one label each and norm at most 1 (spec 6.4).
-
-    >>> round(float(generic_order(0.1, log(2), 2, 10.0, 0.05, reading="paper")))
-    333693
+    Below, K is the unknown `constant`, VC the `capacity` (ln|C| in a finite class), l the classes. Every method has the
+    paper's `reading` and the corrected one; the docstrings say what differs.
     """
-    l = n_classes  # noqa: E741
-    logs = capacity + log(l) + log_weights - log(alpha0) - log(beta)
-    factor, text = (l, "l ") if reading == "paper" else (1, "")
-    rows = _product(constant, factor, logs, inverse=alpha0, power=4)
-    return SampleSize(rows, True, f"K {text}(VC + ln(l|W|/(a0 beta)))/a0^4", "Proposition 5.4; spec 6.3")
 
+    alpha: float
+    k: int
+    n_classes: int
+    capacity: float
+    beta: float
+    constant: float = 1.0
+    reading: Reading = "corrected"
+    guarantee: Scope = "class"
 
-def low_degree_order(
-    alpha: float,
-    k: int,
-    n_classes: int,
-    capacity: float,
-    beta: float,
-    constant: float = 1.0,
-    reading: Reading = "corrected",
-    guarantee: Guarantee = "class",
-) -> SampleSize:
-    """Return the order for degree-(k+1) at alpha (Theorem 5.5, spec 6.4).
+    @property
+    def is_paper(self) -> bool:
+        """Whether the paper's own formulas are meant."""
+        return self.reading == "paper"
 
-    Paper: K l (VC + k ln(l/(alpha beta))) / alpha^4. The factor l is not needed for the monomials (weights of one label
-    have norm at most 1) and is l^2 for the whole class; for scalars it is 1.
-    """
-    l = n_classes  # noqa: E741
-    d = coordinates(n_classes)
-    factor, text = {"paper": (l, "l "), "class": (d**2, "l^2 "), "basis": (1, "")}[
-        "paper" if reading == "paper" else guarantee
-    ]
-    logs = capacity + k * log(l / (alpha * beta))
-    rows = _product(constant, factor, logs, inverse=alpha, power=4)
-    where = "Theorem 5.5" if reading == "paper" else "spec 6.4"
-    return SampleSize(rows, True, f"K {'' if factor == 1 else text}(VC + k ln(l/(a beta)))/a^4", where)
+    @property
+    def d(self) -> int:
+        """The number of coordinates of a prediction."""
+        return coordinates(self.n_classes)
 
+    def of(self, notion: Notion) -> SampleSize:
+        """Return the order of a notion for its own sake: 6.4 for low degrees, 6.5 for smooth, 6.3 for the others."""
+        if isinstance(notion, LowDegree) and notion.degree >= 2:
+            return replace(self, k=notion.degree - 1).low_degree()
+        if isinstance(notion, Smooth):
+            return self.smooth()
+        is_basis = self.is_paper or self.guarantee == "basis"
+        target = self.alpha if is_basis else basis_tolerance(notion, self.alpha, self.n_classes)
+        return replace(self, alpha=target).generic(log(n_weights(notion, self.n_classes)))
 
-def smooth_order(
-    alpha: float,
-    k: int,
-    n_classes: int,
-    capacity: float,
-    beta: float,
-    constant: float = 1.0,
-    reading: Reading = "corrected",
-) -> SampleSize:
-    """Return the order for (alpha/k)-smooth, which implies degree-(k+1) at alpha (Theorem 5.5, spec 6.5).
+    def generic(self, log_weights: float) -> SampleSize:
+        """Return K l (VC + ln(l |W| / (alpha beta))) / alpha^4 for a finite basis W (Proposition 5.4, spec 6.2, 6.3).
 
-    Paper: K k^4 l (VC + ln(kl/(alpha beta)) + ln|W|) / alpha^4 with the cell-wise constant basis at eta = alpha / (4k).
-    Corrected: that basis is a product over the labels, so ln|W| = l (12 l k/alpha)^(l-1) ln(12 k/alpha + 1). Scalars
-    have one coordinate, and the dyadic basis besides: K (VC + ln(1/(a0 beta))) / a0^4 with a0 = (alpha/k) / (2 + S),
-    S = ceil(log2(k/alpha)); the smaller of the two is returned.
-    """
-    l, d = n_classes, coordinates(n_classes)  # noqa: E741
-    copies, factor = (d, d) if reading == "corrected" else (1, l)
-    log_w = copies * _exp((l - 1) * log(12 * l * k / alpha)) * log(12 * k / alpha + 1)
-    rows = _product(constant, k**4 * factor, capacity + log(k * l / (alpha * beta)) + log_w, inverse=alpha, power=4)
-    text = f"K k^4 {'' if factor == 1 else 'l '}(VC + ln(kl/(a beta)) + ln|W|)/a^4"
-    basis = SampleSize(rows, True, text, "Theorem 5.5" if reading == "paper" else "spec 6.5")
-    if reading == "paper" or d > 1:
-        return basis
-    a0 = (alpha / k) / (2 + max(0, ceil(log2(k / alpha))))
-    rows = _product(constant, 1, capacity + log(1 / (a0 * beta)), inverse=a0, power=4)
-    dyadic = SampleSize(rows, True, "K (VC + ln(1/(a0 beta)))/a0^4, a0 = a/(k(2+S))", "spec 6.5")
-    return min(basis, dyadic, key=float)
+        Corrected: without the factor l, as the weights of a basis have one label each and norm at most 1 (spec 6.4).
 
+        >>> round(float(Orders(0.1, 1, 2, 10.0, 0.05, reading="paper").generic(log(2))))
+        333693
+        """
+        logs = self.capacity + log(self.n_classes) + log_weights - log(self.alpha) - log(self.beta)
+        factor, text = (self.n_classes, "l ") if self.is_paper else (1, "")
+        formula = f"K {text}(VC + ln(l|W|/(a0 beta)))/a0^4"
+        return SampleSize(self._rows(factor, logs, self.alpha, 4), True, formula, "Proposition 5.4; spec 6.3")
 
-def full_order(
-    alpha: float,
-    k: int,
-    n_classes: int,
-    capacity: float,
-    beta: float,
-    constant: float = 1.0,
-    reading: Reading = "corrected",
-) -> SampleSize:
-    """Return the order for the full notion at the width and alpha_0 that imply degree-(k+1) at alpha (spec 6.6, 6.7).
+    def low_degree(self) -> SampleSize:
+        """Return the order for degree-(k+1) itself (Theorem 5.5, spec 6.4).
 
-    Paper, multi-class: K (2kl)^(4(l+1)) (VC + ln(kl/(alpha beta))) / alpha^(4(l+1)); binary: K k^4 (VC + ln(k/(alpha
-    beta))) / alpha^8, which is right for degree-(k+1) directly (width alpha/k), though not through smooth as the
-    paper has it. Corrected, multi-class: alpha_0 = l (alpha/(2kl))^(l+1) / floor(l/2) in the general bound.
-    """
-    l = n_classes  # noqa: E741
-    if coordinates(n_classes) == 1:
-        rows = _product(constant, k**4, capacity + log(k / (alpha * beta)), inverse=alpha, power=8)
-        return SampleSize(rows, True, "K k^4 (VC + ln(k/(a beta)))/a^8", "Theorem 5.5; spec 6.7")
-    if reading == "paper":
-        logs = capacity + log(k * l / (alpha * beta))
-        rows = _product(constant, 1, logs, inverse=alpha / (2 * k * l), power=4 * (l + 1))
-        return SampleSize(rows, True, "K (2kl)^(4(l+1)) (VC + ln(kl/(a beta)))/a^(4(l+1))", "Theorem 5.5")
-    delta = alpha / (2 * k * l)
-    log_a0 = log(l) + (l + 1) * log(delta) - log(l // 2)
-    logs = capacity + 2 * log(l) + l * log(n_intervals(delta)) - log_a0 - log(beta)
-    rows = _exp(log(constant * logs) - 4 * log_a0)
-    formula = "K (VC + ln(l|W|/(a0 beta)))/a0^4, a0 = l (a/(2kl))^(l+1)/floor(l/2)"
-    return SampleSize(_rounded(rows), True, formula, "spec 6.6")
+        Paper: K l (VC + k ln(l/(alpha beta))) / alpha^4. The factor l is not needed for the monomials (weights of one
+        label have norm at most 1) and is l^2 for the whole class; for scalars it is 1.
+        """
+        kinds = {"paper": (self.n_classes, "l "), "class": (self.d**2, "l^2 "), "basis": (1, "")}
+        factor, text = kinds["paper" if self.is_paper else self.guarantee]
+        logs = self.capacity + self.k * log(self.n_classes / (self.alpha * self.beta))
+        formula = f"K {'' if factor == 1 else text}(VC + k ln(l/(a beta)))/a^4"
+        where = "Theorem 5.5" if self.is_paper else "spec 6.4"
+        return SampleSize(self._rows(factor, logs, self.alpha, 4), True, formula, where)
 
+    def smooth(self) -> SampleSize:
+        """Return the order for (alpha/k)-smooth, which implies degree-(k+1) at alpha (Theorem 5.5, spec 6.5).
 
-def game_order(alpha: float, k: int, capacity: float, beta: float, constant: float = 1.0) -> SampleSize:
-    """Return K ln(|C|/(delta beta)) / alpha_0^2 for the binary full notion by Gupta et al. (spec 6.10).
+        Paper: K k^4 l (VC + ln(kl/(alpha beta)) + ln|W|) / alpha^4 with the cell-wise constant basis at eta =
+        alpha / (4k). Corrected: that basis is a product over the labels, so ln|W| = l (12 l k/alpha)^(l-1)
+        ln(12 k/alpha + 1). Scalars have one coordinate, and the dyadic basis besides: K (VC + ln(1/(a0 beta))) / a0^4
+        with a0 = (alpha/k) / (2 + S), S = ceil(log2(k/alpha)); the smaller of the two is returned.
+        """
+        k, l, d, alpha = self.k, self.n_classes, self.d, self.alpha  # noqa: E741
+        copies, factor = (1, l) if self.is_paper else (d, d)
+        log_w = copies * _exp((l - 1) * log(12 * l * k / alpha)) * log(12 * k / alpha + 1)
+        rows = self._rows(k**4 * factor, self.capacity + log(k * l / (alpha * self.beta)) + log_w, alpha, 4)
+        formula = f"K k^4 {'' if factor == 1 else 'l '}(VC + ln(kl/(a beta)) + ln|W|)/a^4"
+        basis = SampleSize(rows, True, formula, "Theorem 5.5" if self.is_paper else "spec 6.5")
+        if self.is_paper or d > 1:
+            return basis
+        a0 = (alpha / k) / (2 + max(0, ceil(log2(k / alpha))))
+        rows = self._rows(1, self.capacity + log(1 / (a0 * self.beta)), a0, 4)
+        dyadic = SampleSize(rows, True, "K (VC + ln(1/(a0 beta)))/a0^4, a0 = a/(k(2+S))", "spec 6.5")
+        return min(basis, dyadic, key=float)
 
-    With the width delta = alpha/k and alpha_0 = alpha^2/(2k) that imply degree-(k+1) at alpha: alpha^-4.
-    """
-    a0, delta = alpha**2 / (2 * k), alpha / k
-    rows = _product(constant, 1, capacity + log(1 / (delta * beta)), inverse=a0, power=2)
-    return SampleSize(rows, True, "K ln(|C|/(delta beta))/a0^2, a0 = a^2/(2k)", "end of Section 5.2; spec 6.10")
+    def full(self) -> SampleSize:
+        """Return the order for the full notion at the width and alpha_0 that imply degree-(k+1) (spec 6.6, 6.7).
+
+        Paper, multi-class: K (2kl)^(4(l+1)) (VC + ln(kl/(alpha beta))) / alpha^(4(l+1)); binary: K k^4 (VC +
+        ln(k/(alpha beta))) / alpha^8, which is right for degree-(k+1) directly (width alpha/k), though not through
+        smooth as the paper has it. Corrected, multi-class: alpha_0 = l (alpha/(2kl))^(l+1) / floor(l/2) in the
+        general bound.
+        """
+        k, l, alpha, beta = self.k, self.n_classes, self.alpha, self.beta  # noqa: E741
+        if self.d == 1:
+            rows = self._rows(k**4, self.capacity + log(k / (alpha * beta)), alpha, 8)
+            return SampleSize(rows, True, "K k^4 (VC + ln(k/(a beta)))/a^8", "Theorem 5.5; spec 6.7")
+        delta = alpha / (2 * k * l)
+        if self.is_paper:
+            rows = self._rows(1, self.capacity + log(k * l / (alpha * beta)), delta, 4 * (l + 1))
+            return SampleSize(rows, True, "K (2kl)^(4(l+1)) (VC + ln(kl/(a beta)))/a^(4(l+1))", "Theorem 5.5")
+        log_a0 = log(l) + (l + 1) * log(delta) - log(l // 2)
+        logs = self.capacity + 2 * log(l) + l * log(n_intervals(delta)) - log_a0 - log(beta)
+        rows = _rounded(_exp(log(self.constant * logs) - 4 * log_a0))
+        formula = "K (VC + ln(l|W|/(a0 beta)))/a0^4, a0 = l (a/(2kl))^(l+1)/floor(l/2)"
+        return SampleSize(rows, True, formula, "spec 6.6")
+
+    def game(self) -> SampleSize:
+        """Return K ln(|C|/(delta beta)) / alpha_0^2 for the binary full notion by Gupta et al. (spec 6.10).
+
+        With the width delta = alpha/k and alpha_0 = alpha^2/(2k) that imply degree-(k+1) at alpha: alpha^-4.
+        """
+        a0, delta = self.alpha**2 / (2 * self.k), self.alpha / self.k
+        rows = self._rows(1, self.capacity + log(1 / (delta * self.beta)), a0, 2)
+        return SampleSize(rows, True, "K ln(|C|/(delta beta))/a0^2, a0 = a^2/(2k)", "end of Section 5.2; spec 6.10")
+
+    def _rows(self, factor: float, logs: float, inverse: float, power: int) -> int | float:
+        """Return constant * factor * logs / inverse^power without overflow."""
+        return _rounded(_exp(log(self.constant) + log(factor) + log(logs) - power * log(inverse)))
 
 
 # --------------------------------------------------------------------------------------------------- comparison
@@ -578,15 +552,8 @@ class Comparison:
             (r.trained, show_rows(r.corrected.rows), show_rows(r.paper.rows), f"{r.ratio:.3g}", r.corrected.formula)
             for r in self.rows
         ]
-        widths = [max(len(row[j]) for row in cells) for j in range(4)]
-        lines = [
-            "  ".join(
-                c.rjust(w) if 0 < j < 4 else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=False))
-            )
-            + f"  {row[4]}"
-            for row in cells
-        ]
-        return "\n".join([head, *lines])
+        a, b, c, d = (max(len(row[j]) for row in cells) for j in range(4))
+        return "\n".join([head, *(f"{r[0]:<{a}}  {r[1]:>{b}}  {r[2]:>{c}}  {r[3]:>{d}}  {r[4]}" for r in cells)])
 
 
 def compare(
@@ -621,17 +588,18 @@ def compare(
     check_level("beta", beta)
     check_positive("constant", constant)
     check_whole("degree", degree, 2)
-    d, k, capacity = coordinates(n_classes), int(degree) - 1, _capacity(vc, n_subpopulations)
-    one = (Multiaccuracy(), alpha, n_classes, capacity, beta, constant)
-    rows = [("multiaccuracy (itself)", _order(*one, "corrected", "class"), _order(*one, "paper", "class"))]
-    for name, order in ((f"degree-{degree}", low_degree_order), ("smooth", smooth_order), ("full", full_order)):
-        corrected = order(alpha, k, n_classes, capacity, beta, constant)
-        rows.append((name, corrected, order(alpha, k, n_classes, capacity, beta, constant, reading="paper")))
-    if d == 1:
-        game = game_order(alpha, k, capacity, beta, constant)
-        rows.append(("full, by a game (inefficient)", game, game))
-    direct = float(rows[1][1])
-    return Comparison(f"degree-{degree}", alpha, n_classes, tuple(Row(n, c, p, float(c) / direct) for n, c, p in rows))
+    corrected = Orders(alpha, int(degree) - 1, n_classes, _capacity(vc, n_subpopulations), beta, constant)
+    paper, direct = replace(corrected, reading="paper"), float(corrected.low_degree())
+    trained: dict[str, Callable[[Orders], SampleSize]] = {
+        "multiaccuracy (itself)": lambda orders: orders.of(Multiaccuracy()),
+        f"degree-{degree}": Orders.low_degree,
+        "smooth": Orders.smooth,
+        "full": Orders.full,
+    }
+    if corrected.d == 1:
+        trained["full, by a game (inefficient)"] = Orders.game
+    rows = [Row(name, of(corrected), of(paper), float(of(corrected)) / direct) for name, of in trained.items()]
+    return Comparison(f"degree-{degree}", alpha, n_classes, tuple(rows))
 
 
 # --------------------------------------------------------------------------------------------------- small things
@@ -671,11 +639,6 @@ def _capacity(vc: float | None, n_subpopulations: int | None) -> float:
 def _whole(bound: float) -> int:
     """Round a bound down; what rounding left just below a whole number counts as that number."""
     return int(min(bound * (1 + 1e-12), sys.maxsize))
-
-
-def _product(constant: float, factor: float, logs: float, *, inverse: float, power: int) -> int | float:
-    """Return constant * factor * logs / inverse^power without overflow."""
-    return _rounded(_exp(log(constant) + log(factor) + log(logs) - power * log(inverse)))
 
 
 def _exp(x: float) -> float:

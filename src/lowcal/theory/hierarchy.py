@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, comb, inf, isfinite, log2, sqrt
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, suggest
 from lowcal.data.inputs import check_length, check_whole, read_outcomes
+from lowcal.data.signatures import spelled_out
 from lowcal.kernels.reference import Matrix
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
@@ -34,13 +35,12 @@ if TYPE_CHECKING:
 
 Constants = Literal["sharp", "paper", "best"]
 
-_CONSTANTS = ("sharp", "paper", "best")
 #: More cells are not counted: products with their number stay finite.
 _MOST_CELLS = 1e200
 
 
 @dataclass(frozen=True)
-class Step:
+class Conversion:
     """One theorem applied: `want` holds at `alpha`."""
 
     want: Notion
@@ -56,7 +56,7 @@ class Implication:
     given: float
     want: Notion
     alpha: float
-    steps: tuple[Step, ...]
+    steps: tuple[Conversion, ...]
 
     def __float__(self) -> float:
         return self.alpha
@@ -68,14 +68,30 @@ class Implication:
         return "\n".join([*lines, *(f"  -> {step.want} at {step.alpha:g}: {step.why}" for step in self.steps)])
 
 
+class Settings(TypedDict, total=False):
+    """What the constants depend on besides the notions and the classes; see `implied_alpha`."""
+
+    constants: Constants
+    cells: int | None
+    per_cell: bool
+
+
 @dataclass(frozen=True)
 class _Setting:
-    """What the constants depend on besides the two notions."""
+    """The checked settings."""
 
     n_classes: int
-    constants: Constants
+    constants: Constants = "sharp"
     cells: int | None = None
     per_cell: bool = True
+
+    def __post_init__(self) -> None:
+        check_whole("n_classes", self.n_classes, 2)
+        if self.cells is not None:
+            check_whole("cells", self.cells, 1)
+        if self.constants not in get_args(Constants):
+            known, hint = ", ".join(get_args(Constants)), suggest(str(self.constants), get_args(Constants))
+            raise InvalidInput(f"constants must be one of {known}, but {self.constants!r} was given.{hint}")
 
     @property
     def d(self) -> int:
@@ -83,15 +99,9 @@ class _Setting:
         return 1 if self.n_classes == 2 else self.n_classes
 
 
+@spelled_out(Settings, constants="sharp", per_cell=True)
 def implied_alpha(
-    have: str | Notion,
-    want: str | Notion,
-    alpha: float,
-    n_classes: int = 2,
-    *,
-    constants: Constants = "sharp",
-    cells: int | None = None,
-    per_cell: bool = True,
+    have: str | Notion, want: str | Notion, alpha: float, n_classes: int = 2, **settings: Unpack[Settings]
 ) -> float:
     """Return the alpha' at which `want` holds whenever `have` holds at alpha; infinity if nothing is implied.
 
@@ -118,18 +128,12 @@ def implied_alpha(
     >>> round(implied_alpha("full-0.1", "smooth", 0.001, per_cell=False), 12)
     0.051
     """
-    return explain(have, want, alpha, n_classes, constants=constants, cells=cells, per_cell=per_cell).alpha
+    return explain(have, want, alpha, n_classes, **settings).alpha
 
 
+@spelled_out(Settings, constants="sharp", per_cell=True)
 def explain(
-    have: str | Notion,
-    want: str | Notion,
-    alpha: float,
-    n_classes: int = 2,
-    *,
-    constants: Constants = "sharp",
-    cells: int | None = None,
-    per_cell: bool = True,
+    have: str | Notion, want: str | Notion, alpha: float, n_classes: int = 2, **settings: Unpack[Settings]
 ) -> Implication:
     """Return the chain of theorems behind `implied_alpha`; its str() names them. The arguments are the same.
 
@@ -141,7 +145,7 @@ def explain(
     """
     start, end = _known(have), _known(want)
     _check_alpha("alpha", alpha)
-    setting = _setting(n_classes, constants, cells, per_cell)
+    setting = _Setting(n_classes, **settings)
     nothing = Implication(start, alpha, end, inf, ())
     if isinstance(end, LowDegree) and end.degree > _degree_of(start):
         return nothing
@@ -163,44 +167,41 @@ def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dic
         here = waiting.pop(min(waiting, key=lambda notion: waiting[notion].alpha))
         final[here.want] = here
         for want in (end, Multiaccuracy(), LowDegree(1), Smooth()):
-            step = _step(here.want, want, here.alpha, setting)
+            rule = _RULES.get((type(here.want), type(want)))
+            step = rule(here.want, want, here.alpha, setting) if rule and want != here.want else None
             if step and want not in final and (want not in waiting or step.alpha < waiting[want].alpha):
                 waiting[want] = Implication(start, alpha, want, step.alpha, (*here.steps, step))
     return final
 
 
-def _step(have: Notion, want: Notion, alpha: float, setting: _Setting) -> Step | None:
-    """Apply the theorem that leads from one kind of notion to the other, if there is one."""
-    if have == want:
-        return None
-    rule = _RULES.get((type(have), type(want)))
-    return None if rule is None else rule(have, want, alpha, setting)
-
-
 # ------------------------------------------------------------------------------------ spec 3.1 to 3.4: the low degrees
-def _lower_degree(have: Any, want: Any, alpha: float, _setting: _Setting) -> Step | None:
+def _lower_degree(have: Any, want: Any, alpha: float, _setting: _Setting) -> Conversion | None:
     """P_{j-1} is part of P_{k-1} for j <= k."""
-    return Step(want, alpha, "polynomials of lower degree (Proposition 3.3)") if want.degree <= have.degree else None
+    return (
+        Conversion(want, alpha, "polynomials of lower degree (Proposition 3.3)") if want.degree <= have.degree else None
+    )
 
 
-def _to_multiaccuracy(_have: Any, want: Any, alpha: float, _setting: _Setting) -> Step:
+def _to_multiaccuracy(_have: Any, want: Any, alpha: float, _setting: _Setting) -> Conversion:
     """The constants e_a are weights of the class."""
-    return Step(want, alpha, "constants are weights of the class (Proposition 3.3)")
+    return Conversion(want, alpha, "constants are weights of the class (Proposition 3.3)")
 
 
-def _from_multiaccuracy(_have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+def _from_multiaccuracy(_have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
     """Constants in [0, 1]^l see ||v||_1 / 2 <= floor(l/2) max |v| (spec 2.1)."""
     if want.degree > 1:
         return None
     factor = 1 if setting.constants == "paper" else max(1, setting.d // 2)
     why = "constants (Proposition 3.3)" if factor == 1 else f"{factor} labels may err at once (spec 3.1)"
-    return Step(want, factor * alpha, why)
+    return Conversion(want, factor * alpha, why)
 
 
-def _smooth_to_degree(_have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+def _smooth_to_degree(_have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
     """max(1, slope) alpha: a weight divided by its slope is 1-Lipschitz; below 1 it is so already."""
     slope = max(1.0, _slope(want.degree, setting))
-    return Step(want, slope * alpha, f"weights of degree {want.degree} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)")
+    return Conversion(
+        want, slope * alpha, f"weights of degree {want.degree} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)"
+    )
 
 
 def _slope(degree: int, setting: _Setting) -> float:
@@ -252,7 +253,7 @@ def basis_to_class(
     """
     chosen = _known(notion)
     _check_alpha("alpha", alpha)
-    setting = _setting(n_classes, constants, cells)
+    setting = _Setting(n_classes, constants, cells)
     if isinstance(chosen, Smooth):
         raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth or dyadic_to_smooth.")
     if isinstance(chosen, Full):
@@ -272,7 +273,7 @@ def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2, *, co
     """
     for name, value in (("beta", beta), ("eta", eta), ("L", L)):
         _check_alpha(name, value)
-    setting = _setting(n_classes, constants)
+    setting = _Setting(n_classes, constants)
     one_sided = setting.d == 1 and setting.constants != "paper"
     return beta * L + (eta if one_sided else 2 * eta)
 
@@ -318,7 +319,7 @@ def _count(have: Full, setting: _Setting) -> float:
     return min(n_intervals(have.width) ** setting.d if paper else n_cells(setting.d, have.width), _MOST_CELLS)
 
 
-def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
     """floor(l/2) N alpha + l width on the simplex; N alpha + width / 2 for scalars, + width in the paper."""
     if setting.d > 1:
         slack = setting.d * have.width
@@ -329,7 +330,7 @@ def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> St
     return _from_cells(have, want, alpha, slack, setting, "full to smooth", "Theorem 3.9, spec 3.5")
 
 
-def _full_to_degree(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+def _full_to_degree(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
     """floor(l/2) N alpha + (k - 1) l width / 2; for scalars N alpha + (k - 1) width / 2. Not in the paper."""
     if setting.constants == "paper":
         return None
@@ -339,9 +340,11 @@ def _full_to_degree(have: Any, want: Any, alpha: float, setting: _Setting) -> St
     return _from_cells(have, want, alpha, slack, setting, "full to degree k", "spec 3.6")
 
 
-def _from_cells(have: Full, want: Notion, alpha: float, slack: float, setting: _Setting, what: str, where: str) -> Step:
+def _from_cells(
+    have: Full, want: Notion, alpha: float, slack: float, setting: _Setting, what: str, where: str
+) -> Conversion:
     factor = _all_cells(have, setting)
-    return Step(want, factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})")
+    return Conversion(want, factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})")
 
 
 def _within_cells(width: float, degree: int, *, lipschitz: bool) -> float:
@@ -360,19 +363,19 @@ def _within_cells(width: float, degree: int, *, lipschitz: bool) -> float:
     return max((float((mass * (b**j - a**j)).max()) for j in range(1, degree + 1)), default=0.0)
 
 
-def _full_to_multiaccuracy(have: Any, want: Any, alpha: float, setting: _Setting) -> Step:
+def _full_to_multiaccuracy(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
     """A constant is the sum of all cells; a single label needs no floor(l/2)."""
     factor = _count(have, setting) if setting.per_cell else 1
-    return Step(want, factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)")
+    return Conversion(want, factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)")
 
 
-def _coarser(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+def _coarser(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
     """A cell of a coarser grid is the union of cells of a finer one, if the edges agree."""
     ratio = n_intervals(have.width) if n_intervals(want.width) == 1 else round(want.width / have.width)
     if n_intervals(want.width) > 1 and abs(ratio * have.width - want.width) > 1e-9:
         return None
     factor = min(ratio**setting.d, _count(have, setting)) if setting.per_cell else 1
-    return Step(want, factor * alpha, f"a cell is the union of {factor} finer ones")
+    return Conversion(want, factor * alpha, f"a cell is the union of {factor} finer ones")
 
 
 def full_to_smooth(
@@ -412,7 +415,7 @@ def best_width(
     """
     end = _known(want)
     _check_alpha("alpha", alpha, positive=True)
-    setting = _setting(n_classes, constants)
+    setting = _Setting(n_classes, constants)
     if isinstance(end, Full):
         raise InvalidInput("best_width looks for a width, so `want` must not be a full notion itself.")
 
@@ -440,13 +443,13 @@ def _peak(value: Callable[[int], float], low: int, high: int) -> int:
 
 
 # ------------------------------------------------------------------------------------ spec 3.9: from degrees to smooth
-def _degree_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Step | None:
+def _degree_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
     """3^(j-1) alpha + 1 / (2 sqrt(j-1)) for the best j <= k. Scalars only; not in the paper."""
     if setting.d > 1 or setting.constants == "paper" or have.degree < 2:
         return None
     degrees = range(2, have.degree + 1)
     found, j = min((_bernstein(j - 1, alpha, setting), j) for j in degrees)
-    return Step(want, found, f"Bernstein polynomials of degree {j - 1} (spec 3.9)")
+    return Conversion(want, found, f"Bernstein polynomials of degree {j - 1} (spec 3.9)")
 
 
 def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
@@ -537,7 +540,7 @@ def robustness(
     (0.015, inf)
     """
     chosen = _known(notion)
-    setting = _setting(n_classes, constants)
+    setting = _Setting(n_classes, constants)
     if isinstance(chosen, Full):
         _check_alpha("alpha", alpha)
         _check_alpha("distance", distance)
@@ -559,14 +562,14 @@ def lipschitz_robustness(
     """
     for name, value in (("r", r), ("alpha", alpha), ("distance", distance)):
         _check_alpha(name, value)
-    setting = _setting(n_classes, constants)
+    setting = _Setting(n_classes, constants)
     if setting.constants == "paper":
         return alpha + (2 * r + 1) * distance
     return alpha + (r + 1 if setting.d == 1 else 2 * r + 0.5) * distance
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
-_Rule = Callable[[Any, Any, float, _Setting], Step | None]
+_Rule = Callable[[Any, Any, float, _Setting], Conversion | None]
 _RULES: dict[tuple[type, type], _Rule] = {
     (LowDegree, LowDegree): _lower_degree,
     (LowDegree, Multiaccuracy): _to_multiaccuracy,
@@ -590,16 +593,6 @@ def _known(notion: str | Notion) -> Notion:
             "Measure it on data instead."
         )
     return chosen
-
-
-def _setting(n_classes: int, constants: str, cells: int | None = None, per_cell: bool = True) -> _Setting:
-    check_whole("n_classes", n_classes, 2)
-    if cells is not None:
-        check_whole("cells", cells, 1)
-    if constants not in _CONSTANTS:
-        hint = suggest(str(constants), _CONSTANTS)
-        raise InvalidInput(f"constants must be one of {', '.join(_CONSTANTS)}, but {constants!r} was given.{hint}")
-    return _Setting(n_classes, cast(Constants, constants), cells, per_cell)
 
 
 def _check_alpha(name: str, value: object, positive: bool = False) -> None:

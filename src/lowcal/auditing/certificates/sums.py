@@ -10,7 +10,7 @@ import numpy as np
 
 from lowcal.auditing.certificates.panel import believed
 from lowcal.kernels.exact import Fine, Tables, Wholes
-from lowcal.kernels.kernels import FEW
+from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Witness

@@ -6,28 +6,27 @@ from lowcal.auditing.reports.audit_report import (
     By,
     Finding,
     Gap,
-    Largest,
+    LargestError,
     Verdict,
     check_by,
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, Binned, Curve, Reliability, joined, reliability
-from lowcal.auditing.reports.degrees import by_degree
-from lowcal.auditing.reports.templating import check_templates
+from lowcal.auditing.reports.binning import KEPT, Reliability, ReliabilityBins, ReliabilityCurve, joined, reliability
+from lowcal.auditing.reports.page import by_degree, check_templates
 from lowcal.auditing.reports.text import percent
 
 __all__ = [
     "KEPT",
     "SHOWN",
     "AuditReport",
-    "Binned",
     "By",
-    "Curve",
     "Finding",
     "Gap",
-    "Largest",
+    "LargestError",
     "Reliability",
+    "ReliabilityBins",
+    "ReliabilityCurve",
     "Verdict",
     "by_degree",
     "check_by",

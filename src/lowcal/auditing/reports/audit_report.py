@@ -9,18 +9,15 @@ from enum import StrEnum
 from functools import cached_property
 from math import isfinite, isnan
 from os import PathLike
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from lowcal.auditing.certificates import Constraints, Method
 from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import Binned
-from lowcal.auditing.reports.markdown import as_markdown
+from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
-from lowcal.auditing.reports.text import percent
-from lowcal.data.errors import InvalidInput, MissingExtra, brief, brief_names, printable, suggest
+from lowcal.data.errors import InvalidInput, MissingExtra, brief, printable, suggest
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
@@ -74,7 +71,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Largest:
+class LargestError:
     """The largest error of any subpopulation, as violations or per person.
 
     `error` is that of the sample; with the report's confidence the population's lies between `lower` and `upper`.
@@ -211,13 +208,13 @@ class AuditReport:
     p_value: float
     null_floor: float
     detectable: float
-    largest_per_person: Largest
+    largest_per_person: LargestError
     is_exact: bool
     findings: tuple[Finding, ...] = field(repr=False)
     constraints: tuple[tuple[tuple[str, ...], Constraints], ...] = field(repr=False)
     moments: Mapping[str, Sequence[tuple[GroupMoments, float]]] = field(repr=False)
     notes: tuple[str, ...] = ()
-    reliability: Mapping[str, Sequence[Binned]] = field(default_factory=dict, repr=False)
+    reliability: Mapping[str, Sequence[ReliabilityBins]] = field(default_factory=dict, repr=False)
     seed: int | None = None
 
     @property
@@ -246,11 +243,13 @@ class AuditReport:
         return "violation" if self.per_person is None else "per_person"
 
     @property
-    def largest(self) -> Largest:
+    def largest(self) -> LargestError:
         """The largest error, as violation or per person: the one that the verdict is about."""
         if self.by == "per_person":
             return self.largest_per_person
-        return Largest(self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable)
+        return LargestError(
+            self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable
+        )
 
     @property
     def proof(self) -> Finding:
@@ -292,10 +291,8 @@ class AuditReport:
         """
         names = [one.subpopulation for one in self.findings]
         chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
-        sure = (
-            f"With {self.confidence:.0%} confidence for all of it at once, by {self.method}, where a margin is given."
-        )
-        return "\n\n".join([sure, *(str(page) for name in chosen for page in self.pages(name))])
+        pages = [str(page) for name in chosen for page in self.pages(name)]
+        return "\n\n".join([words.guarantee_lead(self), *pages])
 
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
         """Return what is known of a subpopulation, a page for each label: sentences and figures."""
@@ -365,7 +362,7 @@ class AuditReport:
     def to_markdown(self, n: int = 10) -> str:
         """Return the verdict, the figures and the n worst groups as Markdown."""
         check_whole("n", n, 1)
-        return as_markdown(self, n)
+        return words.as_markdown(self, n)
 
     def plot(
         self, kind: str = "intervals", *, n: int | None = SHOWN, before: AuditReport | None = None, ax: Any = None
@@ -414,77 +411,7 @@ class AuditReport:
         return rows
 
     def __str__(self) -> str:
-        lines = [self._headline(), "", *self._figures(), "", *self._table()]
-        lines += [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in self.notes]
-        return "\n".join(lines)
-
-    def _headline(self) -> str:
-        return fill(f"{self.notion} at {self.tolerance}: {self.verdict.value}. {self._reason()}", 110)
-
-    def _reason(self) -> str:
-        if self.by == "per_person":
-            return self._reason_per_person()
-        sure = f"With {self.confidence:.0%} confidence"
-        if self.verdict is Verdict.SATISFIED:
-            return f"{sure} no violation exceeds {self.certified_alpha:.3g}."
-        if self.verdict is Verdict.VIOLATED:
-            whose = brief(self.proof.subpopulation)
-            return f"{sure} the violation of {whose} is at least {self.certified_lower:.3g}."
-        between = f"between {self.certified_lower:.3g} and {self.certified_alpha:.3g}"
-        return f"{sure} the largest violation lies {between}: these rows can't tell it from alpha."
-
-    def _reason_per_person(self) -> str:
-        sure, found = f"With {self.confidence:.0%} confidence", self.largest_per_person
-        groups = f"groups of at least {percent(self.min_share)} of people"
-        if isnan(found.upper):
-            return f"There are no {groups}, and nobody else is judged."
-        if self.verdict is Verdict.SATISFIED:
-            return f"{sure} predictions are off by at most {found.upper:.3g} per person in all {groups}."
-        if self.verdict is Verdict.VIOLATED:
-            who = f"{printable(self.proof.subpopulation)} ({percent(self.proof.mass)} of people)"
-            return f"{sure} predictions for {who} are off by at least {found.lower:.3g} per person."
-        between = f"between {found.lower:.3g} and {found.upper:.3g}"
-        return (
-            f"{sure} the largest error per person in {groups} lies {between}: these rows can't tell it from the limit."
-        )
-
-    def _figures(self) -> list[str]:
-        whose = "" if self.is_exact else " (found by a learner on one half of the rows, judged on the other)"
-        test = "" if isnan(self.p_value) else f", p-value of perfect calibration {self.p_value:.3g}"
-        basis = f" (single basis elements: {self.basis_error:.4f})" if self.basis_error < self.violation else ""
-        found, person = self.largest, self.largest_per_person
-        limits = f" [{person.lower:.4f}, {person.upper:.4f}]"
-        large = f"{limits}, groups of at least {percent(self.min_share)} of people"
-        unit, who = ("", "any subpopulation") if self.by == "violation" else (" per person", "any group judged")
-        return [
-            f"  largest violation      {self.violation:.4f}{basis}",
-            f"  largest per person     {person.error:.4f}{large}",
-            f"  by chance alone up to  {found.null_floor:.4f}{unit}{test}",
-            f"  smallest detectable    {found.detectable:.4f}{unit} in {who}, with 80% power",
-            f"  {self.n_rows:,} rows, {len(self.findings)} subpopulations{whose}, intervals by {self.method}",
-        ]
-
-    def _table(self, n: int = 10) -> list[str]:
-        shown = self.shown(n)
-        names = brief_names(one.subpopulation for one in shown)
-        wide = max(13, *map(len, names)) + 2
-        label = "" if self.layout.d == 1 else f" {'class':<12}"
-        interval = f"{f'{self.confidence:.0%} interval':>20}"
-        head = f"{'share':>7}{'violation':>11}{interval}{'per person':>12}{interval}{label}   weight"
-        rows = [f"  {'subpopulation':<{wide}}{head}"]
-        for name, one in zip(names, shown, strict=True):
-            figures = _figure(*one.interval("violation"), wide=11) + _figure(*one.interval("per_person"), wide=12)
-            label = "" if len(one.gaps) == 1 else f" {printable(str(one.label)):<12}"
-            rows.append(f"  {name:<{wide}}{one.mass:>7.1%}{figures}{label}   {brief(one.weight)}")
-        more = len(self.findings) - len(shown)
-        return rows + ([f"  and {more} more"] if more else [])
-
-
-def _figure(value: float, lower: float, upper: float, wide: int) -> str:
-    """Return an error and its interval as columns of a table; a dash where there is none."""
-    if isnan(lower):
-        return f"{'-':>{wide}}{'-':>20}"
-    return f"{value:>+{wide}.4f}{f'[{lower:+.4f}, {upper:+.4f}]':>20}"
+        return words.as_text(self)
 
 
 def check_by(by: By) -> By:

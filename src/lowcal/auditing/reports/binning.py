@@ -31,10 +31,10 @@ KEPT = 1_000
 
 
 @dataclass(frozen=True, eq=False)
-class Binned:
+class ReliabilityBins:
     """The bins of one subpopulation and label that hold rows, in the order of the predictions.
 
-    >>> one = Binned(np.array([0.5]), np.array([100.0]), np.array([0.3]), np.array([0.4]))
+    >>> one = ReliabilityBins(np.array([0.5]), np.array([100.0]), np.array([0.3]), np.array([0.4]))
     >>> [limit.round(3).tolist() for limit in one.limits(0.95)]
     [[0.309], [0.498]]
     """
@@ -58,7 +58,7 @@ class Binned:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class ReliabilityCurve:
     """The reliability of one model: mean outcomes against mean predictions in bins, with limits on the outcomes."""
 
     prediction: FloatArray
@@ -68,12 +68,14 @@ class Curve:
     rows: FloatArray
 
     @classmethod
-    def of(cls, bins: Binned, confidence: float) -> Curve:
+    def of(cls, bins: ReliabilityBins, confidence: float) -> ReliabilityCurve:
         """Return the bins with limits that hold for all of them at once."""
         return cls(bins.prediction, bins.outcome, *bins.limits(confidence), bins.rows)
 
     @classmethod
-    def find(cls, known: Mapping[str, Sequence[Binned]], name: str, a: int, confidence: float) -> Curve | None:
+    def find(
+        cls, known: Mapping[str, Sequence[ReliabilityBins]], name: str, a: int, confidence: float
+    ) -> ReliabilityCurve | None:
         """Return the curve of a subpopulation and label, if its bins were kept."""
         return cls.of(known[name][a], confidence) if name in known else None
 
@@ -91,14 +93,14 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Reliability(Mapping[str, tuple[Binned, ...]]):
-    """The bins of many subpopulations by name, a `Binned` for each label; `table` has shape (m, d, 4, bins)."""
+class Reliability(Mapping[str, tuple[ReliabilityBins, ...]]):
+    """The bins of many subpopulations by name, one for each label; `table` has shape (m, d, 4, bins)."""
 
     names: tuple[str, ...]
     table: FloatArray
 
-    def __getitem__(self, name: str) -> tuple[Binned, ...]:
-        return tuple(Binned(*one[:, one[0] > 0.0]) for one in self.table[self._place[name]])
+    def __getitem__(self, name: str) -> tuple[ReliabilityBins, ...]:
+        return tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in self.table[self._place[name]])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

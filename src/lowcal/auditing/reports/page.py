@@ -1,35 +1,47 @@
-"""The audit as one HTML page, and as a fragment for notebooks: the values that their templates show."""
+"""The audit as one HTML page, and as a fragment for notebooks: jinja2 templates (an extra) and the values they show.
+
+Whatever comes from data is shown, never obeyed: everything that is not a template's own text is escaped.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lowcal.auditing.reports import charts, words
-from lowcal.auditing.reports.binning import Curve
-from lowcal.auditing.reports.degrees import by_degree
-from lowcal.auditing.reports.templating import asset, render
-from lowcal.auditing.reports.text import count, shorten
+import numpy as np
+
+from lowcal.auditing.reports import words
+from lowcal.auditing.reports.binning import ReliabilityCurve
+from lowcal.auditing.reports.text import html, number, several, shorten
+from lowcal.data.errors import MissingExtra
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.solve.runs import Candidate
-from lowcal.theory.guarantees import GroupPage, describe
-from lowcal.theory.guarantees.reading import read_label
+from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
+from lowcal.theory.guarantees.group_rows import read_label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from jinja2 import Environment
 
     from lowcal.auditing.reports.audit_report import AuditReport, Finding
 
+FOLDER = Path(__file__).with_name("templates")
 #: A page stays below this many bytes; groups that are not the worst are left out for it.
 MOST_BYTES = 1_900_000
+#: The side of a reliability diagram's square.
+SIDE = 200
+#: Where the axes of a reliability diagram may end: rare outcomes would sit in a corner of [0, 1].
+ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """How much a page shows: rows of the long tables, groups in the heat map, and panels with a diagram.
 
     A panel is one group and label. Every group gets the panel of its worst label before any gets its others.
@@ -39,11 +51,11 @@ class Limits:
     groups: int = 200
     panels: int = 400
 
-    def less(self) -> Limits:
+    def less(self) -> PageLimits:
         """Return less: first fewer panels with other than the worst label, then half of everything."""
         if self.panels > self.groups:
-            return Limits(self.rows, self.groups, max(self.groups, self.panels * 3 // 4))
-        return Limits(self.rows // 2, self.groups // 2, self.panels // 2)
+            return PageLimits(self.rows, self.groups, max(self.groups, self.panels * 3 // 4))
+        return PageLimits(self.rows // 2, self.groups // 2, self.panels // 2)
 
 
 def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()) -> str:
@@ -51,7 +63,7 @@ def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequ
 
     As many groups are shown as fit into MOST_BYTES; tables say what is left out.
     """
-    view, limits = View(audit, before, candidates), Limits()
+    view, limits = View(audit, before, candidates), PageLimits()
     while True:
         made = page_of(view, limits)
         if len(made.encode()) <= MOST_BYTES or limits.groups <= 1:
@@ -59,49 +71,83 @@ def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequ
         limits = limits.less()
 
 
-def page_of(view: View, limits: Limits) -> str:
+def page_of(view: View, limits: PageLimits) -> str:
     """Return the page within some limits."""
     script = asset("page.js")
     key = b64encode(sha256(script.encode()).digest()).decode()
-    shown = {"view": view, "audit": view.audit, "before": view.before, "limits": limits, "words": words}
-    return render("page.html.jinja", **shown, style=asset("page.css"), script=script, script_key=key)
+    return _render("page.html.jinja", view, limits=limits, style=asset("page.css"), script=script, script_key=key)
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
     """Return the verdict, the n worst groups and the notes as an element with its own style."""
-    values = {"view": View(audit), "audit": audit, "shown": audit.shown(n), "words": words}
-    return render("notebook.html.jinja", **values, style=asset("notebook.css"))
+    return _render("notebook.html.jinja", View(audit), shown=audit.shown(n), style=asset("notebook.css"))
 
 
+# --- templates -----------------------------------------------------------------------------------------------
+def _render(template: str, view: View, **values: Any) -> str:
+    known = {"view": view, "audit": view.audit, "before": view.before, "words": words}
+    return environment().get_template(template).render(known | values)
+
+
+@cache
+def asset(file: str) -> str:
+    """Return a style sheet or a script as it stands in its file."""
+    return (FOLDER / file).read_text(encoding="utf-8")
+
+
+def check_templates() -> None:
+    """Refuse to go on where pages can't be made, before the work for one begins."""
+    environment()
+
+
+@cache
+def environment() -> Environment:
+    """Return what renders templates."""
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MissingExtra("An HTML report needs jinja2: pip install 'lowcal[report]'.") from error
+
+    def text(value: object) -> Markup:
+        """Return a value as text of the page: what is HTML already stays, all else is escaped."""
+        return value if isinstance(value, Markup) else Markup(html(value))
+
+    made = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        finalize=text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format}
+    made.filters |= {"number": number, "several": several, "shorten": shorten}
+    return made
+
+
+# --- what templates ask for ------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
-class Panel:
+class GroupPanel:
     """One group and label: its reliability, that of the earlier model if any, and what is guaranteed."""
 
     key: str
     label: str | None
     title: str
-    curve: Curve
-    before: Curve | None
+    curve: ReliabilityCurve
+    before: ReliabilityCurve | None
     sentences: Sequence[str]
 
     @cached_property
     def end(self) -> float:
         """Where both axes of the diagram end."""
-        return charts.end_of([self.curve] if self.before is None else [self.curve, self.before])
+        return end_of([self.curve] if self.before is None else [self.curve, self.before])
 
     @property
     def paths(self) -> list[tuple[str, str]]:
         """The marks of the diagram."""
-        return charts.paths(self.curve, self.before, self.end)
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """One group, its rank, and the panels that are shown of it."""
-
-    rank: int
-    found: Finding
-    panels: list[Panel]
+        return paths(self.curve, self.before, self.end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +157,10 @@ class View:
     audit: AuditReport
     before: AuditReport | None = None
     candidates: Sequence[Candidate] = ()
+    earlier: Mapping[str, Finding] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "earlier", {} if self.before is None else self.before.by_name)
 
     @property
     def is_multiclass(self) -> bool:
@@ -121,74 +171,65 @@ class View:
         """Return a violation as text."""
         return words.size(self.audit, value, signed)
 
-    def earlier(self, group: str) -> Finding | None:
-        """Return the finding of the earlier audit on a group, if it has one."""
-        return self._earlier.get(group)
-
-    @cached_property
-    def _earlier(self) -> Mapping[str, Finding]:
-        return {} if self.before is None else self.before.by_name
-
     @cached_property
     def described(self) -> Callable[[str], list[GroupPage]]:
         """What is known of a group, label by label; the tables and the panels both ask for it."""
         moments = self.audit.moments
         return cache(lambda group: [describe(known, "this group", None, margin) for known, margin in moments[group]])
 
-    def compared(self) -> list[tuple[str, str, str]]:
-        """Return the figures of both audits: name, before, after."""
-        assert self.before is not None
-        old, new = (
-            [("Verdict", words.title(one)), ("Rows", count(one.n_rows)), *(pair[:2] for pair in words.figures(one)[:5])]
-            for one in (self.before, self.audit)
-        )
-        return [(name, before, after) for (_, before), (name, after) in zip(old, new, strict=True)]
-
     def progress(self) -> tuple[int, int]:
         """Return how many groups are in both audits, and how many of these have a smaller error now."""
         by = self.audit.by
-        pairs = ((self.earlier(one.subpopulation), one) for one in self.audit.findings)
+        pairs = ((self.earlier.get(one.subpopulation), one) for one in self.audit.findings)
         less = [abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in pairs if old is not None]
         return len(less), sum(less)
 
-    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[charts.Line]]]]:
-        """Return where the axis of the worst groups ends, and each with the lines of its picture."""
-        audit = self.audit
-        pairs = [(one, self.earlier(one.subpopulation)) for one in audit.shown(n)]
-        every = [one for pair in pairs for one in pair if one is not None]
-        reach = charts.reach_of(every, audit.tolerance.largest, audit.by)
-        return reach, [(one, charts.lines(one, old, reach, audit.by)) for one, old in pairs]
+    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[tuple[int, int, str, str, str]]]]]:
+        """Return where the axis of the worst groups ends, and each group with the intervals of its picture.
 
-    def heat_map(self, limits: Limits) -> tuple[list[str], list[tuple[str, list[tuple[str, str | None, str]]]]]:
-        """Return the weight of every degree, and for each group the moments E[c f^j (y - f)]: size, label, class."""
-        shown = [one.subpopulation for one in self.audit.findings[: limits.groups]]
-        rows = [(name, self._hot(name)) for name in shown]
-        return [words.power(j) for j in range(max((len(cells) for _, cells in rows), default=0))], rows
+        An interval is the model (1, or 2 for the earlier one), its height in the picture, and where its error and the
+        limits stand on an axis from 0 to 200. A group without a share of the people has no error per person, and none.
+        """
+        by = self.audit.by
+        pairs = [(one, self.earlier.get(one.subpopulation)) for one in self.audit.shown(n)]
+        ends = [abs(end) for pair in pairs for one in pair if one is not None for end in one.interval(by)[1:]]
+        reach = max([self.audit.tolerance.largest * 1.25, *(end for end in ends if not isnan(end))]) * 1.02
 
-    def _hot(self, group: str) -> list[tuple[str, str | None, str]]:
-        """Return the cells of one group, a degree each."""
+        def intervals(one: Finding, old: Finding | None) -> list[tuple[int, int, str, str, str]]:
+            models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
+            drawn = [(kind, y, np.clip(np.array(found.interval(by)) / reach, -1, 1)) for kind, y, found in models]
+            places = [(kind, y, [f"{100 + 100 * float(at):.1f}" for at in ends]) for kind, y, ends in drawn]
+            return [(kind, y, at[0], at[1], at[2]) for kind, y, at in places if at[1] != "nan"]
+
+        return reach, [(one, intervals(one, old)) for one, old in pairs]
+
+    def heat_map(self, limits: PageLimits) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
+        """Return for each group the moments E[c f^j (y - f)], j = 0, 1, ...: size, label and class of the cell."""
         audit, labels = self.audit, words.labels(self.audit.layout)
-        values, which = by_degree([moments for moments, _ in audit.moments[group]], audit.by == "per_person")
-        found = zip(values, which, strict=True)
-        return [(self.size(value), labels[a], heat(value, audit.tolerance.largest)) for value, a in found]
+        rows = []
+        for one in audit.findings[: limits.groups]:
+            groups = [moments for moments, _ in audit.moments[one.subpopulation]]
+            found = zip(*by_degree(groups, audit.by == "per_person"), strict=True)
+            cells = [(self.size(value), labels[a], heat(value, audit.tolerance.largest)) for value, a in found]
+            rows.append((one.subpopulation, cells))
+        return rows
 
-    def groups(self, limits: Limits) -> list[Group]:
-        """Return the groups that are described one by one."""
-        return [
-            Group(rank, one, [self._panel(rank, one, a) for a in which])
-            for rank, one, which in panels(self.audit, limits)
-        ]
+    def groups(self, limits: PageLimits) -> list[tuple[int, Finding, list[GroupPanel]]]:
+        """Return the groups that are described one by one: rank, finding and panels."""
+        shown = panels(self.audit, limits)
+        return [(rank, one, [self._panel(rank, one, a) for a in labels]) for rank, one, labels in shown]
 
-    def _panel(self, rank: int, one: Finding, a: int) -> Panel:
+    def _panel(self, rank: int, one: Finding, a: int) -> GroupPanel:
         """Return one group and label."""
         audit, group, label = self.audit, one.subpopulation, words.labels(self.audit.layout)[a]
         of = "" if label is None else f", label {shorten(label, 40)}"
         title, said = f"Reliability of {shorten(group, 80)}{of}", self.described(group)[a].sentences
-        curve = Curve.of(audit.reliability[group][a], audit.confidence)
-        before = None if self.before is None else Curve.find(self.before.reliability, group, a, audit.confidence)
-        return Panel(f"g{rank}-{a}", label, title, curve, before, said)
+        curve = ReliabilityCurve.of(audit.reliability[group][a], audit.confidence)
+        known = {} if self.before is None else self.before.reliability
+        before = ReliabilityCurve.find(known, group, a, audit.confidence)
+        return GroupPanel(f"g{rank}-{a}", label, title, curve, before, said)
 
-    def moments(self, limits: Limits) -> list[tuple[str, str | None, Mapping[str, float]]]:
+    def moments(self, limits: PageLimits) -> list[tuple[str, str | None, Mapping[str, float]]]:
         """Return the moments of every group and label."""
         return list(islice(self._moments(), limits.rows))
 
@@ -199,7 +240,7 @@ class View:
                 yield one.subpopulation, label, known.figures
 
 
-def panels(audit: AuditReport, limits: Limits) -> list[tuple[int, Finding, list[int]]]:
+def panels(audit: AuditReport, limits: PageLimits) -> list[tuple[int, Finding, list[int]]]:
     """Return the groups that are described one by one: rank, finding, and the labels that are shown of it."""
     ranked = ((k, one) for k, one in enumerate(audit.findings, 1) if one.subpopulation in audit.reliability)
     shown = list(islice(ranked, limits.groups))
@@ -213,6 +254,25 @@ def panels(audit: AuditReport, limits: Limits) -> list[tuple[int, Finding, list[
     return chosen
 
 
+def by_degree(groups: Sequence[GroupMoments], per_person: bool = False) -> tuple[FloatArray, IntArray]:
+    """Return E[c f^j (y - f)] for j = 0, 1, ..., of the label where it is largest, and which label that is.
+
+    A group without rows has the moments 0. With `per_person` they are divided by the mass of the group.
+
+    >>> from lowcal.guarantees import group_moments
+    >>> weight = np.array([0.25, 0.25])
+    >>> a = group_moments(np.array([0.5, 0.5]), np.array([1.0, 1.0]), weight, 2)
+    >>> b = group_moments(np.array([0.9, 0.9]), np.array([0.2, 0.2]), weight, 2)
+    >>> by_degree([a, b])
+    (array([-0.35 , -0.315]), array([1, 1]))
+    """
+    table = np.nan_to_num(
+        [[float(one.gap(j) * (1.0 if per_person else one.mass)) for j in range(one.degree)] for one in groups]
+    )
+    label = np.abs(table).argmax(axis=0)
+    return table[label, np.arange(table.shape[1])], label
+
+
 def heat(value: float, alpha: float) -> str:
     """Return the class of a cell: its sign, and its size against what is tolerated.
 
@@ -221,3 +281,31 @@ def heat(value: float, alpha: float) -> str:
     """
     steps = sum(abs(value) > limit * alpha for limit in (0.5, 1.0, 2.0))
     return "h0" if steps == 0 else f"{'p' if value > 0 else 'm'}{steps}"
+
+
+# --- reliability diagrams ----------------------------------------------------------------------------------------
+def end_of(curves: Sequence[ReliabilityCurve]) -> float:
+    """Return where both axes end: the first of ENDS that all predictions and outcomes stay below."""
+    top = max((float(v) for one in curves for v in (*one.prediction, *one.outcome)), default=1.0)
+    return next(end for end in ENDS if top <= end or end == 1.0)
+
+
+def paths(curve: ReliabilityCurve, before: ReliabilityCurve | None, end: float) -> list[tuple[str, str]]:
+    """Return the class and the SVG path of every mark of a reliability diagram, the last on top."""
+    drawn = [] if before is None else _marks("2", _places(before.prediction, before.outcome, end))
+    low, at, high = (_places(curve.prediction, y, end) for y in (curve.lower, curve.outcome, curve.upper))
+    bars = "".join(f"M{a}V{b.split()[1]}" for a, b in zip(low, high, strict=True))
+    band = f"M{'L'.join(high + low[::-1])}Z" if high else ""
+    return [*drawn, ("band", band), ("bars", bars), *_marks("1", at)]
+
+
+def _places(f: FloatArray, y: FloatArray, end: float) -> list[str]:
+    """Return "x y" for every bin; what lies above the end of the axis stays on its edge."""
+    x, height = SIDE * f / end, SIDE * (1.0 - np.minimum(y / end, 1.0))
+    return [f"{a:.1f} {b:.1f}" for a, b in zip(x, height, strict=True)]
+
+
+def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
+    """Return a line through some places, and dots on them: strokes of no length, which round or square ends show."""
+    line = "M" + "L".join(places) if places else ""
+    return [(f"line{model}", line), (f"dot{model}", "".join(f"M{place}h0" for place in places))]

@@ -69,11 +69,6 @@ def number(value: float, decimals: int = 4, signed: bool = False) -> str:
     return text.replace("-", "−")  # noqa: RUF001
 
 
-def share(value: float) -> str:
-    """Return a share as a percentage."""
-    return f"{value:.1%}"
-
-
 def percent(value: float) -> str:
     """Return a share as a percentage of two digits, for sentences.
 
@@ -81,15 +76,6 @@ def percent(value: float) -> str:
     ('1%', '32%', '100%')
     """
     return f"{100 * value:.2g}%" if value < 0.995 else "100%"
-
-
-def count(value: float) -> str:
-    """Return a whole number with commas.
-
-    >>> count(12345.6)
-    '12,346'
-    """
-    return f"{value:,.0f}"
 
 
 def several(n: int, one: str, many: str | None = None) -> str:

@@ -14,18 +14,17 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra, suggest
-from lowcal.data.files.paths import check_readable, damaged
 
 #: The number of rows in work at a time.
 BATCH_ROWS = 1 << 18
@@ -70,7 +69,7 @@ class Batches:
 
     def require(self, batch: Batch, wanted: Sequence[str], k: int = 0) -> None:
         """Refuse a batch without a wanted column."""
-        _require(self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}", tuple(batch), wanted)
+        require_columns(self.shown if k == 0 else f"Batch {k} (from 0) of {self.shown}", tuple(batch), wanted)
 
     def _compare(self, batch: Batch, kinds: dict[str, tuple[Any, str | None]], k: int) -> None:
         """Refuse a column that held numbers and now holds text, or the other way round."""
@@ -87,8 +86,8 @@ class Batches:
             kinds[name] = _type(column), kind or before
 
 
-def _require(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse rows without a wanted column; name those that there are."""
+def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse rows without a wanted column; name the nearest one."""
     for name in wanted:
         if name not in names:
             some = ", ".join(repr(one) for one in names[:10]) + (", ..." if len(names) > 10 else "")
@@ -181,13 +180,9 @@ def at_row(start: int) -> Iterator[None]:
 
 def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
     """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
-    tables = _iterable(make())
-    try:
+    tables: Any = _iterable(make())
+    with closing(tables) if hasattr(tables, "close") else nullcontext():
         yield from tables
-    finally:
-        close = getattr(tables, "close", None)
-        if close is not None:
-            close()
 
 
 def _iterable(tables: object) -> Iterable[Any]:
@@ -202,6 +197,37 @@ def _iterable(tables: object) -> Iterable[Any]:
 
 
 # --- files --------------------------------------------------------------------------------------------------
+
+
+def check_readable(path: str) -> None:
+    """Refuse a path that no file can be read from, and name the nearest file beside it."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise InvalidInput(f"{path} is a folder; give a file.")
+        if not file.exists():
+            near = suggest(file.name, [one.name for one in file.parent.iterdir()]) if file.parent.is_dir() else ""
+            raise InvalidInput(f"There is no file {path}.{near}")
+        if file.is_file():  # a pipe that is opened twice would lose its writer
+            with file.open("rb") as stream:
+                if not stream.read(1):
+                    raise InvalidInput(f"{path} is empty; give a file with a header and at least one row.")
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror}.") from error
+
+
+def require_pyarrow(what: str, extra: str = "files") -> None:
+    """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.") from error
+
+
+def damaged(shown: str, error: Exception, kind: str) -> InvalidInput:
+    """Return the error of a file that is not what it should be, or not all of it."""
+    why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+    return InvalidInput(f"{shown} is damaged, cut short or not {kind} ({why}); write it again.")
 
 
 def files_of(path: str) -> list[str]:
@@ -222,8 +248,7 @@ def files_of(path: str) -> list[str]:
 
 def _dataset_at(address: str) -> Any:
     """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
-    if find_spec("pyarrow") is None:
-        raise MissingExtra(f"Reading {address} needs pyarrow: pip install 'lowcal[files]'.")
+    require_pyarrow(f"Reading {address}")
     import pyarrow.dataset as ds
 
     with reading(address, "a dataset"):
@@ -243,7 +268,7 @@ def _is_lazy(rows: object) -> bool:
 def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
     names = frame.collect_schema().names()
-    _require("The LazyFrame", names, wanted or ())
+    require_columns("The LazyFrame", names, wanted or ())
     yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
         chunk_size=BATCH_ROWS, maintain_order=True
     )
@@ -258,7 +283,7 @@ def _count_lazy(frame: Any) -> tuple[int, int]:
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
     """Yield the record batches of an Arrow dataset, in their order."""
-    _require("The dataset", dataset.schema.names, wanted or ())
+    require_columns("The dataset", dataset.schema.names, wanted or ())
     with reading("The dataset", "a dataset"):
         names = None if wanted is None else list(wanted)
         yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
@@ -282,11 +307,7 @@ def _count_files(paths: Sequence[str]) -> tuple[int, int]:
 
 def _of_files(paths: Sequence[Any]) -> Batches:
     """Return the rows of files, one after the other."""
-    if find_spec("pyarrow") is None:
-        raise MissingExtra(
-            "Reading rows in batches from a file needs pyarrow: pip install 'lowcal[files]'. "
-            "Or pass a function that returns an iterator of dicts of arrays."
-        )
+    require_pyarrow("Reading rows from a file")
     files = [(os.fspath(path), reader_of(os.fspath(path))) for path in paths]
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
     count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
@@ -336,7 +357,7 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
     with reading(path, "a Parquet file"):
         with ParquetFile(path) as file:
             schema = file.schema_arrow
-        _require(path, schema.names, wanted or ())
+        require_columns(path, schema.names, wanted or ())
         names = [name for name in schema.names if wanted is None or name in wanted]
         is_text = [pa.types.is_string(schema.field(name).type) for name in names]
         texts = [name for name, text in zip(names, is_text, strict=True) if text]
@@ -368,7 +389,7 @@ def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
 
     with reading(path, JSON_LINES):
         schema = _json_schema(path)
-        _require(path, schema.names, wanted or ())
+        require_columns(path, schema.names, wanted or ())
         for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
             yield from table.select(schema.names if wanted is None else list(wanted)).to_batches()
 
@@ -395,7 +416,7 @@ def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:
     """Return options that read only the wanted columns; those that read all leave the columns where they are."""
     import pyarrow as pa
 
-    _require(path, schema.names, wanted or ())
+    require_columns(path, schema.names, wanted or ())
     fields = [k for k, name in enumerate(schema.names) if wanted is None or name in wanted]
     return pa.ipc.IpcReadOptions(included_fields=fields if len(fields) < len(schema) else None, use_threads=False)
 

@@ -8,19 +8,19 @@ moment sandwich is this with g(t) = t^d.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from scipy.special import logit, xlog1py, xlogy
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
+from lowcal.data.signatures import spelled_out
 from lowcal.kernels.simplex import FLOOR, FloatArray
-from lowcal.theory.guarantees.base import Guarantee, Side, ratio
-from lowcal.theory.guarantees.reading import read_alpha, read_label, read_sample
-from lowcal.theory.guarantees.truth import Known
+from lowcal.theory.guarantees.group_rows import AboutRows, GroupRows, KnownTruth, Membership, Replicates, read_label
+from lowcal.theory.guarantees.inequalities import Alpha, Guarantee, Inequality, given_alpha, ratio
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -94,37 +94,29 @@ def _check_share(q: float) -> None:
 
 
 def confidence(
-    g: Convex,
-    f: FloatArray,
-    y: FloatArray,
-    weight: FloatArray,
-    star: FloatArray | None = None,
-    alpha: float | None = None,
+    g: Convex, f: FloatArray, y: FloatArray, weight: FloatArray, star: FloatArray | None = None, alpha: Alpha = None
 ) -> Guarantee[FloatArray]:
     """Return the bound on E_c[g(f)], the rows on the last axis; `star` = E_c[g(f*)] where it is known."""
     mass = weight.sum(axis=-1)
     estimate = ratio((weight * g.value(f)).sum(axis=-1), mass)
     signed = -ratio((weight * g.slope(f) * (y - f)).sum(axis=-1), mass)
-    alpha_c = np.abs(signed) / g.scale if alpha is None else ratio(np.asarray(alpha), mass)
-    one = np.ones_like(mass)
-    reference = one * np.nan if star is None else star
-    printed = None if g.power is None else float(g.power)
-    upper = Side("upper", "the truth's own", reference, g.scale * one, printed, alpha_c, one, signed, True)
+    alpha_c = np.abs(signed) / g.scale if alpha is None else given_alpha(alpha, mass)
+    reference = np.full_like(mass, np.nan) if star is None else star
+    paper = None if g.power is None else float(g.power)
+    upper = Inequality("upper", "the truth's own", reference, g.scale, paper, alpha_c, signed, needs_f_star=True)
     return Guarantee(f"The confidence E_c[{g.name}]", "the golden rule (spec 5)", estimate, None, upper)
 
 
+@spelled_out(AboutRows)
 def overconfidence(
     y: ArrayLike,
     p: ArrayLike,
-    c: ArrayLike | None = None,
+    c: Membership = None,
     g: Convex | tuple[Function, Function] | None = None,
     *,
     label: Any = None,
-    alpha: float | None = None,
-    f_star: ArrayLike | None = None,
-    replicates: ArrayLike | None = None,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
+    alpha: Alpha = None,
+    **about: Unpack[AboutRows],
 ) -> Guarantee[float]:
     """Return how much more confident f can be than the truth: E_c[g(f)] <= E_c[g(f*)] - E_c[g'(f)(y - f)] (spec 5).
 
@@ -145,17 +137,19 @@ def overconfidence(
     (0.5, 0.2, 0.3, True)
     """
     chosen = _read_convex(g)
-    sample = read_sample(y, p, c, sample_weight, classes, f_star, replicates)
-    label_at = read_label(label, sample.layout)
-    star: FloatArray | None = None
-    if isinstance(sample.truth, Known):
-        star = sample.mean(chosen.value(sample.truth.f_star[:, label_at]))
-    elif sample.truth is not None:
-        if chosen.power is None:
-            raise InvalidInput(f"replicates tell the truth's powers only, not {chosen.name}. Pass f_star or a power.")
-        star = sample.mean(sample.truth.powers([label_at], chosen.power, sample.weight)[-1])
-    f, outcome = sample.p[:, label_at], sample.y[:, label_at]
-    return confidence(chosen, f, outcome, sample.weight, star, read_alpha(alpha)).scalar()
+    rows = GroupRows.read(y, p, c, **about)
+    a = read_label(label, rows.layout)
+    star = None if rows.truth is None else rows.mean(_of_truth(chosen, rows, rows.truth, a))
+    return confidence(chosen, rows.p[:, a], rows.y[:, a], rows.weight, star, alpha).scalar()
+
+
+def _of_truth(g: Convex, rows: GroupRows, truth: KnownTruth | Replicates, a: int) -> FloatArray:
+    """Return g(f*) of every row, or an unbiased estimate of it."""
+    if isinstance(truth, KnownTruth):
+        return g.value(truth.f_star[:, a])
+    if g.power is None:
+        raise InvalidInput(f"replicates tell the truth's powers only, not {g.name}. Pass f_star or a power.")
+    return np.asarray(truth.powers([a], g.power, rows.weight)[-1])
 
 
 def _read_convex(g: Convex | tuple[Function, Function] | None) -> Convex:

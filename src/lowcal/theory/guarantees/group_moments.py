@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.kernels.reference import Design, pieces
 from lowcal.kernels.simplex import FloatArray
-from lowcal.theory.guarantees.base import ratio
+from lowcal.theory.guarantees.inequalities import given_alpha, ratio
 
 
 @dataclass(frozen=True, eq=False)
 class GroupMoments:
     """The moments of degree k of a subpopulation and a label: f[0..k], fy[0..k-1], and the mass E[c].
+
+    `f_star` holds E_c[f*^j] for j = 0..k where the truth f* is known.
 
     >>> m = group_moments(np.array([0.2, 0.6]), np.array([0.0, 1.0]), np.array([0.5, 0.5]), degree=2)
     >>> m.f.round(3), m.fy.round(3), float(m.gap(0).round(3))
@@ -28,6 +29,7 @@ class GroupMoments:
     mass: FloatArray
     f: FloatArray
     fy: FloatArray
+    f_star: FloatArray | None = None
 
     @property
     def degree(self) -> int:
@@ -41,8 +43,12 @@ class GroupMoments:
     def violation(self, degree: int, alpha: float | None = None) -> FloatArray:
         """Return alpha_c: alpha / E[c], or, without an alpha, the measured max_{j < degree} |e_j|."""
         if alpha is not None:
-            return ratio(np.asarray(alpha), self.mass)
+            return given_alpha(alpha, self.mass)
         return np.asarray(np.abs(np.stack([self.gap(j) for j in range(degree)])).max(axis=0))
+
+    def truth(self, j: int) -> FloatArray:
+        """Return E_c[f*^j]; nan where the truth is unknown."""
+        return np.full_like(self.f[j], np.nan) if self.f_star is None else np.asarray(self.f_star[j])
 
     @property
     def variance(self) -> FloatArray:
@@ -55,35 +61,14 @@ class GroupMoments:
         return np.asarray(self.fy[1] - self.f[1] * self.fy[0])
 
 
-def group_moments(f: FloatArray, y: FloatArray, weight: FloatArray, degree: int) -> GroupMoments:
-    """Return the moments of one label for weights w_i c(x_i), summed over the last axis.
-
-    Without mass, all moments are nan.
-    """
+def group_moments(
+    f: FloatArray, y: FloatArray, weight: FloatArray, degree: int, f_star: FloatArray | None = None
+) -> GroupMoments:
+    """Return the moments of one label for weights w_i c(x_i), summed over the last axis; nan without mass."""
     mass = weight.sum(axis=-1)
     powers = np.stack([f**j for j in range(degree + 1)])
     moments = ratio((weight * powers).sum(axis=-1), mass)
-    return GroupMoments(mass, moments, ratio((weight * powers[:-1] * y).sum(axis=-1), mass))
-
-
-def moments_of(
-    design: Design, y: FloatArray, p: FloatArray, weight: FloatArray, degree: int
-) -> list[list[GroupMoments]]:
-    """Return the moments of degree `degree` of every subpopulation (outer list) and label (inner list).
-
-    y and p have shape (n, d), the weights sum to one. Cost: one pass over the rows with 1 + 2 d k columns.
-
-    >>> from lowcal.kernels.reference import Matrix
-    >>> f, y = np.array([[0.2], [0.6]]), np.array([[0.0], [1.0]])
-    >>> page = moments_of(Matrix(np.array([[1.0, 0.0], [1.0, 1.0]])), y, f, np.array([0.5, 0.5]), 2)
-    >>> [float(m[0].mass) for m in page], page[1][0].fy
-    ([1.0, 0.5], array([1. , 0.6]))
-    """
-    n, m = design.shape
-    total = np.zeros((m, 1 + 2 * p.shape[1] * degree))
-    for part in pieces(n, total.shape[1]):
-        total += design.rows(part).moments(moment_columns(y[part], p[part], weight[part], degree))
-    return read_moments(total, degree)
+    return GroupMoments(mass, moments, ratio((weight * powers[:-1] * y).sum(axis=-1), mass), f_star)
 
 
 def read_moments(total: FloatArray, degree: int) -> list[list[GroupMoments]]:
@@ -91,7 +76,11 @@ def read_moments(total: FloatArray, degree: int) -> list[list[GroupMoments]]:
     m, d = len(total), (total.shape[1] - 1) // (2 * degree)
     mass = np.maximum(total[:, 0], 0.0)
     conditional = ratio(total[:, 1:], mass[:, None]).reshape(m, 2, degree, d)
-    return [[_group(mass[j], conditional[j, :, :, a]) for a in range(d)] for j in range(m)]
+    one = np.where(mass > 0, 1.0, np.nan)  # E_c[f^0]
+    return [
+        [GroupMoments(mass[j], np.concatenate([one[j : j + 1], f]), fy) for f, fy in conditional[j].transpose(2, 0, 1)]
+        for j in range(m)
+    ]
 
 
 def moment_columns(y: FloatArray, p: FloatArray, weight: FloatArray, degree: int) -> FloatArray:
@@ -99,9 +88,3 @@ def moment_columns(y: FloatArray, p: FloatArray, weight: FloatArray, degree: int
     powers = [p**j for j in range(degree + 1)]
     moments: Sequence[FloatArray] = [*powers[1:], *(u * y for u in powers[:-1])]
     return weight[:, None] * np.column_stack([np.ones(len(p)), *moments])
-
-
-def _group(mass: FloatArray, moments: FloatArray) -> GroupMoments:
-    """Put the constant moment, 1, before the others."""
-    one = np.where(mass > 0, 1.0, np.nan)
-    return GroupMoments(mass, np.concatenate([[one], moments[0]]), moments[1])

@@ -22,8 +22,8 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Outcomes, read_outcomes
 from lowcal.kernels.products import product
 from lowcal.kernels.simplex import FLOOR, FloatArray
-from lowcal.theory.guarantees.base import Guarantee, Side
-from lowcal.theory.guarantees.reading import read_alpha, read_memberships
+from lowcal.theory.guarantees.group_rows import read_memberships
+from lowcal.theory.guarantees.inequalities import Alpha, Guarantee, Inequality, check_alpha
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -61,27 +61,33 @@ def read_competitor(c: ArrayLike | None, coefficients: ArrayLike | None, outcome
 
 # ------------------------------------------------------------------------------------------- on arrays
 def squared(
-    y: FloatArray, f: FloatArray, h: FloatArray, weight: FloatArray, norm: FloatArray, alpha: FloatArray
+    y: FloatArray, f: FloatArray, h: FloatArray, weight: FloatArray, norm: FloatArray | float, alpha: FloatArray
 ) -> Guarantee[FloatArray]:
     """Return the bound on E||f - y||^2 by the competitor h; rows (..., n, d), weights (..., n) that sum to one."""
     of_h, of_f = (_mean((u * (y - f)).sum(axis=-1), weight) for u in (h, f))
     loss, rival, apart = (_mean(np.square(a - b).sum(axis=-1), weight) for a, b in ((f, y), (h, y), (h, f)))
-    words, one = "the competitor's loss less its distance", np.ones_like(alpha)
-    upper = Side("upper", words, rival - apart, 2.0 * (norm + 1.0) * one, None, alpha, one, 2.0 * (of_h - of_f))
+    words, signed = "the competitor's loss less its distance", 2.0 * (of_h - of_f)
+    upper = Inequality("upper", words, rival - apart, 2.0 * (norm + 1.0), None, alpha, signed)
     return Guarantee("The squared loss", "Proposition A.1", loss, None, upper)
 
 
 def generalised(
-    link: Link, y: FloatArray, p: FloatArray, h: FloatArray, weight: FloatArray, norm: FloatArray, alpha: FloatArray
+    link: Link,
+    y: FloatArray,
+    p: FloatArray,
+    h: FloatArray,
+    weight: FloatArray,
+    norm: FloatArray | float,
+    alpha: FloatArray,
 ) -> Guarantee[FloatArray]:
     """Return the bound on E l(y, k(f)) by the competitor h; shapes as in `squared`."""
     f, t = link(p)
     of_h, of_link = (_mean((u * (y - f)).sum(axis=-1), weight) for u in (h, t))
     own, rival = (_mean(link.loss_of(y, u), weight) for u in (t, h))
     divergence = _mean(link.loss_of(f, h) - link.loss_of(f, t), weight)
-    words, one = "the competitor's loss less its divergence plus the link's moment", np.ones_like(alpha)
+    words = "the competitor's loss less its divergence plus the link's moment"
     reference, signed = rival - divergence + np.abs(of_link), of_h - of_link - np.abs(of_link)
-    upper = Side("upper", words, reference, norm * one, None, alpha, one, signed)
+    upper = Inequality("upper", words, reference, norm, None, alpha, signed)
     return Guarantee(f"The {link.loss} loss", "Proposition A.1, for other losses (spec 5.13)", own, None, upper)
 
 
@@ -122,7 +128,7 @@ def squared_loss(
     c: ArrayLike | None = None,
     *,
     coefficients: ArrayLike | None = None,
-    alpha: float | None = None,
+    alpha: Alpha = None,
     sample_weight: ArrayLike | None = None,
     classes: Sequence[Any] | None = None,
 ) -> Guarantee[float]:
@@ -145,15 +151,17 @@ def squared_loss(
     data = read_outcomes(y, p, sample_weight, classes)
     rival = read_competitor(c, coefficients, data)
     rho = data.weight[:, None] * (data.y - data.p)
-    granted = read_alpha(alpha)
-    unit = _violation(rival.C, rho, abs(float((data.p * rho).sum()))) if granted is None else granted
-    return squared(data.y, data.p, rival.h, data.weight, np.asarray(rival.norm), np.asarray(unit)).scalar()
+    unit = _violation(rival.C, rho, alpha, least=abs(float((data.p * rho).sum())))
+    return squared(data.y, data.p, rival.h, data.weight, rival.norm, unit).scalar()
 
 
-def _violation(C: FloatArray, rho: FloatArray, least: float = 0.0) -> float:
-    """Return the largest degree-1 violation of the columns of C (half the l1 norm on the simplex), at least `least`."""
+def _violation(C: FloatArray, rho: FloatArray, alpha: Alpha, least: float = 0.0) -> FloatArray:
+    """Return alpha, or the largest degree-1 violation of the columns of C (half the l1 norm on the simplex)."""
+    check_alpha(alpha)
+    if alpha is not None:
+        return np.asarray(float(alpha))
     v = np.abs(product(C.T, rho))
-    return float(max(least, (v.max() if rho.shape[1] == 1 else v.sum(axis=1).max() / 2)))
+    return np.asarray(max(least, (v.max() if rho.shape[1] == 1 else v.sum(axis=1).max() / 2)))
 
 
 def glm_loss(
@@ -164,7 +172,7 @@ def glm_loss(
     coefficients: ArrayLike | None = None,
     loss: Literal["log", "squared"] = "log",
     clip: float = FLOOR,
-    alpha: float | None = None,
+    alpha: Alpha = None,
     sample_weight: ArrayLike | None = None,
     classes: Sequence[Any] | None = None,
 ) -> Guarantee[float]:
@@ -185,18 +193,13 @@ def glm_loss(
     >>> round(found.estimate, 4), found.holds
     (0.367, True)
     """
-    link = _read_link(loss, clip)
-    data = read_outcomes(y, p, sample_weight, classes)
-    rival = read_competitor(c, coefficients, data)
-    rho = data.weight[:, None] * (data.y - link(data.p)[0])
-    granted = read_alpha(alpha)
-    unit = np.asarray(_violation(rival.C, rho) if granted is None else granted)
-    return generalised(link, data.y, data.p, rival.h, data.weight, np.asarray(rival.norm), unit).scalar()
-
-
-def _read_link(loss: Literal["log", "squared"], clip: float) -> Link:
     if loss not in ("log", "squared"):
         raise InvalidInput(f"loss must be 'log' or 'squared', but {loss!r} was given.")
     if not 0 < clip < 0.5:
         raise InvalidInput(f"clip must lie between 0 and 0.5, but {clip!r} was given.")
-    return Link(loss, clip)
+    link = Link(loss, clip)
+    data = read_outcomes(y, p, sample_weight, classes)
+    rival = read_competitor(c, coefficients, data)
+    rho = data.weight[:, None] * (data.y - link(data.p)[0])
+    unit = _violation(rival.C, rho, alpha)
+    return generalised(link, data.y, data.p, rival.h, data.weight, rival.norm, unit).scalar()

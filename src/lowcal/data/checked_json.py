@@ -1,0 +1,403 @@
+"""Values as JSON and back: a class writes itself by `to_dict` and is read by `from_dict`, which checks every field.
+
+An array of few numbers is a list; of more than 64 it is {"dtype", "shape", "base64"}: the bytes of its numbers in C
+order, little endian. In lists of numbers, and for single ones, the texts "nan", "inf" and "-inf" stand for what JSON
+lacks; among labels, where a text is a text, {"number": "inf"} does. Errors say where in the file a value stood.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from math import inf, isfinite, prod
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.data.documents import MOST_DIGITS, check_text, compact
+from lowcal.data.errors import DamagedFile, InvalidInput
+from lowcal.kernels.simplex import FloatArray, IntArray
+
+T = TypeVar("T", bound=type)
+
+#: Arrays of more numbers than this are written as bytes.
+FEW = 64
+#: How numbers may be written as bytes; the first that holds an array of whole numbers is used.
+WHOLE = ("uint8", "uint16", "int16", "int32", "int64")
+#: No array has more axes.
+MOST_AXES = 4
+#: What JSON has no number for.
+SPECIAL = {"nan": float("nan"), "inf": inf, "-inf": -inf}
+#: No fit makes larger coefficients, and sums and products of a few so large ones stay finite.
+MOST = 1e100
+
+#: A label or a category: text, a number or a boolean.
+Label = str | bool | int | float
+
+
+class Numbers(list[Any]):
+    """An array as (nested) lists, which a file may hold as bytes."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(np.asarray(values).tolist())
+
+
+class Shares(Numbers):
+    """Memberships, which a file leaves out where all are 1."""
+
+
+class Labels(list[Any]):
+    """Categories or classes: text, numbers or booleans."""
+
+    def __init__(self, values: Iterable[Any], what: str = "Categories") -> None:
+        super().__init__(values)
+        self.what = what
+
+
+class Shared(dict[str, Any]):
+    """A value that many others hold: a file holds it once, and they name its place."""
+
+
+class Saved:
+    """A dataclass that is written as its kind and its fields."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value as plain data."""
+        return {"kind": self.kind, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Return a field as plain data: an array, values with `to_dict`, tuples of these, or what is plain already."""
+    if isinstance(value, np.ndarray):
+        return Numbers(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.to_dict() if isinstance(value, _Written) else value
+
+
+@runtime_checkable
+class _Written(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Pool:
+    """Plain values, each once: `place` says where one stands."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[bytes, int] = {}
+
+    def place(self, value: Any) -> int:
+        """Return the place of a value, a new one if it was not met before.
+
+        >>> pool = Pool()
+        >>> [pool.place({"a": k}) for k in (3, 4, 3)]
+        [0, 1, 0]
+        """
+        place = self._places.setdefault(sha256(compact(value).encode("utf-8")).digest(), len(self.values))
+        if place == len(self.values):
+            self.values.append(value)
+        return place
+
+
+def packed(value: Any, shared: Pool) -> Any:
+    """Return what `to_dict()` gave as a file holds it: many numbers as bytes, shared values by their place.
+
+    >>> packed({"theta": Numbers([0.5, -inf]), "scale": inf}, Pool())
+    {'theta': [0.5, '-inf'], 'scale': 'inf'}
+    """
+    if isinstance(value, Numbers):
+        return None if isinstance(value, Shares) and all(one == 1.0 for one in value) else pack(value)
+    if isinstance(value, Labels):
+        return pack_labels(value, value.what)
+    if isinstance(value, dict):
+        own = {key: packed(one, shared) for key, one in value.items()}
+        return shared.place(own) if isinstance(value, Shared) else own
+    if isinstance(value, list):
+        return [packed(one, shared) for one in value]
+    return pack_number(value) if isinstance(value, float) else value
+
+
+def pack(values: Any) -> list[Any] | dict[str, Any]:
+    """Return numbers (an array or nested lists of floats, or of whole numbers) as they are written.
+
+    >>> pack([0.5, float("-inf")]), pack(np.zeros(1000, dtype=int))["dtype"]
+    ([0.5, '-inf'], 'uint8')
+    """
+    array = np.asarray(values)
+    if array.size == 0:
+        return []
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
+    if array.size <= FEW:
+        listed = array if array.dtype.kind != "f" or np.isfinite(array).all() else _with_words(array)
+        return list(listed.tolist())
+    dtype = "float64" if array.dtype.kind == "f" else _smallest(array)
+    content = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
+    return {"dtype": dtype, "shape": list(array.shape), "base64": base64.b64encode(content).decode("ascii")}
+
+
+def _with_words(array: FloatArray) -> NDArray[np.object_]:
+    words = [pack_number(x) for x in array.ravel().tolist()]
+    return np.array(words, dtype=object).reshape(array.shape)
+
+
+def _smallest(array: NDArray[np.integer[Any]]) -> str:
+    low, high = int(array.min()), int(array.max())
+    return next(name for name in WHOLE if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+
+
+def pack_number(x: float) -> float | str:
+    """Return one number as it is written."""
+    return x if isfinite(x) else repr(float(x))
+
+
+def pack_labels(labels: Iterable[Any], what: str) -> list[Any]:
+    """Return labels or categories as they are written; refuse those that are not text, numbers or booleans."""
+    return [_pack_label(label, what) for label in labels]
+
+
+def _pack_label(label: Any, what: str) -> Any:
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, bool):
+        return label
+    if isinstance(label, str):
+        return check_text(label, what)
+    if isinstance(label, int) and abs(label) < 10 ** (MOST_DIGITS - 1):
+        return int(label)
+    if isinstance(label, float) and label == label:
+        return float(label) if isfinite(label) else {"number": repr(float(label))}
+    raise InvalidInput(
+        f"{what} are saved as text, numbers or booleans, but {label!r} is of the type {type(label).__name__}. "
+        "Convert it to text before fitting."
+    )
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A value of a file, and where it stands there."""
+
+    value: Any
+    place: str
+
+    def refuse(self, wanted: str) -> NoReturn:
+        """Say what is here and what should be."""
+        raise DamagedFile(f"{self.place} is {_shown(self.value)}, but it must be {wanted}")
+
+    @property
+    def is_null(self) -> bool:
+        """Whether there is nothing here."""
+        return self.value is None
+
+    def fields(self, *names: str, optional: Sequence[str] = ()) -> list[Plain]:
+        """Return the values of an object that has these keys and no others; optional ones may be absent: null."""
+        if not isinstance(self.value, dict) or not set(names) <= set(self.value) <= {*names, *optional}:
+            self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
+        return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
+
+    def kind(self, known: Iterable[str]) -> str:
+        """Return the "kind" of an object, one of those known."""
+        if not isinstance(self.value, dict) or "kind" not in self.value:
+            self.refuse("an object that tells its kind")
+        return Plain(self.value["kind"], f"{self.place}.kind").choice(known)
+
+    def items(self) -> list[Plain]:
+        """Return the elements of a list."""
+        if not isinstance(self.value, list):
+            self.refuse("a list")
+        return [Plain(one, f"{self.place}[{k}]") for k, one in enumerate(self.value)]
+
+    def some(self) -> list[Plain]:
+        """Return the elements of a list that is not empty."""
+        return self.items() or self.refuse("a list that is not empty")
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Return a list of this many texts, at least one."""
+        names = self.texts()
+        if len(names) != count or not names:
+            self.refuse(f"a list of {count} names")
+        return names
+
+    def text(self) -> str:
+        """Return text."""
+        if type(self.value) is not str:
+            self.refuse("text")
+        return str(self.value)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return a list of texts."""
+        return tuple(one.text() for one in self.items())
+
+    def choice(self, known: Iterable[str]) -> str:
+        """Return one of these words."""
+        words = tuple(known)
+        if self.value not in words:
+            self.refuse(f"one of {', '.join(words)}")
+        return str(self.value)
+
+    def flag(self) -> bool:
+        """Return true or false."""
+        if type(self.value) is not bool:
+            self.refuse("true or false")
+        return bool(self.value)
+
+    def whole(self, least: int, most: float = inf) -> int:
+        """Return a whole number in a range."""
+        if type(self.value) is not int or not least <= self.value <= most:
+            self.refuse(f"a whole number {_range(least, most)}")
+        return int(self.value)
+
+    def number(self, least: float = -inf, most: float = inf, may_be_nan: bool = False) -> float:
+        """Return a number in a range, its ends included."""
+        number = _read_number(self.value)
+        if number is None or not (least <= number <= most or (may_be_nan and number != number)):
+            self.refuse(f"a number {_range(least, most)}")
+        return number
+
+    def labels(self) -> tuple[Label, ...]:
+        """Return labels or categories, no two alike."""
+        labels = tuple(one.label() for one in self.items())
+        if len(set(labels)) < len(labels):
+            self.refuse("a list of different values")
+        return labels
+
+    def label(self) -> Label:
+        """Return a label: text, a number or a boolean."""
+        if isinstance(self.value, dict):
+            (number,) = self.fields("number")
+            return SPECIAL[number.choice(("inf", "-inf"))]
+        if type(self.value) not in (str, bool, int, float):
+            self.refuse("text, a number or a boolean")
+        label: Label = self.value
+        return label
+
+    def floats(self, shape: Sequence[int | None], least: float = -inf, most: float = inf) -> FloatArray:
+        """Return an array of numbers in a range; a length that is None is free."""
+        array = self._array(shape, _read_number, "float64")
+        if array.size and not (array.min() >= least and array.max() <= most):  # a nan fails too
+            self.refuse(f"an array of numbers {_range(least, most)}")
+        return np.asarray(array, dtype=np.float64)
+
+    def wholes(self, shape: Sequence[int | None], least: int, most: int) -> IntArray:
+        """Return an array of whole numbers in a range; a length that is None is free."""
+        array = self._array(shape, _read_whole, *WHOLE)
+        if array.size and not (array.min() >= least and array.max() <= most):
+            self.refuse(f"an array of whole numbers {_range(least, most)}")
+        return array.astype(np.intp)
+
+    def increasing(self) -> FloatArray:
+        """Return numbers that increase strictly."""
+        array = self.floats((None,))
+        if not (array[1:] > array[:-1]).all():
+            self.refuse("a list of increasing numbers")
+        return array
+
+    def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], *dtypes: str) -> NDArray[Any]:
+        """Return an array of the shape, from nested lists or from bytes of one of the types."""
+        array = self._of_bytes(dtypes) if isinstance(self.value, dict) else self._of_lists(len(shape), read, dtypes[-1])
+        if self.value == [] and None in shape:
+            array = array.reshape([length or 0 for length in shape])
+        fits = len(array.shape) == len(shape)
+        if not fits or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
+            self.refuse(f"an array of the shape ({', '.join('any' if n is None else str(n) for n in shape)})")
+        return array
+
+    def _of_bytes(self, dtypes: Sequence[str]) -> NDArray[Any]:
+        dtype, lengths, content = self.fields("dtype", "shape", "base64")
+        shape = [length.whole(1, 2**40) for length in lengths.items()]
+        if len(shape) > MOST_AXES:
+            lengths.refuse(f"a list of at most {MOST_AXES} lengths")
+        kind = np.dtype(dtype.choice(dtypes)).newbyteorder("<")
+        try:
+            data = base64.b64decode(content.text().encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            content.refuse("base64")
+        if len(data) != prod(shape) * kind.itemsize:
+            self.refuse(f"{prod(shape)} numbers of the type {dtype.value}")
+        return np.frombuffer(data, dtype=kind).reshape(shape).astype(kind.newbyteorder("="))
+
+    def _of_lists(self, depth: int, read: Callable[[Any], Any], dtype: str) -> NDArray[Any]:
+        flat, shape = [self.value], []
+        for _ in range(depth):
+            lengths = {len(one) if isinstance(one, list) else -1 for one in flat}
+            if len(lengths) > 1 or -1 in lengths:
+                self.refuse("an array: lists of numbers, all of one length")
+            shape.append(lengths.pop() if lengths else 0)
+            flat = [element for one in flat for element in one]
+        numbers = [read(element) for element in flat]
+        if None in numbers:
+            self.refuse("an array of numbers")
+        return np.array(numbers, dtype=dtype).reshape(shape)
+
+
+def _read_number(value: Any) -> float | None:
+    """Return what stands for a number as a float, None if it is none that a float holds exactly."""
+    if type(value) is float:
+        return value
+    if type(value) is str:
+        return SPECIAL.get(value)
+    return float(value) if type(value) is int and abs(value) <= 2**53 else None
+
+
+def _read_whole(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 2**62 else None
+
+
+def _range(least: float, most: float) -> str:
+    if most == inf:
+        return "" if least == -inf else f"of at least {least:g}"
+    return f"from {least:g} to {most:g}"
+
+
+def _shown(value: Any) -> str:
+    """Show a value of a file in few words."""
+    if isinstance(value, dict):
+        return f"an object with {len(value)} keys"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    shown = "null" if value is None else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+
+
+class Kinds:
+    """The classes of which a file may hold values, each by its kind; nothing else is looked up by a name in a file.
+
+    A class has `to_dict()`, whose "kind" is its attribute `kind`, and `from_dict(at, ...)`, which checks and reads it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self.what, self.remedy = what, remedy
+        self.known: dict[str, Any] = {}
+
+    def register(self, cls: T) -> T:
+        """Let files hold values of a class; a decorator. Of a class without a kind its name is the kind."""
+        kind = vars(cls).get("kind", cls.__name__)
+        if _full_name(self.known.get(kind, cls)) != _full_name(cls):
+            taken = _full_name(self.known[kind])
+            raise InvalidInput(f"The kind {kind!r} is that of {taken}. Give {cls.__name__} another one.")
+        self.known[kind] = cls
+        return cls
+
+    def require(self, value: object) -> None:
+        """Refuse a value of another class: its file could not be loaded."""
+        if type(value) not in self.known.values():
+            raise InvalidInput(
+                f"The model holds {self.what} of the type {_full_name(type(value))}, which is not lowcal's and has no "
+                f"plain form that `load` knows. {self.remedy}, register the class (see the guide on adding a "
+                "hypothesis class), or pickle the model at your own risk."
+            )
+
+    def read(self, at: Plain, *context: Any) -> Any:
+        """Return the value of one of the registered classes."""
+        return self.known[at.kind(self.known)].from_dict(at, *context)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

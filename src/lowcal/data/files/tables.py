@@ -1,0 +1,426 @@
+"""Tables in files, read and written batch by batch: CSV and its relatives, Parquet, Arrow and JSON."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from lowcal.data.errors import InvalidInput
+from lowcal.data.files.atomic import atomic_write
+from lowcal.data.files.batches import (
+    Batches,
+    check_readable,
+    damaged,
+    files_of,
+    open_batches,
+    require_columns,
+    require_pyarrow,
+    schema_of,
+)
+from lowcal.data.files.text import (
+    Kind,
+    TextFile,
+    cast,
+    check_names,
+    factorise,
+    ignore,
+    is_text,
+    kind_of,
+    open_text_file,
+    wider,
+)
+from lowcal.kernels.simplex import FloatArray
+
+#: The name of the standard streams.
+STREAM = "-"
+#: A row group of a Parquet file has at least this many rows.
+GROUP_ROWS = 1 << 16
+_SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
+_SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+#: How Parquet files, Arrow files, Arrow streams and JSON lines begin.
+_STORED = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"{"
+
+#: The Arrow arrays of a table's columns, and new columns of numbers.
+Wider = tuple[Sequence[Any], Sequence[FloatArray]]
+
+
+@dataclass(frozen=True, eq=False)
+class FileTable:
+    """A table in files: its columns, and its rows as Arrow record batches."""
+
+    shown: str
+    names: tuple[str, ...]
+    #: A text file, or the rows of files with types and these types.
+    text: TextFile | None
+    rows: Batches | None
+    schema: Any
+    #: What all batches read together: bytes or rows.
+    size: int
+    unit: str
+
+    @property
+    def decimal(self) -> str | None:
+        """The decimal sign of its numbers if it is a text file."""
+        return None if self.text is None else self.text.decimal
+
+    def require(self, *names: str) -> None:
+        """Refuse a name that is no column; the error names the nearest."""
+        require_columns(self.shown, self.names, names)
+
+    def batches(self, names: Sequence[str] | None = None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
+        """Yield record batches of some columns, or of all, as the file holds them: those of a text file as text.
+
+        `add` is given how much was read for each of them.
+        """
+        if self.text is not None:
+            yield from self.text.batches(self._positions(names), None, add)
+            return
+        assert self.rows is not None
+        for batch in self.rows.open(self.names if names is None else names):
+            yield batch.select(list(self.names if names is None else names))
+            add(batch.nbytes if self.rows.count is None else batch.num_rows)
+
+    def typed(self, kinds: Mapping[str, Kind | None]) -> Iterator[Any]:
+        """Yield record batches of some columns as values of these kinds.
+
+        None is the type that the file has; values other than texts become the names of groups if they are to be text.
+        """
+        if self.text is not None:
+            yield from self.text.batches(self._positions(list(kinds)), list(kinds.values()))
+            return
+        import pyarrow as pa
+
+        for batch in self.batches(list(kinds)):
+            given = zip(batch.columns, kinds.values(), strict=True)
+            arrays = [_as_names(column) if kind is Kind.TEXT else column for column, kind in given]
+            yield pa.RecordBatch.from_arrays(arrays, list(kinds))
+
+    def survey(
+        self,
+        unknown: Sequence[str],
+        others: Sequence[str] = (),
+        look: Callable[[Mapping[str, Any], int], None] = ignore,
+        add: Callable[[int], object] = ignore,
+        most_texts: float = np.inf,
+    ) -> tuple[int, dict[str, Kind | None]]:
+        """Read all rows; return their number and the kinds of unknown columns, None where the file has types.
+
+        `look` is given the arrays of every batch, those of other columns too, and the number of rows before it. An
+        unknown column with more than `most_texts` different texts is refused.
+        """
+        n, texts = 0, {name: set[str]() for name in unknown}
+        kinds: dict[str, Kind | None] = dict.fromkeys(unknown)
+        for batch in self.batches([*unknown, *others], add):
+            arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+            look(arrays, n)
+            for name, known in texts.items():
+                if self.decimal is not None and kinds[name] is not Kind.TEXT:
+                    kinds[name] = wider(kinds[name], kind_of(arrays[name], self.decimal))
+                if most_texts < np.inf and (kinds[name] is Kind.TEXT or (self.text is None and is_text(arrays[name]))):
+                    known.update(arrays[name].unique().to_pylist())
+                if len(known) > most_texts:
+                    raise InvalidInput(
+                        f"Column {name!r} holds more than {most_texts:,} different texts: it identifies rows, not "
+                        "groups. Leave it out, or replace it by coarser values."
+                    )
+            n += batch.num_rows
+        return n, kinds
+
+    def _positions(self, names: Sequence[str] | None) -> Sequence[int]:
+        return range(len(self.names)) if names is None else [self.names.index(name) for name in names]
+
+
+def _as_names(values: Any) -> Any:
+    """Return values of any type as the names of groups."""
+    import pyarrow as pa
+
+    distinct, places = factorise(values)
+    return pa.array([*map(text_of, distinct), None], pa.string()).take(pa.array(places)).dictionary_encode()
+
+
+def text_of(value: Any) -> str | None:
+    """Return a value of any type as the name of a group; None if it is missing.
+
+    >>> text_of("NA"), text_of(""), text_of(2.0), text_of(True), text_of(float("nan"))
+    ('NA', None, '2', 'True', None)
+    """
+    if value is None or value != value or value == "":
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_table(
+    path: str,
+    *,
+    form: str | None = None,
+    separator: str | None = None,
+    decimal: str = ".",
+    encoding: str | None = None,
+) -> Iterator[FileTable]:
+    """Open a file, a folder or a glob, or "-" for standard input, which is first copied to a temporary file.
+
+    The format is told by the file itself: Parquet begins with PAR1, Arrow with ARROW1, everything else is text.
+    """
+    require_pyarrow(f"Reading {'standard input' if path == STREAM else path}", "cli")
+    if is_several(path) and form in (None, "parquet"):
+        yield _open_stored(files_of(path), path)
+        return
+    with _on_disk(path) as (file, shown):
+        told = form or _suffix_of(path)
+        if told in ("parquet", "jsonl") or (form is None and _is_stored(file)):
+            yield _open_stored([str(file)], shown)
+            return
+        if told == "json":
+            raise InvalidInput(f"{shown} is JSON, which can't be read; give JSON lines (.jsonl), CSV or Parquet.")
+        separator = separator or ("\t" if told == "tsv" else None)
+        text = open_text_file(file, shown, separator=separator, decimal=decimal, encoding=encoding)
+        yield FileTable(shown, text.names, text, None, None, file.stat().st_size, " bytes")
+
+
+def is_several(path: str) -> bool:
+    """Whether a path is a folder or a glob."""
+    return os.path.isdir(path) or (glob.has_magic(path) and not os.path.exists(path))
+
+
+def _suffix_of(path: str) -> str | None:
+    """Return the format that a file's name tells, whether packed or not."""
+    return _SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
+
+
+def _is_stored(file: str | Path) -> bool:
+    with open(file, "rb") as stream:
+        return stream.read(6).startswith(_STORED)
+
+
+def _open_stored(files: Sequence[str], shown: str) -> FileTable:
+    """Read the types of Parquet and Arrow files and of JSON lines; all must have the same columns."""
+    for file in files:
+        check_readable(file)
+        if not _is_stored(file) and not is_several(shown):
+            raise damaged(shown, ValueError("it does not begin as one"), "a Parquet file or JSON lines")
+        if not _is_stored(file):
+            raise InvalidInput(
+                f"{file} is neither a Parquet nor an Arrow file; a folder or a glob must hold only these."
+            )
+    first, *others = [schema_of(file).remove_metadata() for file in files]
+    check_names(first.names, shown)
+    for file, other in zip(files[1:], others, strict=True):
+        _check_same(files[0], first, file, other)
+    rows = open_batches(list(files))
+    size = sum(os.path.getsize(file) for file in files) if rows.count is None else rows.count()[0]
+    return FileTable(shown, tuple(first.names), None, rows, first, size, " bytes" if rows.count is None else " rows")
+
+
+def _check_same(first: str, one: Any, file: str, other: Any) -> None:
+    """Refuse files whose columns differ."""
+    for name in sorted({*one.names} ^ {*other.names}):
+        has, lacks = (first, file) if name in one.names else (file, first)
+        raise InvalidInput(f"{lacks} has no column {name!r}, but {has} has; give all files the same columns.")
+    for name in one.names:
+        if one.field(name).type != other.field(name).type:
+            raise InvalidInput(
+                f"Column {name!r} has the type {one.field(name).type} in {first}, but {other.field(name).type} in "
+                f"{file}; give all files the same types."
+            )
+
+
+@contextmanager
+def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
+    """Give the file of a path and its name in messages; what can be read only once is copied to a file."""
+    if path != STREAM:
+        check_readable(path)
+        if Path(path).is_file():
+            yield Path(path), path
+            return
+    shown = "standard input" if path == STREAM else path
+    with tempfile.TemporaryDirectory(prefix="lowcal-") as folder:
+        file = Path(folder) / "input"
+        reading = nullcontext(sys.stdin.buffer) if path == STREAM else Path(path).open("rb")  # noqa: SIM115
+        with reading as stream, file.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        try:
+            yield file, shown
+        except InvalidInput as error:
+            raise type(error)(str(error).replace(str(file), shown)) from error
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def form_of(path: str, form: str | None) -> str:
+    """Return the format to write: as asked for, as the name tells, or CSV on standard output."""
+    found = form or _suffix_of(path)
+    if found is None and path != STREAM:
+        raise InvalidInput(
+            f"The name {path} does not tell a format; end it in .csv, .parquet or .json, or give --format."
+        )
+    if found == "parquet" and path.lower().endswith(".gz"):
+        raise InvalidInput(f"{path}: Parquet is compressed by itself and can't be read from a .gz file; leave out .gz.")
+    return found or "csv"
+
+
+def write_table(path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Wider]) -> None:
+    """Write the columns of a table, then more columns of numbers, whole or not at all.
+
+    Text files are written as the table is, if it is one: separator, decimal sign and mark. Formats with types need to
+    know what a text file holds, so it is read once before.
+    """
+    is_text_file = form in ("csv", "tsv")
+    twice = [name for name, times in Counter([*table.names, *more]).items() if times > 1 and not is_text_file]
+    if twice:
+        what = f"named {twice[0]!r}" if twice[0] else "without a name"
+        raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
+    with open_bytes(path) as stream:
+        if is_text_file:
+            _write_text(stream, [*table.names, *more], table, batches, "\t" if form == "tsv" else None)
+        elif form == "parquet":
+            _write_parquet(stream, *_record_batches(table, more, batches))
+        else:
+            _write_json(stream, _record_batches(table, more, batches)[1], is_list=form == "json")
+
+
+@contextmanager
+def open_bytes(path: str) -> Iterator[IO[bytes]]:
+    """Open a file that appears whole or not at all, packed if its name ends in .gz; "-" is standard output."""
+    if path == STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with atomic_write(path) as file:
+        if not path.lower().endswith(".gz"):
+            yield file
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            yield packed  # type: ignore[misc]
+
+
+def _write_text(
+    stream: IO[bytes], names: Sequence[str], table: FileTable, batches: Iterable[Wider], separator: str | None
+) -> None:
+    """Write CSV: values are quoted where they must be; lines end in a line feed."""
+    import pyarrow as pa
+
+    like = table.text
+    separator = separator or (like.separator if like else ",")
+    header = str(join_columns([pa.array([name]) for name in names], separator), "utf-8")
+    stream.write(header.encode("utf-8-sig" if like and like.encoding == "utf-8-sig" else "utf-8"))
+    for columns, more in batches:
+        texts = [_texts(column, table.decimal or ".") for column in (*columns, *more)]
+        stream.write(join_columns(texts, separator))
+
+
+def _texts(column: Any, decimal: str) -> Any:
+    """Return what is written of a column, '' where missing: texts as they are, numbers with all digits."""
+    import pyarrow as pa
+
+    if not isinstance(column, np.ndarray) and is_text(column):
+        return column.cast(pa.string()).fill_null("")
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return pa.array([_text(value, decimal) for value in values], pa.string())
+
+
+def _text(value: Any, decimal: str) -> str:
+    if value is None or value != value:
+        return ""
+    return str(value).replace(".", decimal) if isinstance(value, float) and decimal != "." else str(value)
+
+
+def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
+    """Return the lines of several columns of texts, quoted where they hold a separator, a quote or the end of a line.
+
+    >>> import pyarrow as pa
+    >>> bytes(join_columns([pa.array(["0.5"]), pa.array(["a,b"])], ","))
+    b'0.5,"a,b"\\n'
+    """
+    import pyarrow.compute as pc
+
+    def quoted(array: Any) -> Any:
+        must = pc.match_substring_regex(array, f'["\\r\\n{re.escape(separator)}]')
+        if not pc.any(must).as_py():
+            return array
+        doubled = pc.replace_substring(array, '"', '""')
+        return pc.if_else(must, pc.binary_join_element_wise('"', doubled, '"', ""), array)
+
+    rows = pc.binary_join_element_wise(*map(quoted, columns), separator)
+    lines = pc.binary_join_element_wise(rows, "", "\n")
+    _, offsets, data = lines.buffers()
+    first, last = np.frombuffer(offsets, dtype=np.int32)[[lines.offset, lines.offset + len(lines)]]
+    return memoryview(data)[first:last]
+
+
+def _record_batches(table: FileTable, more: Sequence[str], batches: Iterable[Wider]) -> tuple[Any, Iterator[Any]]:
+    """Return a schema and record batches; columns of a text file get the types that hold all their values."""
+    import pyarrow as pa
+
+    if table.schema is not None:
+        own = list(table.schema)
+        kinds: list[Kind | None] = [None] * len(own)
+    else:
+        kinds = [kind or Kind.TEXT for kind in table.survey(table.names)[1].values()]
+        types = {Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}
+        own = [pa.field(name, types.get(kind, pa.int64())) for name, kind in zip(table.names, kinds, strict=True)]  # type: ignore[arg-type]
+    schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
+
+    def typed_batches() -> Iterator[Any]:
+        for columns, new in batches:
+            if table.decimal is not None:
+                columns = [cast(column, kind, table.decimal) for column, kind in zip(columns, kinds, strict=True)]
+            arrays = [*columns, *(pa.array(column, from_pandas=True) for column in new)]
+            read = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
+            yield pa.record_batch(read, schema=schema)
+
+    return schema, typed_batches()
+
+
+def _write_parquet(stream: IO[bytes], schema: Any, batches: Iterable[Any]) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    writer, waiting = ParquetWriter(stream, schema), []
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+        writer.write_table(pa.Table.from_batches(waiting, schema=schema))
+    except BaseException:
+        writer.is_open = False  # leave out the footer, which would else be written when the object goes
+        raise
+    writer.close()
+
+
+def _write_json(stream: IO[bytes], batches: Iterable[Any], *, is_list: bool) -> None:
+    """Write a list of records, or a record on each line."""
+    between, n = b",\n" if is_list else b"\n", 0
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        record = json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+        stream.write((between if n else b"[\n" if is_list else b"") + record.encode())
+        n += 1
+    stream.write((b"\n]\n" if is_list else b"\n") if n else (b"[]\n" if is_list else b""))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what it does not know becomes text."""
+    if value is None or value != value:
+        return None
+    finite = not isinstance(value, float) or np.isfinite(value)
+    return value if isinstance(value, bool | int | float | str) and finite else str(value)

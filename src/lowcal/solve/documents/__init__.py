@@ -1,1 +1,0 @@
-"""Predictors as documents: plain data with a checksum, checked field by field when they are read."""
