@@ -44,6 +44,9 @@ from common import (
     timed,
 )
 
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments import peers
+
 LIMIT = 120.0
 REPEATS = 5
 #: A method whose first turn takes longer runs once; for the others the first turn is a warm-up.
@@ -56,20 +59,9 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 # --- the peers: prepare (not timed), fit, predict --------------------------------------------------------------
 
 
-class Isotonic:
-    """scikit-learn's isotonic regression on the start prediction; it is blind to groups."""
-
-    def __init__(self, task: Task):
-        self.task = task
-
-    def fit(self) -> None:
-        from sklearn.isotonic import IsotonicRegression
-
-        self.model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        self.model.fit(self.task.train.p, self.task.train.y)
-
-    def predict(self) -> Array:
-        return np.asarray(self.model.predict(self.task.test.p))
+def isotonic(task: Task) -> peers.Isotonic:
+    """Return isotonic regression on the start prediction; it is blind to groups."""
+    return peers.Isotonic(task.train.y, task.train.p, task.test.p)
 
 
 class Sigmoid:
@@ -88,46 +80,16 @@ class Sigmoid:
         return np.asarray(self.model.predict_proba(self.test)[:, 1])
 
 
-class MCGrad:
-    """MCGrad on the categorical columns."""
-
-    def __init__(self, task: Task, **options: Any):
-        self.options, self.columns = options, list(task.train.frame())
-        self.train = task.train.frame().assign(p=task.train.p, y=task.train.y)
-        self.test = task.test.frame().assign(p=task.test.p)
-
-    def fit(self) -> None:
-        from mcgrad.methods import MCGrad as Model
-
-        self.model = Model(**self.options)
-        self.model.fit(self.train, "p", "y", categorical_feature_column_names=self.columns)
-
-    def predict(self) -> Array:
-        return np.asarray(self.model.predict(self.test, "p", categorical_feature_column_names=self.columns))
+def mcgrad(task: Task, **options: Any) -> peers.MCGrad:
+    """Return MCGrad on the categorical columns."""
+    train, test = task.train.frame(), task.test.frame()
+    return peers.MCGrad(train, test, task.train.y, task.train.p, task.test.p, list(train), **options)
 
 
-class Listed:
-    """HKRR and HJZ of the package multicalibration: groups are lists of rows.
-
-    The lists are made beforehand, as whichever container is fastest for the method: sets at prediction, where the
-    package asks for every row whether it is in a group.
-    """
-
-    def __init__(self, task: Task, algorithm: str, settings: dict[str, Any]):
-        self.task, self.algorithm, self.settings = task, algorithm, settings
-        train, test = ([np.flatnonzero(column) for column in part.T] for part in task.memberships())
-        self.train = [members.tolist() for members in train] if algorithm == "HKRR" else train
-        self.test = [set(members.tolist()) for members in test]
-
-    def fit(self) -> None:
-        from multicalibration import MulticalibrationPredictor
-
-        np.random.seed(0)  # noqa: NPY002 the package draws from the global generator
-        self.model = MulticalibrationPredictor(self.algorithm)
-        self.model.fit(self.task.train.p.copy(), self.task.train.y.astype(float), self.train, self.settings)
-
-    def predict(self) -> Array:
-        return np.clip(self.model.predict(self.task.test.p.copy(), self.test), 0, 1)
+def listed(task: Task, **how: Any) -> peers.Listed:
+    """Return HKRR or HJZ on lists of rows."""
+    lists = [[np.flatnonzero(column) for column in part.T] for part in task.memberships()]
+    return peers.Listed(task.train.y, task.train.p, task.test.p, *lists, **how)
 
 
 class Fortuna:
@@ -161,8 +123,7 @@ class Method:
     is_only_at_goal: bool = False
 
 
-HKRR = {"lambda": 0.1, "alpha": 0.3, "max_iter": 5, "randomized": True, "use_oracle": False}
-HKRR_TO_ITS_END = HKRR | {"max_iter": 100}
+HKRR_TO_ITS_END = peers.HKRR | {"max_iter": 100}
 #: The package has no defaults; these are the settings of the example in its documentation.
 HKRR_DOCUMENTED = {"lambda": 0.01, "alpha": 0.1, "max_iter": 100, "randomized": True, "use_oracle": False}
 HJZ = {"algorithm": "Hedge", "other_algorithm": "None", "lr": 0.99, "other_lr": 0.99, "n_bins": 10, "iterations": 50}
@@ -174,29 +135,29 @@ METHODS = {
         for name in ("lowcal degree-2, euclidean", "lowcal degree-3")
     },
     "lowcal Trees": Method(partial(Ours, **OURS["lowcal Trees"]), "lowcal"),
-    "isotonic": Method(Isotonic, "sklearn", largest=MILLION),
+    "isotonic": Method(isotonic, "sklearn", largest=MILLION),
     "sigmoid": Method(Sigmoid, "sklearn", largest=MILLION),
     "MCGrad, 5 rounds": Method(
-        partial(MCGrad, num_rounds=5, early_stopping=False), "mcgrad", "mcgrad", True, largest=MILLION
+        partial(mcgrad, num_rounds=5, early_stopping=False), "mcgrad", "mcgrad", True, largest=MILLION
     ),
-    "MCGrad": Method(MCGrad, "mcgrad", "mcgrad", True),
+    "MCGrad": Method(mcgrad, "mcgrad", "mcgrad", True),
     "HKRR, 5 passes": Method(
-        partial(Listed, algorithm="HKRR", settings=HKRR), "multicalibration", "multicalibration tqdm"
+        partial(listed, algorithm="HKRR", settings=peers.HKRR), "multicalibration", "multicalibration tqdm"
     ),
     "HKRR, to its end": Method(
-        partial(Listed, algorithm="HKRR", settings=HKRR_TO_ITS_END),
+        partial(listed, algorithm="HKRR", settings=HKRR_TO_ITS_END),
         "multicalibration",
         "multicalibration tqdm",
         is_only_at_goal=True,
     ),
     "HKRR, as documented": Method(
-        partial(Listed, algorithm="HKRR", settings=HKRR_DOCUMENTED),
+        partial(listed, algorithm="HKRR", settings=HKRR_DOCUMENTED),
         "multicalibration",
         "multicalibration tqdm",
         is_only_at_goal=True,
     ),
     "HJZ": Method(
-        partial(Listed, algorithm="HJZ", settings=HJZ), "multicalibration", "multicalibration tqdm", largest=10_000
+        partial(listed, algorithm="HJZ", settings=HJZ), "multicalibration", "multicalibration tqdm", largest=10_000
     ),
     "fortuna": Method(Fortuna, "fortuna", "aws-fortuna", True, largest=10_000),  # memory: rows x groups x buckets
 }

@@ -4,8 +4,9 @@ Eight data sets, three base models each: logistic regression on a few columns ("
 ("boosting") and a random forest ("forest"). A third of the rows trains the base model (at most 20,000), rows of the
 second third are the calibration set, the last third judges (at most 20,000): log loss, Brier score, AUC, and the
 largest degree-2 violation on groups that no rival is given, the levels and pairs of levels of three protected columns
-with at least 200 rows. Every rival gets all columns and its defaults. A cell is a data set, a base model and a number
-of calibration rows; its figures are means over seeds.
+with at least 200 rows. Every rival gets all columns and its defaults, threads included: CPU seconds are those of all
+threads of the process. A cell is a data set, a base model and a number of calibration rows; its figures are means over
+seeds.
 
 Choices in lowcal were made on the sets of TUNED; the summary is given for these and for the others apart.
 
@@ -19,11 +20,6 @@ and for 26 it is not run.
 """
 
 from __future__ import annotations
-
-import os
-
-if __name__ == "__main__":  # before numpy is imported
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 import argparse
 import importlib.util
@@ -321,7 +317,8 @@ def against(lines: list[dict[str, Any]], rival: str) -> list[str] | None:
         return None
     ratios = {cell: float(np.exp(-c.mean)) for cell, c in paired(lines, "lowcal", rival, "log_cpu").items()}
     worst = max(loss.items(), key=lambda item: item[1].mean)
-    larger = [ratio for (_, _, rows), ratio in ratios.items() if rows != "500"]
+    enough = {(line["set"], line["base"], line["rows"]) for line in lines if line["n"] >= 2000}
+    larger = [ratio for cell, ratio in ratios.items() if cell in enough]
     return [
         rival,
         count(loss),

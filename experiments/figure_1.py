@@ -125,16 +125,47 @@ def sum_up(found: Sequence[Curves], settings: Settings) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ verdicts
 def judge(summary: dict[str, Any]) -> tuple[Claim, ...]:
     """Return the verdict on each claim of the section, and of the figure's caption."""
+    error, variance = METRICS
+    final = {(m, k): end(summary, m, k) for m in summary["curves"] for k in METRICS}
+    two, ma, full = (final[m, variance] for m in ("MC2", "MA", "MC-full"))
+    before, after = start(summary, error), final["MC2", error]
+    ends = [np.array(summary["curves"][m]["test"][error]["ends"]) for m in ("MC2", "MA")]
+    gap = summarise((ends[0] - ends[1]).tolist())
     return (
         *(_reduces_training_error(summary, m) for m in PAPERS),
-        _full_overfits(summary, "multiaccuracy error"),
-        _full_exceeds(summary),
+        _full_overfits(summary, error),
+        Claim(
+            "At the end MC-full has a larger multiaccuracy error on test rows than MC2",
+            SECTION,
+            f"MC-full {show(final['MC-full', error])}, MC2 {show(after)}",
+            final["MC-full", error]["mean"] > after["mean"],
+        ),
         *(_reduces_variance(summary, m) for m in ("MC2", "MC-full")),
-        _keeps_variance_low(summary),
-        _at_most_full(summary),
-        _full_overfits(summary, "excess variance"),
-        _does_no_harm(summary),
-        _as_accurate_as_multiaccuracy(summary),
+        Claim(
+            "MC2 keeps the excess variance low, MA does not: at the end MC2 has at most half of MA's on test rows",
+            f"{SECTION}, caption",
+            f"MC2 {show(two)}, MA {show(ma)}",
+            two["mean"] <= ma["mean"] / 2,
+        ),
+        Claim(
+            "At the end MC2 has at most the excess variance of MC-full on test rows",
+            SECTION,
+            f"MC2 {show(two)}, MC-full {show(full)}",
+            two["mean"] <= full["mean"],
+        ),
+        _full_overfits(summary, variance),
+        Claim(
+            "MC2 does not harm the multiaccuracy error on test rows",
+            SECTION,
+            f"{show(before)} before, {show(after)} at the end",
+            after["mean"] <= before["mean"],
+        ),
+        Claim(
+            "On test rows MC2's multiaccuracy error is as low as MA's, within one standard deviation of the difference",
+            f"{SECTION}, caption",
+            f"MC2 minus MA: {show(gap)}",
+            gap["mean"] <= gap["sd"],
+        ),
         *(_whole(summary["whole steps"], at) for at in summary["whole steps"]["MC2"]),
     )
 
@@ -177,16 +208,6 @@ def _full_overfits(summary: dict[str, Any], metric: str) -> Claim:
     )
 
 
-def _full_exceeds(summary: dict[str, Any]) -> Claim:
-    full, two = (end(summary, m, METRICS[0]) for m in ("MC-full", "MC2"))
-    return Claim(
-        "At the end MC-full has a larger multiaccuracy error on test rows than MC2",
-        SECTION,
-        f"MC-full {show(full)}, MC2 {show(two)}",
-        full["mean"] > two["mean"],
-    )
-
-
 def _reduces_variance(summary: dict[str, Any], method: str) -> Claim:
     before = start(summary, METRICS[1])
     at, least = lowest(summary, method, METRICS[1])
@@ -195,47 +216,6 @@ def _reduces_variance(summary: dict[str, Any], method: str) -> Claim:
         SECTION,
         f"{show(before)} before, {show(least)} after {at} updates",
         least["mean"] <= before["mean"] / 2,
-    )
-
-
-def _keeps_variance_low(summary: dict[str, Any]) -> Claim:
-    two, ma = (end(summary, m, METRICS[1]) for m in ("MC2", "MA"))
-    return Claim(
-        "MC2 keeps the excess variance low, MA does not: at the end MC2 has at most half of MA's on test rows",
-        f"{SECTION}, caption",
-        f"MC2 {show(two)}, MA {show(ma)}",
-        two["mean"] <= ma["mean"] / 2,
-    )
-
-
-def _at_most_full(summary: dict[str, Any]) -> Claim:
-    two, full = (end(summary, m, METRICS[1]) for m in ("MC2", "MC-full"))
-    return Claim(
-        "At the end MC2 has at most the excess variance of MC-full on test rows",
-        SECTION,
-        f"MC2 {show(two)}, MC-full {show(full)}",
-        two["mean"] <= full["mean"],
-    )
-
-
-def _does_no_harm(summary: dict[str, Any]) -> Claim:
-    before, after = start(summary, METRICS[0]), end(summary, "MC2", METRICS[0])
-    return Claim(
-        "MC2 does not harm the multiaccuracy error on test rows",
-        SECTION,
-        f"{show(before)} before, {show(after)} at the end",
-        after["mean"] <= before["mean"],
-    )
-
-
-def _as_accurate_as_multiaccuracy(summary: dict[str, Any]) -> Claim:
-    two, ma = (np.array(summary["curves"][m]["test"][METRICS[0]]["ends"]) for m in ("MC2", "MA"))
-    gap = summarise((two - ma).tolist())
-    return Claim(
-        "On test rows MC2's multiaccuracy error is as low as MA's, within one standard deviation of the difference",
-        f"{SECTION}, caption",
-        f"MC2 minus MA: {show(gap)}",
-        gap["mean"] <= gap["sd"],
     )
 
 

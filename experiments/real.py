@@ -20,7 +20,7 @@ from experiments.experiment import METHODS, Settings
 from experiments.networks import fit_classifier
 from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, show, summarise_trees, verdict_lines
-from experiments.rivals import PEERS, Hkrr, Make, Ours, Sample, fit_and_predict, present_peers
+from experiments.rivals import PEERS, Make, Ours, Sample, fit_and_predict, hkrr, present_peers
 from experiments.sources import SOURCES, load
 from lowcal.auditing.audits import audit
 from lowcal.auditing.metrics import excess_variance_bound
@@ -138,7 +138,7 @@ def _rivals(task: Task, groups: Subpopulations) -> dict[str, Make]:
     }
     peers = {k: make for k, make in present_peers()[0].items() if task.n_classes == 2 or not PEERS[k][2]}
     if "HKRR" in peers:
-        peers["HKRR"] = partial(Hkrr, groups=groups)
+        peers["HKRR"] = partial(hkrr, groups=groups)
     return ours | peers
 
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
 from time import process_time
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from experiments import peers
 from lowcal.data.frames import Table
 from lowcal.kernels.simplex import FloatArray, IntArray, log_sum_exp
 from lowcal.solve.fitting import multicalibrate
@@ -29,8 +29,6 @@ from lowcal.subpopulations import Groups, Subpopulations
 #: The tolerance of ours: held-out rows stop earlier.
 ALPHA = 0.001
 HELD_OUT = 0.2
-#: HKRR's settings: the best of a few by held-out Brier score on made-up data of 10,000 rows and 20 groups.
-HKRR = {"lambda": 0.1, "alpha": 0.3, "max_iter": 5, "randomized": True, "use_oracle": False}
 REPEATS, SLOW = 3, 3.0
 
 
@@ -85,41 +83,13 @@ class Grouped(Ours):
 
     def fit(self) -> None:
         """Fit once."""
-        rows = self.train
-        how: dict[str, Any] = {"validation_fraction": HELD_OUT, "random_state": 0}
-        self.found = multicalibrate(
-            rows.y, rows.p, rows.columns, subpopulations=self.subpopulations, notion=self.notion, **how
-        )
+        rows, kind = self.train, {"subpopulations": self.subpopulations, "notion": self.notion}
+        how: dict[str, Any] = {"validation_fraction": HELD_OUT, "random_state": 0, **kind}
+        self.found = multicalibrate(rows.y, rows.p, rows.columns, **how)
 
     def predict(self) -> FloatArray:
         """Replay the updates."""
         return self.found.predictor(self.test.p, self.test.columns)
-
-
-class Isotonic:
-    """scikit-learn's isotonic regression on the start predictions, with several classes one against the rest."""
-
-    def __init__(self, train: Sample, test: Sample) -> None:
-        self.train, self.test = train, test
-
-    def fit(self) -> None:
-        """Fit one curve for each class."""
-        from sklearn.isotonic import IsotonicRegression
-
-        P, y = _two_dimensional(self.train.p), self.train.y
-        labels = [y == 1] if P.shape[1] == 1 else [y == a for a in range(P.shape[1])]
-        self.curves = [
-            IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(P[:, a], hit) for a, hit in enumerate(labels)
-        ]
-
-    def predict(self) -> FloatArray:
-        """Apply the curves; several classes are made to sum to one."""
-        P = _two_dimensional(self.test.p)
-        found = np.column_stack([curve.predict(P[:, a]) for a, curve in enumerate(self.curves)])
-        if found.shape[1] == 1:
-            return found[:, 0]
-        total = found.sum(axis=1, keepdims=True)
-        return np.asarray(np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / found.shape[1]))
 
 
 class Temperature:
@@ -145,58 +115,37 @@ class Temperature:
         return found[:, 1] if self.test.p.ndim == 1 else found
 
 
-class MCGrad:
-    """MCGrad with its defaults, told the same columns."""
-
-    def __init__(self, train: Sample, test: Sample) -> None:
-        import pandas as pd
-
-        frames = [pd.DataFrame(_for_mcgrad(rows.columns)) for rows in (train, test)]
-        text = [name for name, column in train.columns.items() if column.dtype == object]
-        self.names = {
-            "prediction_column_name": "_p",
-            "categorical_feature_column_names": text,
-            "numerical_feature_column_names": [name for name in frames[0] if name not in text],
-        }
-        self.train, self.test = frames[0].assign(_p=train.p, _y=train.y), frames[1].assign(_p=test.p)
-
-    def fit(self) -> None:
-        """Fit with early stopping on folds."""
-        self.model = import_module("mcgrad.methods").MCGrad()
-        self.model.fit(df_train=self.train, label_column_name="_y", **self.names)
-
-    def predict(self) -> FloatArray:
-        """Predict."""
-        return np.asarray(self.model.predict(df=self.test, **self.names), dtype=np.float64)
+def isotonic(train: Sample, test: Sample) -> peers.Isotonic:
+    """Return isotonic regression on the start predictions."""
+    return peers.Isotonic(train.y, train.p, test.p)
 
 
-class Hkrr:
-    """HKRR of the package multicalibration, on the groups that `Groups` makes of the columns."""
+def mcgrad(train: Sample, test: Sample) -> peers.MCGrad:
+    """Return MCGrad with its defaults, told the same columns; missing text is a category of its own."""
+    import pandas as pd
 
-    def __init__(self, train: Sample, test: Sample, groups: Subpopulations | None = None) -> None:
-        self.y, self.p = train.y, (train.p, test.p)
-        learner = (groups or Groups()).prepare(train.columns)
-        designs = [learner.design(), learner.design(learner.encoder(Table.of(test.columns)))]
-        self.lists = [[np.flatnonzero(d.column(j)).tolist() for j in range(d.shape[1])] for d in designs]
+    text = [name for name, column in train.columns.items() if column.dtype == object]
+    frames: list[Any] = []
+    for rows in (train, test):
+        filled = {name: ["missing" if v is None else v for v in rows.columns[name]] for name in text}
+        frames.append(pd.DataFrame({**rows.columns, **filled}))
+    return peers.MCGrad(frames[0], frames[1], train.y, train.p, test.p, text)
 
-    def fit(self) -> None:
-        """Fit."""
-        np.random.seed(0)  # noqa: NPY002 the package draws from the global generator
-        self.model = import_module("multicalibration").MulticalibrationPredictor("HKRR")
-        self.model.fit(self.p[0].copy(), self.y.astype(float), self.lists[0], HKRR)
 
-    def predict(self) -> FloatArray:
-        """Predict; sets are what the package looks rows up in fastest."""
-        found = self.model.predict(self.p[1].copy(), [set(members) for members in self.lists[1]])
-        return np.clip(np.asarray(found, dtype=np.float64), 0, 1)
+def hkrr(train: Sample, test: Sample, groups: Subpopulations | None = None) -> peers.Listed:
+    """Return HKRR on the groups that `Groups` makes of the columns."""
+    learner = (groups or Groups()).prepare(train.columns)
+    designs = [learner.design(), learner.design(learner.encoder(Table.of(test.columns)))]
+    lists = [[np.flatnonzero(d.column(j)) for j in range(d.shape[1])] for d in designs]
+    return peers.Listed(train.y, train.p, test.p, lists[0], lists[1])
 
 
 #: Package, and whether it knows only two classes.
 PEERS: dict[str, tuple[Make, str, bool]] = {
-    "isotonic": (Isotonic, "sklearn", False),
+    "isotonic": (isotonic, "sklearn", False),
     "temperature": (Temperature, "scipy", False),
-    "MCGrad": (MCGrad, "mcgrad", True),
-    "HKRR": (Hkrr, "multicalibration", True),
+    "MCGrad": (mcgrad, "mcgrad", True),
+    "HKRR": (hkrr, "multicalibration", True),
 }
 
 
@@ -241,16 +190,6 @@ def _silence() -> Iterator[None]:
             yield
         finally:
             logging.disable(before)
-
-
-def _for_mcgrad(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers as they are and text with a name for what is missing."""
-    text = {name: ["missing" if v is None else v for v in c] for name, c in columns.items() if c.dtype == object}
-    return {name: text.get(name, c) for name, c in columns.items()}
-
-
-def _two_dimensional(p: FloatArray) -> FloatArray:
-    return p[:, None] if p.ndim == 1 else p
 
 
 def _log(p: FloatArray) -> FloatArray:

@@ -16,13 +16,13 @@ from lowcal.errors import AuditWarning, InvalidInput, brief_names
 import lowcal
 from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
 from lowcal.auditing import audits as auditing
-from lowcal.auditing.audits import _panels
+from lowcal.auditing.audits import Sample, sample_of
 from lowcal.auditing.certificates import band
 from lowcal.auditing.reports import Verdict
-from lowcal.data.frames import Table
-from lowcal.data.inputs import read_outcomes
+from lowcal.data.progress import Passes
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.notions import LowDegree
+from lowcal.solve.homes import open_home
 from lowcal.solve.options import Tolerance
 from lowcal.subpopulations.base import LeftOut
 from worlds import panel_of
@@ -312,7 +312,7 @@ def test_a_learned_group_that_nobody_of_the_judging_rows_belongs_to(monkeypatch,
     rng = np.random.default_rng(0)
     y, p = (rng.random((n, 1)) < 0.3).astype(float), rng.random((n, 1))
     panel = panel_of(y, p, np.full(n, 1 / n), np.column_stack([np.ones(n), np.zeros(n)]), ("everyone", "none"))
-    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], False, LeftOut()))
+    monkeypatch.setattr(auditing, "sample_of", lambda home, *_: Sample([panel], home.layout, False, LeftOut(), False))
     report = audit(y.ravel(), p.ravel(), notion=notion, method=method, random_state=0)
     none = report.finding("none")
     assert (none.violation, none.mass, none.n_effective) == (0.0, 0.0, 0.0)
@@ -342,14 +342,15 @@ def halves(seed=0, n=800):
 
 
 def panels_of(x, y, p, seed=0):
-    outcomes = read_outcomes(y, p)
-    return _panels(Trees(max_depth=2), Table.of(x), outcomes, LowDegree(2), np.random.default_rng(seed))
+    home = open_home(y, p, x, None, None, Trees(max_depth=2), 0, None, Passes(False), is_fit=False)
+    return sample_of(home, LowDegree(2), np.random.default_rng(seed))
 
 
 def test_what_a_learner_finds_is_judged_on_other_rows():
     x, y, p = halves()
-    (whole, first, second), is_exact, _ = panels_of(x, y, p)
-    assert not is_exact
+    sample = panels_of(x, y, p)
+    whole, first, second = sample.panels
+    assert not sample.is_exact
     assert whole.names == ("everyone",)
     assert len(first.y) + len(second.y) == len(y)
     own = [set(map(tuple, panel.p)) for panel in (first, second)]
@@ -357,7 +358,7 @@ def test_what_a_learner_finds_is_judged_on_other_rows():
     # the labels that judge have no say in what is judged
     judged = {tuple(row) for row in first.p}
     flipped = np.array([1 - b if (a,) in judged else b for a, b in zip(p, y, strict=True)])
-    (_, again, other), _, _ = panels_of(x, flipped, p)
+    _, again, other = panels_of(x, flipped, p).panels
     assert again.names == first.names
     assert other.names != second.names
 
@@ -781,5 +782,5 @@ def test_a_name_that_ends_in_a_full_stop_ends_the_sentence(monkeypatch, names, e
     y, p = (rng.random((400, 1)) < 0.3).astype(float), rng.random((400, 1))
     C = np.column_stack([np.ones(400), np.zeros((400, len(names)))])
     panel = panel_of(y, p, np.full(400, 1 / 400), C, ("everyone", *names))
-    monkeypatch.setattr(auditing, "_panels", lambda *_: ([panel], True, LeftOut()))
+    monkeypatch.setattr(auditing, "sample_of", lambda home, *_: Sample([panel], home.layout, True, LeftOut(), False))
     assert audit(y.ravel(), p.ravel(), random_state=0).notes[-1] == end

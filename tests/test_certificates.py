@@ -18,17 +18,17 @@ import lowcal
 from lowcal.auditing.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
 from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, deviations
 from lowcal.auditing.certificates.draws import Draws, Scores, draw, new_seed, signed_suprema, union_bound
-from lowcal.auditing.certificates.finite_sample import LARGEST_STAKE, _Block, _phi, mean_limit
+from lowcal.auditing.certificates.finite_sample import BLOCKS, LARGEST_STAKE, Bets, _phi, _stakes, mean_limit
 from lowcal.auditing.certificates.score import Cumulants, cumulants, normal_score
 from lowcal.auditing.certificates.sums import SUMMANDS, Sums, WitnessSums
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, Matrix, Stacked, Table
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
-from lowcal.notions.smooth import GridSmooth
-from lowcal.notions.weights import CellIds, Monomial, evaluate
-from lowcal.rows.keys import uniforms
-from lowcal.solve.resampling import Statistic
+from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
+from lowcal.rows import START
+from lowcal.rows.grids import GridResiduals
+from lowcal.rows.keys import shares_of, uniforms
 from worlds import changed, panel_of, perfect, thirty_groups
 
 ONE = (Monomial(),)
@@ -473,7 +473,7 @@ def test_betting_leaves_half_of_the_error_to_either_side(monkeypatch):
 @pytest.mark.parametrize("g", [-0.5, 0.0, 0.5])
 def test_no_stake_can_lose_everything(g):
     """A row loses 1 + g of what is staked on it at most."""
-    block = _Block.of(sample(60, 1, 2, 3), np.ones((60, 1)), np.arange(60))
+    (block, *_), _ = dealt(sample(60, 1, 2, 3), monomials(1, 0), 0)
     bold, most = np.full((2, 1, 1), 5.0), np.full((2, 1, 1), LARGEST_STAKE / (1 + max(g, 0.0)))
     wealth = block.log_wealth(bold, np.full((2, 1, 1), g), 1)
     np.testing.assert_allclose(wealth, block.log_wealth(most, np.full((2, 1, 1), g), 1))
@@ -507,8 +507,8 @@ def test_a_group_without_a_row_may_have_a_mass_all_the_same():
 def test_what_rounding_may_cost_a_redrawn_supremum_is_added(monkeypatch):
     panel = sample(400, 1, 2, 5, even=True)
     before = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
-    monkeypatch.setattr(sys.modules[_along.__module__], "STEP", 1 / 4)  # the draws know nothing of it
-    rounded = GridSmooth(panel.p, panel.design, 1 / 4).error(panel.rho)
+    rounded = panel.rows.run(GridResiduals(START, panel.families, 4)).error
+    monkeypatch.setattr(Panel, "grid_error", lambda *_: rounded)  # the draws know nothing of it
     after = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
     assert (rounded > 0.004).all()
     np.testing.assert_allclose(after - before, rounded, rtol=0.35)
@@ -528,40 +528,41 @@ def test_a_group_of_ten_rows_has_an_interval_within_what_is_possible(notion):
 # --- betting ------------------------------------------------------------------------------------------------
 
 
+def dealt(panel, weights, seed):
+    """Return the blocks of bets, and the rows of each."""
+    share = shares_of((seed,), panel.n, 0, panel.n)
+    of = np.searchsorted(np.cumsum(BLOCKS)[:-1], share, side="right")
+    blocks = panel.rows.run(Bets(panel.families, tuple(weights), seed, panel.rows.is_even))
+    return blocks, [np.flatnonzero(of == k) for k in range(len(BLOCKS))]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3]), st.booleans())
 def test_limits_by_betting_are_those_of_wealth_counted_row_by_row(seed, d, even):
     """No g that they exclude makes less than 2N / beta by the stakes, counted without any bound."""
-    from lowcal.auditing.certificates import finite_sample
-
     panel = sample(200, d, 2, seed, even)
     U = np.column_stack([np.ones(200), panel.p[:, 0]])
-    blocks, rows = [], finite_sample._deal(200, np.random.default_rng(seed))
-    blocks = [finite_sample._Block.of(panel, U, some) for some in rows]
+    blocks, rows = dealt(panel, [Monomial(), Monomial((0,))], seed)
     Z, b = terms(panel, U), panel.weight / panel.weight.max()
     for side in (1, -1):
-        stakes = finite_sample._stakes(blocks, 5.0, side)
+        stakes = _stakes(blocks, 5.0, side)
         for g in (-0.3, -0.02, 0.0, 0.1, 0.6):
             bound = sum(
                 one.log_wealth(stake, np.full(stake.shape, g), side) for one, stake in zip(blocks, stakes, strict=True)
             )
             exact = 0.0
             for some, stake in zip(rows, stakes, strict=True):
-                held = np.minimum(stake, finite_sample.LARGEST_STAKE / (1 + max(side * g, 0.0)))
+                held = np.minimum(stake, LARGEST_STAKE / (1 + max(side * g, 0.0)))
                 exact = exact + np.log1p(held * b[some, None, None, None] * side * (Z[some] - g)).sum(axis=0)
             assert (bound <= exact + 1e-9).all()
 
 
 def test_stakes_of_a_block_do_not_know_its_rows():
-    from lowcal.auditing.certificates import finite_sample
-
     panel = sample(320, 1, 1, 3, even=True)
-    rows = finite_sample._deal(320, np.random.default_rng(0))
+    rows = dealt(panel, monomials(1, 0), 0)[1]
     other = changed(panel, y=np.where(np.isin(np.arange(320), rows[-1])[:, None], 1 - panel.y, panel.y))
-    stakes = [
-        finite_sample._stakes([finite_sample._Block.of(one, np.ones((320, 1)), r) for r in rows], 5.0, 1)
-        for one in (panel, other)
-    ]
+    assert [len(some) for some in rows] == [20, 20, 40, 80, 160]
+    stakes = [_stakes(dealt(one, monomials(1, 0), 0)[0], 5.0, 1) for one in (panel, other)]
     np.testing.assert_array_equal(stakes[0][-1], stakes[1][-1])
     assert (stakes[0][0] == 0).all()
     assert (stakes[0][-1] > 0).all()
@@ -601,10 +602,10 @@ def test_classes_with_signs_are_bounded_by_bernstein():
 
 def test_symmetrisation_by_hand(monkeypatch):
     panel = sample(100, 1, 2, 11)
-    fixed = Statistic(lambda _: np.array([0.1, 0.2]), lambda _: np.array([0.05, 0.0]))
     e, L = (panel.weight**2).sum(), log(3 / 0.1)
     wanted = 2 * 0.2 + 2 * sqrt(2 * L * e / 5) + 3 * sqrt(2 * L * e)
-    monkeypatch.setattr(sys.modules[draw.__module__], "statistic", lambda *_: fixed)
+    monkeypatch.setattr(sys.modules[draw.__module__], "drawn_suprema", lambda *_: np.array([[0.1, 0.2]] * 5))
+    monkeypatch.setattr(Panel, "grid_error", lambda *_: np.array([0.05, 0.0]))
     assert symmetrisation(panel, Smooth(), 0.1, np.random.default_rng(0), 5) == pytest.approx(wanted)
 
 

@@ -8,14 +8,16 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
 from lowcal.datasets import make_miscalibrated
 
 import lowcal
-from lowcal import Groups, InvalidInput, multicalibrate
+from lowcal import Groups, InvalidInput, Trees, multicalibrate
 
 FITS = [
     {"alpha": 1e-6, "guard": False, "geometry": "euclidean"},
@@ -119,19 +121,48 @@ def test_a_checkpoint_that_cant_be_written_says_so(tmp_path: Path) -> None:
         multicalibrate(**world(), **FITS[1], checkpoint=tmp_path / "no folder" / "fit.json")
 
 
+def far_world() -> dict[str, object]:
+    """The same rows as a source that does not fit into memory."""
+    data = make_miscalibrated(1500, random_state=0)
+    table = {"y": data.y, "p": data.p, **data.X}
+    parts = [{name: column[k : k + 400] for name, column in table.items()} for k in range(0, 1500, 400)]
+    return {"y": "y", "p": "p", "X": lambda: iter(parts), "memory": 1}
+
+
+#: Fits that are killed: in memory and on disk, listed and learned.
+KILLED: dict[str, Callable[[], dict[str, object]]] = {
+    "groups": lambda: {**world(4), **FITS[0], "max_updates": 15},
+    "worst": lambda: {**world(), **FITS[2]},
+    "disk": lambda: {**far_world(), "subpopulations": Groups(), **FITS[2]},
+    "nodes": lambda: {**world(), "subpopulations": Trees(2), "alpha": 2e-3, "guard": False, "max_updates": 8},
+    "nodes on disk": lambda: {**far_world(), "subpopulations": Trees(2), **FITS[2], "max_updates": 15},
+    "sums on disk": lambda: {
+        **far_world(),
+        "subpopulations": Trees(2, n_trees=3),
+        "alpha": 1e-3,
+        "guard": False,
+        "max_updates": 6,
+    },
+}
+
 SCRIPT = """
-import sys
+import sys, time
 sys.path.insert(0, {tests!r})
-from test_checkpoints import FITS, bits, world
+from test_checkpoints import KILLED, bits
 from lowcal import multicalibrate
-print(bits(multicalibrate(**world({classes}), **FITS[{fit}], checkpoint={path!r}, resume=True)))
+given = KILLED[{name!r}]()
+print("ready", flush=True)
+fit = multicalibrate(**given, checkpoint={path!r}, resume=True, callback=lambda _: time.sleep(0.05))
+print(bits(fit))
 """
 
 
-def run(path: Path, fit: int, classes: int, limit: float | None) -> str | None:
-    """Fit in a process of its own, which is killed after a while; return the bits if it ended before."""
-    script = SCRIPT.format(tests=str(Path(__file__).parent), path=str(path), fit=fit, classes=classes)
+def run(path: Path, name: str, limit: float | None) -> str | None:
+    """Fit in a process of its own, killed some time after it begins; return the bits if it ended before."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), path=str(path), name=name)
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "ready"
     try:
         return process.communicate(timeout=limit)[0].strip()
     except subprocess.TimeoutExpired:
@@ -142,12 +173,21 @@ def run(path: Path, fit: int, classes: int, limit: float | None) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-@pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("fit", [1, 2])
-def test_a_fit_killed_at_ten_moments_ends_with_the_same_bits(fit: int, classes: int, tmp_path: Path) -> None:
-    whole = bits(multicalibrate(**world(classes), **FITS[fit]))
-    rng = random.Random(fit)
+@pytest.mark.parametrize("name", KILLED)
+def test_a_fit_killed_at_ten_moments_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    """A fit that ends before it is killed begins anew; at least one kill must land between two updates."""
+    path, rng, between = tmp_path / "fit.json", random.Random(name), 0
+    whole = multicalibrate(**KILLED[name]())
+    started = monotonic()
+    assert run(path, name, None) == bits(whole)
+    lasts = monotonic() - started
+    path.unlink()
     for _ in range(10):
-        found = run(tmp_path / "fit.json", fit, classes, rng.uniform(1.0, 4.0))
-        assert found in (None, whole)
-    assert run(tmp_path / "fit.json", fit, classes, None) == whole
+        found = run(path, name, rng.uniform(0.0, lasts / 2))
+        assert found in (None, bits(whole))
+        done = len(lowcal.load(path)) if path.exists() else 0
+        between += found is None and 0 < done < whole.n_updates
+        if found is not None or done == whole.n_updates:
+            path.unlink()
+    assert between > 0
+    assert run(path, name, None) == bits(whole)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from lowcal.errors import InvalidInput
 
-from lowcal.cli.labels import Labels, choose_classes, encode_labels, match_classes
+from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, match_classes
 from lowcal.cli.terminal import WrongUsage
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
@@ -31,7 +31,7 @@ class Read:
     """The classes of a column, and the position of each row's."""
 
     def __init__(self, column, probability, classes, positive):
-        labels = Labels("y", column.unique().to_pylist())
+        labels = FileLabels("y", column.unique().to_pylist())
         self.classes = choose_classes(labels, probability, classes, positive)
         self.y = encode_labels(column, self.classes)
 

@@ -8,7 +8,7 @@ from lowcal.datasets import make_miscalibrated
 
 from lowcal.data.inputs import read_rows
 from lowcal.solve import crossfits
-from lowcal.solve.candidates import GROUPS, LINE, Shared, Side, simple_names
+from lowcal.solve.candidates import GROUPS, LINE, Shared, Side, groups, simple_names
 from lowcal.solve.crossfits import Together, fit_simple
 from lowcal.solve.guard import deal
 
@@ -57,7 +57,7 @@ def test_many_rows_are_fitted_fold_by_fold(data, monkeypatch):
 
 def test_the_final_fit_of_groups_is_that_of_any_number_of_rows(data, monkeypatch):
     whole, _ = sides(data.y, data.p, data.X)
-    found = crossfits.groups(whole, whole.groups()).p
+    found = groups(whole, whole.groups()).p
     monkeypatch.setattr("lowcal.solve.candidates.LINE_ROWS", 2999)
-    np.testing.assert_allclose(found, crossfits.groups(whole, whole.groups()).p, atol=1e-5)
+    np.testing.assert_allclose(found, groups(whole, whole.groups()).p, atol=1e-5)
     assert np.abs(found - whole.outcomes.p).max() > 0.01

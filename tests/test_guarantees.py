@@ -717,8 +717,8 @@ def test_the_sentences_of_a_page():
     assert text.splitlines() == [
         "For g=a, the mean prediction is 0.5 and the mean outcome is 0.5: they agree.",
         "For g=a, the mean squared prediction is 0.5; the mean squared true probability is at least 0.245.",
-        "For g=a, those with the outcome have a mean prediction of 0.7 (the true positive rate), the whole group one "
-        "of 0.5.",
+        "For g=a, people with the outcome have a mean prediction of 0.7 (the true positive rate), against 0.5 for the "
+        "whole group.",
         "For g=a, the covariance of predictions and outcomes is 0.1: predictions rise with the outcomes.",
         "For g=a, the variance of the predictions is 0.25, of which the outcomes justify 0.1: it exceeds the justified "
         "part by 0.15, and the variance of the true probabilities by at most 0.21.",

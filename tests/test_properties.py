@@ -11,9 +11,10 @@ from scipy import sparse
 
 import definition
 import lowcal
+from brackets import bracket
 from directions import along
 from lowcal.kernels import simplex
-from lowcal.kernels.clipped import best_step
+from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
 from lowcal.kernels.simplex import TIE
 from lowcal.notions.low_degree import _linear_witness, best_linear
@@ -206,7 +207,8 @@ def test_bracket_of_higher_degrees(sample: tuple[np.ndarray, ...], k: int) -> No
     notion = lowcal.LowDegree(k)
     found = notion.suprema(p, rho, Matrix(C))
     for j in range(3):
-        low, high = notion.bracket(p, rho, Matrix(C), j)
+        both = [bracket(monomials(p.shape[1], k - 1), sign * found.moments[j]) for sign in (1.0, -1.0)]
+        low, high = max(low for low, _ in both), max(high for _, high in both)
         tolerance = 1e-7 * (1 + np.abs(rho).sum())
         assert found.value[j] <= low + tolerance
         assert low <= high + tolerance
@@ -421,7 +423,7 @@ def test_exact_line_search_beats_a_grid(case: tuple[np.ndarray, ...]) -> None:
     p, y, delta, weight = case
     if not delta.any():
         return
-    eta = best_step(p[:, 0], y[:, 0], delta[:, 0], weight)
+    eta = sorted_step(Line(p[:, 0], y[:, 0], delta[:, 0], weight))
     assert eta >= 0
     best = clipped_loss(eta, *case)
     assert all(best <= clipped_loss(t, *case) + 1e-12 for t in np.linspace(0, 20, 2001))

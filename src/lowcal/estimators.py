@@ -40,7 +40,7 @@ from lowcal.solve.fitting import fit_rows
 from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.recalibration import recalibrate
-from lowcal.subpopulations import Groups, Private, Trees, Union
+from lowcal.subpopulations import Groups, Private, Subpopulations, Trees
 from lowcal.subpopulations.levels import resolve
 
 if TYPE_CHECKING:
@@ -170,9 +170,8 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_class(self, X: Any) -> None:
         """Look up the columns that the class names before anything is fitted, and remember all names."""
         table = Frame.of(X)
-        for part in self.subpopulations.parts if isinstance(self.subpopulations, Union) else (self.subpopulations,):
-            if type(part).__module__.startswith("lowcal."):  # a user's class may mean something else by columns
-                resolve(getattr(part, "columns", None), table)
+        for part in self.subpopulations.each() if isinstance(self.subpopulations, Subpopulations) else ():
+            resolve(part.given_columns, table)
         self._columns = table.names
 
     def __sklearn_tags__(self) -> Tags:

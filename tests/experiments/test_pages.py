@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import TARGETS, examples, figure_1, hierarchy, real, samples, table
+from experiments import examples, figure_1, hierarchy, real, samples, table
 from experiments.results import Claim
+from experiments.targets import TARGETS
 
 PAPER = Path(__file__).resolve().parents[2] / "docs" / "paper"
 

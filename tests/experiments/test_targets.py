@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from lowcal.errors import InvalidInput, MissingExtra
 
-import experiments
 from experiments import figures, hierarchy, real, rivals, samples
 from experiments.experiment import small_settings
 from experiments.rivals import Sample
+from experiments.targets import run
 
 SMALL = {"small": True, "cache": False, "progress": False}
 
@@ -36,8 +36,8 @@ def numbers(tree, path=""):
 
 
 def test_figure_1_runs_writes_and_repeats_itself(tmp_path, capsys):
-    (result,) = experiments.run("figure-1", tmp_path / "one", 2, **SMALL)
-    experiments.run("figure-1", tmp_path / "two", 2, **SMALL)
+    (result,) = run("figure-1", tmp_path / "one", 2, **SMALL)
+    run("figure-1", tmp_path / "two", 2, **SMALL)
     printed = capsys.readouterr().out
     assert printed.count("holds]") + printed.count("does not hold]") == 2 * len(result.claims) == 28
     found, again = (json.loads((tmp_path / k / "figure-1.json").read_text()) for k in ("one", "two"))
@@ -63,14 +63,14 @@ def test_figure_1_runs_writes_and_repeats_itself(tmp_path, capsys):
 
 def test_a_rerun_takes_the_finished_parts(tmp_path, capsys, monkeypatch):
     kind = {**SMALL, "progress": True}
-    experiments.run("samples", tmp_path, 1, **kind)
+    run("samples", tmp_path, 1, **kind)
     monkeypatch.setattr(samples, "one_seed", lambda *args: pytest.fail("a finished part was made again"))
-    experiments.run("samples", tmp_path, 1, **kind)
+    run("samples", tmp_path, 1, **kind)
     assert capsys.readouterr().err.count("kept from an earlier run") == 2
 
 
 def test_the_table_has_ours_and_the_peers_that_are_here(tmp_path):
-    (result,) = experiments.run("table", tmp_path, 1, **SMALL)
+    (result,) = run("table", tmp_path, 1, **SMALL)
     assert {"start", "MA", "MC2", "MC3", "smooth", "MC-full", "isotonic", "temperature", "f*"} <= set(
         result.summary["table"]
     )
@@ -84,7 +84,7 @@ def test_the_table_has_ours_and_the_peers_that_are_here(tmp_path):
 
 
 def test_real_data_that_are_absent_are_told(tmp_path):
-    (result,) = experiments.run("real", tmp_path, 1, data=tmp_path, **SMALL)
+    (result,) = run("real", tmp_path, 1, data=tmp_path, **SMALL)
     assert set(result.summary["tables"]) == {"adult"}
     assert set(result.summary["absent"]) == set(real.TASKS) - {"adult"}
     assert "bank_marketing is left out: bank_marketing.parquet or bank_marketing.csv was not found" in result.page
@@ -94,9 +94,7 @@ def test_real_data_that_are_absent_are_told(tmp_path):
 
 
 def test_examples_are_the_paper_s(tmp_path):
-    square, halves, robust = (
-        experiments.run(name, tmp_path, 1, **SMALL)[0] for name in ("example-b1", "70-30", "robustness")
-    )
+    square, halves, robust = (run(name, tmp_path, 1, **SMALL)[0] for name in ("example-b1", "70-30", "robustness"))
     assert square.name == "counterexample"
     assert [c.holds for c in square.claims] == [True] * 4
     assert square.summary["xnor"]["multiaccurate"]["covariance on x1 = 1"] == pytest.approx(-1 / 12)
@@ -113,7 +111,7 @@ def test_examples_are_the_paper_s(tmp_path):
 
 
 def test_the_hierarchy_holds_on_fitted_rows(tmp_path):
-    (result,) = experiments.run("hierarchy", tmp_path, 1, **SMALL)
+    (result,) = run("hierarchy", tmp_path, 1, **SMALL)
     assert [c.holds for c in result.claims] == [True, True]
     fitted = result.summary["classes"]["2"]["fitted"]
     # degree k + 1 contains degree k, whatever was trained
@@ -139,9 +137,9 @@ def test_rows_needed_and_their_verdict():
 
 def test_wrong_targets_and_seeds_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"Unknown target 'figure-2'.*Did you mean 'figure-1'"):
-        experiments.run("figure-2", tmp_path)
+        run("figure-2", tmp_path)
     with pytest.raises(InvalidInput, match="seeds"):
-        experiments.run("figure-1", tmp_path, 0)
+        run("figure-1", tmp_path, 0)
 
 
 def test_without_matplotlib_everything_but_the_picture_is_written(tmp_path, monkeypatch):
@@ -150,7 +148,7 @@ def test_without_matplotlib_everything_but_the_picture_is_written(tmp_path, monk
 
     for module in (samples, figures):
         monkeypatch.setattr(module, "new_figure", absent)
-    experiments.run("samples", tmp_path, 1, **SMALL)
+    run("samples", tmp_path, 1, **SMALL)
     assert not list(tmp_path.glob("*.png"))
     assert (tmp_path / "samples.json").exists()
 
@@ -174,7 +172,7 @@ def test_temperature_finds_the_cube_and_isotonic_keeps_probabilities(n_classes):
     assert np.exp(model.log_t) == pytest.approx(3.0, abs=0.3)
     found = model.predict()
     assert np.abs(found - (true[:, 1] if n_classes == 2 else true)).max() < 0.06
-    curves = rivals.Isotonic(train, test)
+    curves = rivals.isotonic(train, test)
     curves.fit()
     p = curves.predict()
     assert p.shape == test.p.shape
@@ -196,7 +194,7 @@ def test_peers_run_where_they_are_installed(name, package):
 @pytest.mark.slow
 def test_the_paper_s_claims_with_torch(tmp_path):
     pytest.importorskip("torch", reason="torch is in the extra [experiments]")
-    (result,) = experiments.run("figure-1", tmp_path, 2, engine="torch", cache=tmp_path / "cache", progress=False)
+    (result,) = run("figure-1", tmp_path, 2, engine="torch", cache=tmp_path / "cache", progress=False)
     assert all(claim.holds for claim in result.claims if claim.source != "ours")
 
 

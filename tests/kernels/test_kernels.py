@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.special import expit
 
 from lowcal.kernels import clipped, compiled_loops, loops, portable, reference, switch, trees
-from lowcal.kernels.clipped import best_step
+from lowcal.kernels.clipped import Clipping, Line, binned_step, sorted_step
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes, Table
 from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
@@ -101,6 +101,21 @@ def test_histograms(engine: ModuleType, seed: int, n: int, levels: int, q: int) 
         expected[codes[i]] += R[i]
     engine.add_histogram(codes, R, table)
     np.testing.assert_allclose(table, expected, atol=1e-13)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, rows, st.integers(1, 9), st.integers(1, 5), st.integers(1, 5))
+def test_products_are_rounded_one_by_one(seed: int, n: int, levels: int, S: int, T: int) -> None:
+    """So their sums are exact, and the same compiled or not."""
+    rng, far, made = np.random.default_rng(seed), 1.5 * 2.0**52 * 2.0**-30, []
+    codes, A, B = codes_of(rng, n, levels), rng.random((n, S)), rng.random((n, T))
+    expected = np.zeros((levels, padded(S * T)))
+    for i in range(n):
+        expected[codes[i], : S * T] += ((np.multiply.outer(A[i], B[i]) + far) - far).ravel()
+    for engine in (loops, COMPILED):
+        made.append(np.zeros_like(expected))
+        engine.add_products(codes, A, B, far, made[-1])
+    assert all(one.tobytes() == expected.tobytes() for one in made)
 
 
 @BOTH
@@ -207,17 +222,28 @@ def line(seed: int, n: int) -> tuple[np.ndarray, ...]:
     return f, y, delta, rng.random(n) * (rng.random(n) < 0.9)
 
 
+def binned(rows: tuple[np.ndarray, ...], scale: float = 1.0) -> float:
+    """The best step by bins."""
+    one, bins = Line(*rows), Clipping(scale)
+    where = bins.add(one)
+
+    def fetch(hidden: np.ndarray) -> tuple[Line, np.ndarray]:
+        some = np.flatnonzero(np.append(hidden, False)[where])
+        return one.take(some), where[some]
+
+    return binned_step(bins, fetch)
+
+
 @settings(deadline=None, max_examples=150)
 @given(seeds, st.integers(0, 60), st.sampled_from([1, 3, 64]), st.sampled_from([0.01, 1.0, 100.0]), st.booleans())
 def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float, compiled: bool) -> None:
     rows = line(seed, n)
     f, _, delta, _ = rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clipped, "BINNED_FROM", 0)
         patch.setattr(clipped, "BINS", n_bins)
         patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
-        found = loss(best_step(*rows, scale), *rows)
-    sorted_ = best_step(*rows, scale)
+        found = loss(binned(rows, scale), *rows)
+    sorted_ = sorted_step(Line(*rows))
     assert found == pytest.approx(loss(sorted_, *rows), abs=1e-13)
     moving = delta != 0.0
     limits = (np.where(delta > 0.0, 1.0, 0.0)[moving] - f[moving]) / delta[moving]
@@ -228,20 +254,14 @@ def test_the_best_step_is_best(seed: int, n: int, n_bins: int, scale: float, com
 
 def test_the_best_step_of_many_rows() -> None:
     rows = line(1, 20_000)
-    sorted_ = [a[:20_000] for a in rows]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clipped, "BINNED_FROM", 10**9)
-        expected = best_step(*sorted_)
-    assert loss(best_step(*rows), *rows) == pytest.approx(loss(expected, *rows), rel=1e-13)
+    assert loss(binned(rows), *rows) == pytest.approx(loss(sorted_step(Line(*rows)), *rows), rel=1e-13)
 
 
 def test_rows_that_hardly_move_do_not_overflow() -> None:
     f, y, w = np.array([0.5, 0.5]), np.array([1.0, 1.0]), np.array([0.5, 0.5])
-    for start in (0, 10):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(clipped, "BINNED_FROM", start)
-            assert best_step(f, y, np.array([0.25, 1e-320]), w) == pytest.approx(2.0)
-            assert best_step(f, y, np.zeros(2), w) == 0.0
+    for step in (binned, lambda rows: sorted_step(Line(*rows))):
+        assert step((f, y, np.array([0.25, 1e-320]), w)) == pytest.approx(2.0)
+        assert step((f, y, np.zeros(2), w)) == 0.0
 
 
 # --- whole passes ---------------------------------------------------------------------------------------------
@@ -297,12 +317,11 @@ def test_linear_weights_of_many_classes_are_evaluated_alike(d: int) -> None:
         np.testing.assert_array_equal(weights.evaluate(chosen, p), np.array([u(p) for u in chosen]).T)
 
 
-@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("n", [8, 2000])
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize("width", [0.1, 0.3])
-def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    p = np.random.default_rng(0).dirichlet(np.ones(max(d, 2)), 8)[:, :d]
-    monkeypatch.setattr(weights, "FEW_CELLS", few)
+def test_occupied_cells_counted_or_sorted(d: int, width: float, n: int) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(max(d, 2)), n)[:, :d]
     occupied, which = weights.occupied_cells(p, width)
     index = weights.cell_index(p, width)
     assert occupied.tolist() == [list(cell) for cell in sorted({tuple(row) for row in index.tolist()})]
@@ -312,9 +331,8 @@ def test_occupied_cells_counted_or_sorted(d: int, width: float, few: int, monkey
 def test_cells_that_are_too_many_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     design, C = design_of(rng, 50)
-    cells, theta = CellIds(rng.integers(0, 4, 50), 3), rng.normal(size=(6, 3, 2))
-    expected = np.einsum("nc,ns,csa->na", C, np.eye(4)[cells.ids][:, :3], theta)
-    monkeypatch.setattr(reference, "PAIRS", 0)
+    cells, theta = CellIds(rng.integers(0, 10, 50), 9), rng.normal(size=(6, 9, 2))
+    expected = np.einsum("nc,ns,csa->na", C, np.eye(10)[cells.ids][:, :9], theta)
     monkeypatch.setattr(reference, "CHUNK", 32)  # pieces of pieces
     np.testing.assert_allclose(displacement(design, cells, theta), expected, atol=1e-12)
 
@@ -377,6 +395,7 @@ def test_kernels_are_numpys_where_numba_is_told_not_to_compile(monkeypatch, forg
 def test_kernels_let_go_of_the_lock() -> None:
     for name in (
         "add_histogram",
+        "add_products",
         "add_pairs",
         "add_look_up",
         "add_pair_look_up",

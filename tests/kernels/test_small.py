@@ -14,8 +14,7 @@ import lowcal
 from lowcal.data.frames import Table
 from lowcal.kernels import compiled_loops, loops, reference, switch
 from lowcal.kernels.parts import outer_moments
-from lowcal.kernels.reference import Matrix
-from lowcal.kernels.small import Small, are_bits, pack
+from lowcal.kernels.reference import Matrix, pack
 from lowcal.subpopulations.memberships import Bits
 
 BOTH = pytest.mark.parametrize("engine", [loops.pack_bits, compiled_loops.pack_bits], ids=["numpy", "compiled"])
@@ -85,7 +84,6 @@ def test_packing_any_type(seed: int, n: int, m: int, order: str, kind: type) -> 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_what_is_no_bit(other: float, kind: type) -> None:
     C = np.zeros((5, 3), dtype=kind)
-    assert are_bits(C)
     C[4, 1] = other
     assert pack(C) is None
 
@@ -95,7 +93,7 @@ def test_what_is_no_bit(other: float, kind: type) -> None:
 def test_small_types_are_the_matrix_in_float64(seed: int, n: int, m: int, q: int, order: str, kind: type) -> None:
     rng = np.random.default_rng(seed)
     C = laid_out((rng.random((n, m)) if kind is np.float32 else rng.integers(0, 2, (n, m))).astype(kind), order)
-    small, exact = Small(C), C.astype(np.float64)
+    small, exact = Matrix(C), C.astype(np.float64)
     R, theta = rng.normal(size=(n, q)), rng.normal(size=(m, q))
     ids, cells = rng.integers(0, 4, n), rng.normal(size=(m, 3, q))
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +122,7 @@ def test_small_types_are_the_matrix_in_float64(seed: int, n: int, m: int, q: int
 def test_sums_of_slices_with_padding() -> None:
     rng = np.random.default_rng(0)
     C, R = rng.random((30, 4)).astype(np.float32), rng.normal(size=(30, 4))
-    sums = Small(C).sums(3)  # the last column of R does not count
+    sums = Matrix(C).sums(3)  # the last column of R does not count
     for part in (slice(0, 7), slice(7, 30)):
         sums.add(part, R[part])
     np.testing.assert_allclose(sums.total(), C.astype(np.float64).T @ R[:, :3], atol=1e-12)
@@ -209,8 +207,10 @@ def test_fractions_in_float32_are_those_numbers_in_float64() -> None:
     reports = [lowcal.audit(y, p, X, **options) for X in (C, C.astype(np.float64))]
     assert reports[0].violation == pytest.approx(reports[1].violation, abs=1e-12)
     assert reports[0].certified_alpha == pytest.approx(reports[1].certified_alpha, abs=1e-12)
-    assert isinstance(lowcal.Memberships(everyone=False).prepare(C).design(), Small)
-    assert isinstance(lowcal.Memberships(everyone=False).prepare(C.astype(float)).design(), Matrix)
+    for kind, is_small in ((C.dtype, True), (np.dtype(float), False)):
+        design = lowcal.Memberships(everyone=False).prepare(C.astype(kind)).design()
+        assert isinstance(design, Matrix)
+        assert design.is_small == is_small
 
 
 @pytest.mark.parametrize(

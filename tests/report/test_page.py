@@ -166,7 +166,7 @@ def test_the_verdict_per_person_is_one_sentence_with_its_figures():
     assert f"the error for WORST ({text.percent(report.proof.mass)} of people), where" in violated
     assert f"is at least {found.lower:.4f} per person" in violated
     satisfied = words.verdict(replace(report, verdict=Verdict.SATISFIED), "WORST")
-    assert "are calibrated in all groups of at least 1% of people: with 95% confidence" in satisfied
+    assert "are accurate enough in all groups of at least 1% of people: with 95% confidence" in satisfied
     assert f"no group's error exceeds {found.upper:.4f} per person" in satisfied
     undecided = words.verdict(replace(report, verdict=Verdict.UNDECIDED), "WORST")
     between = f"{found.lower:.4f} and {found.upper:.4f}"

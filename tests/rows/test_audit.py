@@ -25,7 +25,7 @@ from lowcal.rows import Memory, Scale, Shard, disk
 from lowcal.rows.reading import in_memory
 from lowcal.solve.homes import drop_weightless
 from lowcal.solve.options import Tolerance
-from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds
+from lowcal.subpopulations import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
 from lowcal.subpopulations.codes import CodeFamily
 
 pytest.importorskip("pyarrow")
@@ -165,17 +165,70 @@ def test_rows_of_a_single_class_can_be_audited_from_disk(tmp_path: Path) -> None
 # --- on disk ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ({"method": "exact"}, 'method="exact" looks at all of them'),
-        ({"notion": "smooth"}, "the notion smooth looks at all of them"),
-        ({"subpopulations": lowcal.Trees()}, "learned on one half of them"),
-    ],
-)
-def test_what_looks_at_all_rows_at_once_is_refused(kind: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        lowcal.audit("y", "p", write(table(2), tmp_path), memory=1, **kind)
+def both(rows: dict[str, np.ndarray], folder: Path, **options: Any) -> list[lowcal.AuditReport]:
+    """Audit rows in memory and on disk."""
+    y, p = roles(rows)
+    sources = [(rows, None), (write(rows, folder), 1)]
+    return [lowcal.audit(y, p, source, random_state=3, memory=memory, **options) for source, memory in sources]
+
+
+@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.2"])
+def test_bets_agree(notion: str, d: int, weight: str | None, tmp_path: Path) -> None:
+    same(table(d), Groups(["g", "h"]), notion, "exact", weight, tmp_path)
+
+
+TREES = [Trees(2), Trees(2, n_trees=3), Groups(["g"]) + Trees(2, columns=["h", "x"])]
+
+
+@pytest.mark.parametrize("method", ["bootstrap", "exact"])
+@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("chosen", TREES, ids=["nodes", "sums", "union"])
+def test_trees_agree(chosen: Subpopulations, d: int, method: str, tmp_path: Path) -> None:
+    """They are found on one half of the rows and judged on the other, wherever the rows are."""
+    rows = {name: column for name, column in table(d).items() if name != "w"}
+    near, far = both(rows, tmp_path, subpopulations=chosen, method=method, null_draws=19)
+    assert len(near.findings) > 1
+    assert listing(near) == listing(far)
+
+
+def test_trees_are_measured_alike(tmp_path: Path) -> None:
+    rows = table(2)
+    found = [
+        lowcal.measure("y", "p", source, subpopulations=Trees(2), sample_weight="w", memory=memory)
+        for source, memory in ((rows, None), (write(rows, tmp_path), 1))
+    ]
+    assert found[0].names == found[1].names
+    assert len(found[0].names) > 3
+    np.testing.assert_array_equal(found[0].violation, found[1].violation)
+    np.testing.assert_array_equal(found[0].mass, found[1].mass)
+
+
+@pytest.mark.parametrize("chosen", [Groups(["g", "h"]), Trees(2)], ids=["groups", "nodes"])
+@pytest.mark.parametrize("method", ["bootstrap", "exact"])
+@pytest.mark.parametrize("d", [2, 3])
+def test_smooth_weights_on_disk_are_judged_by_the_safe_side_of_their_bracket(
+    d: int, method: str, chosen: Subpopulations, tmp_path: Path
+) -> None:
+    rows = {name: column for name, column in table(d).items() if name != "w"}
+    options = {"notion": "smooth", "subpopulations": chosen, "method": method, "null_draws": 19}
+    near, far = both(rows, tmp_path, **options)
+    wide = 2e-5 if d == 2 else 1e-4
+    assert near.violation - wide <= far.violation <= near.violation + 1e-12
+    assert near.p_value == far.p_value
+    assert far.null_floor == near.null_floor
+    assert near.certified_alpha <= far.certified_alpha + 1e-9
+    assert {one.subpopulation for one in near.findings} == {one.subpopulation for one in far.findings}
+    for one in near.findings:
+        other = far.finding(one.subpopulation)
+        assert (other.lower, other.upper) == pytest.approx((one.lower, one.upper), abs=50 * wide)
+
+
+def test_what_needs_all_rows_at_once_is_refused(tmp_path: Path) -> None:
+    path = write(table(2), tmp_path)
+    with pytest.raises(InvalidInput, match=r"do not fit into memory, and Linear.*is learned from all of them at once"):
+        lowcal.audit("y", "p", path, memory=1, subpopulations=lowcal.Linear())
 
 
 @pytest.mark.parametrize(("notion", "d"), [("degree-2", 2), ("full-0.2", 4)])

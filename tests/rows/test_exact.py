@@ -14,7 +14,6 @@ from scipy import sparse
 from lowcal.kernels import exact
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, decode
 from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
-from lowcal.kernels.small import Small
 
 seeds = st.integers(0, 2**32 - 1)
 KINDS = ["codes", "dense", "columns", "sparse", "float32", "bytes", "stacked"]
@@ -30,8 +29,8 @@ def design(kind: str, rng: np.random.Generator, n: int) -> Design:
         "dense": Matrix(shares),
         "columns": Matrix(np.asfortranarray(shares)),
         "sparse": Matrix(sparse.csr_array(shares)),
-        "float32": Small(shares.astype(np.float32)),
-        "bytes": Small((shares > 0.5).astype(np.uint8)),
+        "float32": Matrix(shares.astype(np.float32)),
+        "bytes": Matrix((shares > 0.5).astype(np.uint8)),
     }
     made["stacked"] = Stacked((made["dense"], made["codes"], made["sparse"], made["bytes"]))
     return made[kind]

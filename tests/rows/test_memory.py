@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
 from lowcal.data.frames import Table
 from lowcal.data.inputs import Layout
 from lowcal.notions import parse_notion
-from lowcal.rows import START, Memory
+from lowcal.rows import START, Memory, memory
 from lowcal.solve.runs import Run
 from lowcal.solve.solvers import Problem
 from lowcal.solve.stopping import Watch
@@ -78,6 +79,22 @@ def test_a_fit_is_the_same_bits_however_its_rows_are_cut(notion: str, kind: str,
     found = prints(kind, notion, d, geometry, *((1000, 1) if (notion, d) == ("full-0.1", 4) else few))
     assert found[0][0] > 0
     assert set(found) == {found[0]}
+
+
+@pytest.mark.parametrize("kind", ["groups", "shares", "nodes"])
+@pytest.mark.parametrize("notion", ["degree-2", "full-0.1"])
+def test_uneven_shards_of_many_classes_give_the_same_bits(notion: str, kind: str) -> None:
+    """Nine classes have ninety products a row at degree 2."""
+    X, p, y, weight = people(900, 9)
+    chosen, names = CLASSES[kind]
+    learner = chosen.prepare(Table.of({name: X[name] for name in names}), weight)
+    whole, rng, found = Memory.of(learner.rows, p, y, weight), np.random.default_rng(0), set()
+    for n_shards in (1, 7, 64):
+        edges = [0, *np.sort(rng.choice(np.arange(1, 900), n_shards - 1, replace=False)), 900]
+        rows = Memory([memory.take_shard(whole.whole, np.arange(a, b)) for a, b in pairwise(edges)])
+        found.add(print_of(Problem(rows, parse_notion(notion), learner.fresh(), 0.002, "mirror"), 1))
+    assert len(found) == 1
+    assert next(iter(found))[0] > 0
 
 
 @pytest.mark.parametrize("kind", ["intersections", "shares"])

@@ -671,8 +671,8 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
 
 def test_files_need_pyarrow_and_dicts_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "arrow")
-    monkeypatch.setattr(batches, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs pyarrow: pip install 'lowcal\[files\]'.*dicts of arrays"):
+    with monkeypatch.context() as patch, pytest.raises(MissingExtra, match=r"'lowcal\[files\]'.*dicts of arrays"):
+        patch.setitem(sys.modules, "pyarrow", None)
         fit(path)
     real = builtins.__import__
 

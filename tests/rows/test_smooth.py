@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import Groups, Intersections, Thresholds
@@ -49,3 +50,37 @@ def test_several_classes_are_refused_where_rows_are_too_many(monkeypatch: pytest
     names, given = ["p0", "p1", "p2"], {"notion": "smooth", "subpopulations": Groups(["a"]), "classes": [0, 1, 2]}
     with pytest.raises(lowcal.InvalidInput, match="do not fit into memory"):
         lowcal.measure("y", names, lambda: [three], **given, memory=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"geometry": "euclidean"}, {"solver": "worst", "max_updates": 4}], ids=str)
+def test_a_fit_on_disk_reaches_what_one_in_memory_does(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directions come from a sample, violations from the grid; what the fit says holds for the exact value."""
+    for module in ("blocks", "shrinkage"):
+        monkeypatch.setattr(f"lowcal.solve.{module}.WITNESS_ROWS", 1500)
+        monkeypatch.setattr(f"lowcal.solve.{module}.GRAM_ROWS", 1500)
+    monkeypatch.setattr("lowcal.solve.shrinkage.LINE_ROWS", 1500)
+    monkeypatch.setattr("lowcal.rows.disk.MOST_LOCAL", 1600)
+    made = make_miscalibrated(2000, random_state=0)
+    data = {"y": made.y, "p": made.p, **made.X}
+    given = {"notion": "smooth", "subpopulations": Groups(list(made.X)), "alpha": 0.01, "guard": False, **options}
+    near, far = (lowcal.multicalibrate("y", "p", lambda: [data], memory=memory, **given) for memory in (None, 1))
+    exact = lowcal.measure(made.y, far.predictor(made.p, made.X), made.X, notion="smooth", subpopulations=Groups())
+    assert far.violation - 1e-12 <= exact.largest <= far.upper + 1e-12
+    assert far.upper - far.violation <= 2e-5
+    assert far.status is near.status
+    assert far.violation == pytest.approx(near.violation, abs=0.002)
+
+
+def test_an_alpha_inside_the_bracket_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upper end must be within alpha for a fit to say that it is reached."""
+    monkeypatch.setattr("lowcal.rows.grids.smooth_on_grid.__defaults__", (4,))
+    data = world(3)
+    given = {"notion": "smooth", "subpopulations": Groups(["a"]), "memory": 1}
+    found = lowcal.measure("y", "p", lambda: [data], **given)
+    assert (found.suprema.upper - found.suprema.value).max() > 0.01
+    between = float(found.suprema.value.max() + found.suprema.upper.max()) / 2
+    fit = lowcal.multicalibrate("y", "p", lambda: [data], alpha=between, guard=False, **given)
+    assert fit.status == "undecided"
+    assert fit.n_updates == 0

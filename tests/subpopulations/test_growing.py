@@ -92,10 +92,11 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     st.sampled_from([0, 5]),
     st.sampled_from([np.uint8, np.uint16]),
     st.booleans(),
+    st.sampled_from([0, 10**9]),
 )
-def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform):
-    """Trees of two calls, the log odds after them, and those of every tree on other rows."""
-    pytest.importorskip("lowcal.kernels.trees")
+def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform, least_rows):
+    """Trees of two calls, the log odds after them, and those of every tree on other rows; columns shared or not."""
+    trees = pytest.importorskip("lowcal.kernels.trees")
     rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
     z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
     found = []
@@ -103,6 +104,7 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(growing, "COMPILE_FROM", limit)
             patch.setattr(growing, "_evaluators", growing.kernels_for)
+            patch.setattr(trees, "LEAST_ROWS", least_rows)
             booster = OddsBooster(rows, counts, w, z, y)
             forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
             found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.data.frames import Table
-from lowcal.kernels.reference import Codes, Matrix
-from lowcal.kernels.small import pack
+from lowcal.kernels.reference import Codes, Matrix, pack
 from lowcal.subpopulations import Memberships
 from lowcal.subpopulations.memberships import Bits
 

@@ -26,6 +26,7 @@ from lowcal.auditing.certificates import (
     constraints,
     draws_for,
     masses,
+    new_seed,
     null_test,
 )
 from lowcal.auditing.reports import (
@@ -44,21 +45,19 @@ from lowcal.auditing.reports import (
     sort_findings,
 )
 from lowcal.data.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
-from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import Layout, Outcomes, check_share, check_whole, read_rows
+from lowcal.data.inputs import Layout, check_share, check_whole
 from lowcal.data.progress import Passes
-from lowcal.kernels.exact import Tables, normalised
+from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import Matrix, rows_in_cache
-from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, Suprema, parse_notion
+from lowcal.kernels.simplex import SMALLEST, FloatArray
+from lowcal.notions import LowDegree, Notion, Smooth, Suprema, parse_notion
 from lowcal.notions.weights import Monomial
-from lowcal.rows import START, Memory
-from lowcal.rows.base import Local, Scale, Shard
+from lowcal.rows import START
+from lowcal.rows.base import Local, Mask, Scale, Shard
+from lowcal.rows.keys import Dealt
 from lowcal.rows.passes import MassSums
 from lowcal.rows.powers import Block, Plan
-from lowcal.rows.reading import in_memory, is_listed
-from lowcal.solve import provenance
-from lowcal.solve.homes import choose_subpopulations, drop_weightless, far_roles, open_home
+from lowcal.solve.homes import Home, Refit, open_home
 from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
@@ -225,8 +224,7 @@ def audit(
     null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
     memory : bytes that rows may take, if they come from files or other sources (see `multicalibrate`); None: a quarter
         of the machine's. More rows stay on disk and are read in passes: nothing is sampled, and the report is the same
-        to the last bit. Listed classes (groups, intersections, memberships, thresholds), multiaccuracy, degrees and
-        full can be audited there, by every method but "exact".
+        to the last bit; violations of smooth weights are bracketed. Linear and Regressor need the rows in memory.
 
     Examples
     --------
@@ -244,11 +242,8 @@ def audit(
     parsed = parse_notion(notion)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = read_random_state(random_state).spawn(4)
-    given = y, p, X, sample_weight, classes, subpopulations
-    if far_roles(y, p, X, sample_weight, memory) is not None:
-        sample = _far_sample(*given, parsed, method, memory)
-    else:
-        sample = _near_sample(*given, parsed, dealing)
+    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
+    sample = sample_of(home, parsed, dealing)
     report = judge(sample, parsed, tolerance, confidence, method, null_draws, streams)
     seed = int(random_state) if isinstance(random_state, int | np.integer) else None
     return replace(report, seed=seed)
@@ -314,84 +309,24 @@ class Sample:
     is_fitted: bool
 
 
-def _near_sample(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object,
-    sample_weight: ArrayLike | None,
-    classes: Sequence[Any] | None,
-    subpopulations: Subpopulations | None,
-    notion: Notion,
-    rng: np.random.Generator,
-) -> Sample:
-    """Return rows in memory."""
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
-    chosen = choose_subpopulations(subpopulations, X, table)
-    some = provenance.sketch_rows(len(outcomes.p))
-    is_fitted = provenance.was_fitted_on(len(outcomes.p), outcomes.y[some], outcomes.p[some])
-    outcomes, table = drop_weightless(outcomes, table)
-    panels, is_exact, left_out = _panels(chosen, table, outcomes, notion, rng)
-    return Sample(panels, outcomes.layout, is_exact, left_out, is_fitted)
+def sample_of(home: Home, notion: Notion, rng: np.random.Generator) -> Sample:
+    """Return what is judged: the class on all rows, and what each half of them finds, on the other half."""
+    is_label = home.layout.classes is not None
+    panels = [Panel(home.rows, tuple(home.learner.families), is_label)]
+    if home.refit is not None and not home.learner.is_exact:
+        n, seed = home.rows.scale.n, (new_seed(rng),)
+        if n < 2:
+            raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
+        halves = [Dealt(seed, n, 2, 0, is_inside) for is_inside in (True, False)]
+        crossed = [_crossed(home.refit, notion, is_label, *pair) for pair in (halves, halves[::-1])]
+        panels += [panel for panel in crossed if panel is not None]
+    return Sample(panels, home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted)
 
 
-def _far_sample(
-    y: ArrayLike,
-    p: ArrayLike,
-    X: object,
-    sample_weight: ArrayLike | None,
-    classes: Sequence[Any] | None,
-    subpopulations: Subpopulations | None,
-    notion: Notion,
-    method: Method,
-    memory: int | None,
-) -> Sample:
-    """Return rows on disk, which do not fit into memory."""
-    if method == "exact" or not isinstance(notion, LowDegree | Multiaccuracy | Full):
-        what = 'method="exact"' if method == "exact" else f"the notion {notion}"
-        raise InvalidInput(
-            f"The rows do not fit into memory, and {what} looks at all of them at once. Use a degree, multiaccuracy or "
-            'full with method="bootstrap", "bernstein" or "hoeffding", raise memory=, or give a sample of the rows.'
-        )
-    if isinstance(subpopulations, Subpopulations) and not is_listed(subpopulations):
-        raise InvalidInput(
-            f"The rows do not fit into memory, and {subpopulations!r} is learned on one half of them and judged on the "
-            "other. Use Groups, Intersections, Memberships or Thresholds, raise memory=, or give a sample of the rows."
-        )
-    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
-    rows, n = home.rows, home.rows.scale.n
-    some = rows.sample(provenance.sketch_rows(n))
-    is_fitted = provenance.was_fitted_on(n, some.y, some.at(START))
-    panel = Panel(rows, tuple(home.learner.families), home.layout.classes is not None)
-    return Sample([panel], home.layout, True, home.learner.left_out, is_fitted)
-
-
-def _panels(
-    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, rng: np.random.Generator
-) -> tuple[list[Panel], bool, LeftOut]:
-    """Return the panels of rows in memory, whether they are the whole class, and which groups are too small."""
-    is_label = outcomes.layout.classes is not None
-    if is_listed(chosen):
-        rows, learner = in_memory(chosen, outcomes, table, SEED)
-        return [Panel(rows, tuple(learner.families), is_label)], True, learner.left_out
-    learner = chosen.prepare(table, outcomes.weight)
-    rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
-    whole = Panel(rows, tuple(learner.families), is_label)
-    if learner.is_exact:
-        return [whole], True, learner.left_out
-    halves = [np.sort(half) for half in np.array_split(rng.permutation(len(outcomes.p)), 2)]
-    if any(outcomes.weight[half].sum() <= 0 for half in halves):
-        raise InvalidInput("A learned class needs rows with weight in both halves of the sample; give more rows.")
-    crossed = [_crossed(chosen, table, outcomes, notion, *pair) for pair in (halves, halves[::-1])]
-    return [whole, *(panel for panel in crossed if panel is not None)], False, learner.left_out
-
-
-def _crossed(
-    chosen: Subpopulations, table: Frame, outcomes: Outcomes, notion: Notion, finds: IntArray, judges: IntArray
-) -> Panel | None:
+def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: Mask) -> Panel | None:
     """Return the worst members that a learner finds on some rows, on the rows that judge; None if it finds none."""
-    y, p = outcomes.y[finds], outcomes.p[finds]
-    learner = chosen.prepare(table.take(finds), outcomes.weight[finds], lambda: y - p)
-    problem = Problem(Memory.of(learner.rows, p, y, learner.weight), notion, learner, np.inf)
+    learner, found_on, judged_on = refit(finds, judges)
+    problem = Problem(found_on, notion, learner, np.inf)
     known = len(learner.names)
     for _ in range(SEARCHES):
         if not explore(problem, START):
@@ -400,9 +335,7 @@ def _crossed(
     if len(found) == 0:
         return None
     worst = [known + int(j) for j in np.argsort(-found, kind="stable")[:JUDGED]]
-    weight = normalised(outcomes.weight[judges])
-    rows = Memory.of(learner.encoder(table.take(judges)), outcomes.p[judges], outcomes.y[judges], weight)
-    return Panel(rows, tuple(learner.member(j) for j in worst), outcomes.layout.classes is not None)
+    return Panel(judged_on, tuple(learner.member(j) for j in worst), is_label)
 
 
 # --- what is said -------------------------------------------------------------------------------------------
@@ -464,7 +397,7 @@ def _listed(names: Sequence[str]) -> str:
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
     note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
-    if panel.p.size * panel.p.shape[1] > BRACKET:
+    if panel.n * panel.d**2 > BRACKET:
         return f"{note}."
     j = found.found.worst
     every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))

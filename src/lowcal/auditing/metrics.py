@@ -186,19 +186,14 @@ def projected_smooth_error(
     0.1
     """
     sample = MemberRows.read(y, p, X, **rows)
-    f, rho = _all_labels(sample)
-    errors = []
+    f, rho, errors = sample.outcomes.p, sample.rho, []
+    if f.shape[1] == 1:  # a column for each of the two labels
+        f, rho = np.hstack([1.0 - f, f]), np.hstack([-rho, rho])
     for chosen in _subsets(labels, sample.outcomes, f.shape[1]):
         f_T = np.clip(f[:, chosen].sum(axis=1, keepdims=True), 0.0, 1.0)
         found = Smooth().suprema(f_T, rho[:, chosen].sum(axis=1, keepdims=True), sample.design)
         errors.append(float(found.value.max()))
     return max(errors)
-
-
-def _all_labels(sample: MemberRows) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and weighted residuals with a column for each label, in binary problems too."""
-    f, rho = sample.outcomes.p, sample.rho
-    return (np.hstack([1.0 - f, f]), np.hstack([-rho, rho])) if f.shape[1] == 1 else (f, rho)
 
 
 def _subsets(labels: Any, outcomes: Outcomes, n_labels: int) -> list[list[int]]:
@@ -249,19 +244,15 @@ def laplace_kernel_error(y: ArrayLike, p: ArrayLike, X: object = None, **rows: U
     0.0
     """
     sample = MemberRows.read(y, p, X, **rows)
-    orders = np.argsort(sample.outcomes.p, axis=0, kind="stable")
-    squares = [
-        _laplace_form(sample.outcomes.p[order, a], (sample.rho[:, a] * sample.design.column(j))[order])
-        for j in range(sample.design.shape[1])
-        for a, order in enumerate(orders.T)
-    ]
-    return float(np.sqrt(max(squares)))
-
-
-def _laplace_form(v: FloatArray, r: FloatArray) -> float:
-    """Return r' K r for sorted v in [0, 1]: sum r_j^2 + 2 sum_j r_j e^(-v_j) sum_{i<j} r_i e^(v_i)."""
-    before = np.cumsum(r * np.exp(v)) - r * np.exp(v)
-    return max(dot(r, r) + 2 * dot(r * np.exp(-v), before), 0.0)
+    square = 0.0
+    for a, f in enumerate(sample.outcomes.p.T):
+        order = np.argsort(f, kind="stable")
+        up, down = np.exp(f[order]), np.exp(-f[order])
+        for j in range(sample.design.shape[1]):
+            # r' K r = sum r_j^2 + 2 sum_j r_j e^(-v_j) sum_{i<j} r_i e^(v_i)
+            r = (sample.rho[:, a] * sample.design.column(j))[order]
+            square = max(square, dot(r, r) + 2 * dot(r * down, np.cumsum(r * up) - r * up))
+    return float(np.sqrt(square))
 
 
 @dataclass(frozen=True, eq=False)

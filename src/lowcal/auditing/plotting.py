@@ -156,7 +156,10 @@ class ViolationDisplay(Display):
         _check_report(report)
         names, by = tuple(one.subpopulation for one in report.findings), report.by
         value, lower, upper = np.array([one.interval(by) for one in report.findings]).T
-        old = None if before is None else _earlier(names, report.comparable(before))
+        old = None
+        if before is not None:
+            known = {name: one.interval(by)[0] for name, one in report.comparable(before).by_name.items()}
+            old = np.array([known.get(name, np.nan) for name in names])
         unit = "violation" if by == "violation" else "error per person"
         limits = report.tolerance.largest, report.confidence
         return cls(names, value, lower, upper, _degrees(report, by), *limits, old, unit).plot(kind, n=n, ax=ax)
@@ -484,12 +487,6 @@ def _readable(color: Sequence[float]) -> str:
 def _check_report(report: object) -> None:
     if not isinstance(report, AuditReport):
         raise InvalidInput(f"report must be an AuditReport, as audit() returns it, but {report!r} was given.")
-
-
-def _earlier(names: Sequence[str], before: AuditReport) -> FloatArray:
-    """Return the errors of an earlier audit on groups, nan where it has no such group."""
-    known = {name: one.interval(before.by)[0] for name, one in before.by_name.items()}
-    return np.array([known.get(name, np.nan) for name in names])
 
 
 def _degrees(report: AuditReport, by: By) -> FloatArray:

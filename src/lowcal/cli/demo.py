@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ SMALLEST = 0.02
 PICTURE, PAGE = "lowcal-demo.png", "lowcal-demo.html"
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class AdultRows(NamedTuple):
     """Rows of Adult with the network's probabilities."""
 
     X: Mapping[str, NDArray[Any]]
@@ -48,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Level:
     """One level of the hierarchy on the held-out rows, before and after recalibration for that level."""
 
     notion: str
@@ -59,7 +58,7 @@ class Judged:
     seconds: float
 
 
-def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
+def run(seed: int = 0, folder: Path | None = None) -> list[Level]:
     """Run the demonstration and print it; with a folder, save the report and the picture there."""
     classes = Intersections(COLUMNS, depth=2, min_mass=100)
     print("lowcal demo: UCI Adult, does a person earn more than 50,000 dollars a year?\n", flush=True)
@@ -77,7 +76,7 @@ def run(seed: int = 0, folder: Path | None = None) -> list[Judged]:
     return judged
 
 
-def _prepare(seed: int) -> tuple[Part, Part]:
+def _prepare(seed: int) -> tuple[AdultRows, AdultRows]:
     """Return the calibration and the test rows, with the probabilities of a network trained on others."""
     data = load_adult()
     order = np.random.default_rng(seed).permutation(len(data.y))
@@ -85,11 +84,15 @@ def _prepare(seed: int) -> tuple[Part, Part]:
     start = perf_counter()
     p = _train(data.X, data.y, train, seed)
     took = perf_counter() - start
-    print(
-        f"1. Trained a small network on {TRAIN:,} rows ({took:.1f} s); it is right on {_accuracy(p, data.y, train)} of"
+    fitted, unseen = (f"{np.mean((p[rows] > 0.5) == data.y[rows]):.1%}" for rows in (train, test))
+    print(f"1. Trained a small network on {TRAIN:,} rows ({took:.1f} s); it is right on {fitted} of")
+    print(f"   these, and on {unseen} of {len(test):,} rows it has not seen.\n", flush=True)
+    X = {name: data.X[name] for name in COLUMNS}
+    first, second = (
+        AdultRows({name: column[rows] for name, column in X.items()}, data.y[rows], p[rows])
+        for rows in (calibrate, test)
     )
-    print(f"   these, and on {_accuracy(p, data.y, test)} of {len(test):,} rows it has not seen.\n", flush=True)
-    return _take(data.X, data.y, p, calibrate), _take(data.X, data.y, p, test)
+    return first, second
 
 
 def _train(X: Mapping[str, NDArray[Any]], y: NDArray[Any], rows: NDArray[np.intp], seed: int) -> FloatArray:
@@ -108,15 +111,7 @@ def _train(X: Mapping[str, NDArray[Any]], y: NDArray[Any], rows: NDArray[np.intp
     return np.asarray(network.predict_proba(features)[:, 1], dtype=np.float64)
 
 
-def _take(X: Mapping[str, NDArray[Any]], y: NDArray[Any], p: FloatArray, rows: NDArray[np.intp]) -> Part:
-    return Part({name: X[name][rows] for name in COLUMNS}, y[rows], p[rows])
-
-
-def _accuracy(p: FloatArray, y: NDArray[Any], rows: NDArray[np.intp]) -> str:
-    return f"{np.mean((p[rows] > 0.5) == y[rows]):.1%}"
-
-
-def _judge(notion: str, rows: Part, test: Part, classes: Subpopulations, seed: int) -> Judged:
+def _judge(notion: str, rows: AdultRows, test: AdultRows, classes: Subpopulations, seed: int) -> Level:
     """Measure the network on the held-out rows, recalibrate it on the others, measure again."""
     before = measure(test.y, test.p, test.X, subpopulations=classes, notion=notion)
     start = perf_counter()
@@ -133,10 +128,10 @@ def _judge(notion: str, rows: Part, test: Part, classes: Subpopulations, seed: i
     seconds = perf_counter() - start
     calibrated = fit.predictor(test.p, test.X)
     after = measure(test.y, calibrated, test.X, subpopulations=classes, notion=notion)
-    return Judged(notion, before, after, fit, calibrated, seconds)
+    return Level(notion, before, after, fit, calibrated, seconds)
 
 
-def _print_levels(judged: list[Judged], test: Part) -> None:
+def _print_levels(judged: list[Level], test: AdultRows) -> None:
     n_groups = len(judged[0].before.names)
     print(
         f"2. How each level of the hierarchy judges it: the largest violation over {n_groups} groups (conjunctions of"
@@ -150,7 +145,7 @@ def _print_levels(judged: list[Judged], test: Part) -> None:
     print(flush=True)
 
 
-def _print_groups(one: Judged, test: Part, classes: Subpopulations) -> None:
+def _print_groups(one: Level, test: AdultRows, classes: Subpopulations) -> None:
     """Print on whom the network is wrong: its mean probability and the actual rate."""
     weight = np.full(len(test.y), 1.0 / len(test.y))
     design = classes.prepare(Table.of(test.X), weight).design()
@@ -176,7 +171,7 @@ def _worst_per_person(measured: Measurement, n: int = 10) -> list[int]:
     return [int(j) for j in order if measured.mass[j] >= SMALLEST][:n]
 
 
-def _print_scores(judged: list[Judged], test: Part) -> None:
+def _print_scores(judged: list[Level], test: AdultRows) -> None:
     """Print what recalibration does to the usual scores of the whole held-out sample."""
     y, weight = test.y[:, None].astype(np.float64), np.full(len(test.y), 1.0 / len(test.y))
     print("4. The usual scores on the held-out rows (lower is better):\n")
@@ -190,7 +185,7 @@ def _print_scores(judged: list[Judged], test: Part) -> None:
     )
 
 
-def _print_audits(one: Judged, test: Part, classes: Subpopulations, seed: int) -> list[AuditReport]:
+def _print_audits(one: Level, test: AdultRows, classes: Subpopulations, seed: int) -> list[AuditReport]:
     """Print what the held-out rows certify, before and after, and return both reports."""
     n = len(one.before.names)
     print(f"\n5. What {len(test.y):,} held-out rows certify: all {n} groups at once, with 95% confidence.\n")
@@ -214,7 +209,7 @@ def _save(what: str, path: Path, write: Callable[[Path], object]) -> None:
         print(f"   {what + ':':<8} {path}")
 
 
-def _draw(judged: list[Judged], before: AuditReport, after: AuditReport, path: Path) -> None:
+def _draw(judged: list[Level], before: AuditReport, after: AuditReport, path: Path) -> None:
     from lowcal.auditing.plotting import HierarchyDisplay, draw_before_after
 
     measured = np.array([(one.after.largest, one.before.largest) for one in judged])

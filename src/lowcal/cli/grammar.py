@@ -176,9 +176,11 @@ _COLUMNS = {
 }
 _SUBPOPULATIONS = {
     "--groups": _listed("columns whose values make the groups", "A,B"),
-    "--depth": _option("conjunctions of at most N columns (1); trees: their depth (3)", _whole(1), "N"),
-    "--bins": _option("bins of a numeric column (5)", _whole(2), "N", default=5),
-    "--min-mass": _option("groups of fewer rows are left out (30)", _whole(0), "N", default=30),
+    "--depth": _option(
+        "conjunctions of at most N columns (default: 1); trees: their depth (default: 3)", _whole(1), "N"
+    ),
+    "--bins": _option("bins of a numeric column (default: 5)", _whole(2), "N", default=5),
+    "--min-mass": _option("groups of fewer rows are left out (default: 30)", _whole(0), "N", default=30),
     "--categorical": _listed("columns of numbers that are names, such as postal codes", "A,B"),
     "--subpopulations": _option(
         "groups (default), or found by a learner", choices=("groups", "trees", "linear"), default="groups"
@@ -192,18 +194,18 @@ def _target(notion: str | None, alpha: str) -> Options:
     return {
         "--notion": _option("multiaccuracy, degree-2 (default), degree-3, smooth, full-0.1", _notion, default=notion),
         "one of": {
-            "--alpha": _option(f"the largest violation tolerated, over all rows ({alpha})", _positive, "A"),
+            "--alpha": _option(f"the largest violation tolerated, over all rows (default: {alpha})", _positive, "A"),
             "--per-person": _option("the largest error per person tolerated in any group", _positive, "E"),
         },
         "--min-share": _option(
-            "--per-person holds in groups of at least this share of the rows (0.01)", _share, "SHARE"
+            "--per-person holds in groups of at least this share of the rows (default: 0.01)", _share, "SHARE"
         ),
         "--seed": _SEED,
     }
 
 
 _INTERVALS = {
-    "--confidence": _option("simultaneous confidence level (0.95)", _level, "C", default=0.95),
+    "--confidence": _option("simultaneous confidence level (default: 0.95)", _level, "C", default=0.95),
     "--method": _option(
         "intervals: bootstrap (default), or those that hold for any number of rows",
         choices=("bootstrap", "bernstein", "hoeffding"),
@@ -212,13 +214,15 @@ _INTERVALS = {
     "--against": _listed("also audit this earlier probability, to compare", "P"),
 }
 _SOLVER = {
-    "--solver": _option("default: block", choices=("first", "worst", "block"), default="block"),
+    "--solver": _option(
+        "how updates are chosen (default: block)", choices=("first", "worst", "block"), default="block"
+    ),
     "--geometry": _option(
         "add and project, or add in log odds (default: mirror, but euclidean for the solver first)",
         choices=("euclidean", "mirror"),
     ),
     "--validation-fraction": _option(
-        "share of the rows held out to stop early, instead of the guard (0)", _share, "SHARE", default=0.0
+        "share of the rows held out to stop early, instead of the guard (default: 0)", _share, "SHARE", default=0.0
     ),
     "--no-guard": _flag("keep updates that do not lower the loss on held-out rows, for study"),
     "--max-updates": _option("stop after N updates", _whole(1), "N"),
@@ -236,22 +240,22 @@ _MODEL = {"--out": _option("where the model goes; '-' is standard output", _name
 _TABLE = {
     "--out": _option(".csv, .csv.gz, .parquet, .json, .jsonl; '-' is standard output", _name, "FILE", required=True),
     "--format": _option("of --out (default: by its name, or CSV)", choices=("csv", "tsv", "parquet", "json", "jsonl")),
-    "--suffix": _option("ending of the new columns' names (_calibrated)", None, "TEXT", default="_calibrated"),
+    "--suffix": _option("ending of the new columns' names (default: _calibrated)", None, "TEXT", default="_calibrated"),
 }
 _FORMAT = {
     "--input-format": _option("what FILE is", choices=("csv", "tsv", "parquet", "jsonl")),
     "--separator": _option("between fields: , ; tab or |", _separator, "S"),
-    "--decimal": _option("the decimal sign of numbers ('.')", choices=(".", ","), default="."),
-    "--encoding": _option("of a text file, such as latin-1 (utf-8)", _encoding, "NAME"),
+    "--decimal": _option("the decimal sign of numbers (default: '.')", choices=(".", ","), default="."),
+    "--encoding": _option("of a text file, such as latin-1 (default: utf-8)", _encoding, "NAME"),
 }
 _PLANNED = {
-    "--notion": _option("default: degree-2", _notion, default="degree-2"),
-    "--alpha": _option("the largest violation tolerated (0.05)", _level, default=0.05),
-    "--classes": _option("number of classes (2)", _whole(2), "N", default=2),
+    "--notion": _option("the notion of calibration (default: degree-2)", _notion, default="degree-2"),
+    "--alpha": _option("the largest violation tolerated (default: 0.05)", _level, default=0.05),
+    "--classes": _option("number of classes (default: 2)", _whole(2), "N", default=2),
     "--groups": _option("number of subpopulations", _whole(1), "N"),
     "--vc": _option("VC dimension of the subpopulations", _positive, "N"),
-    "--beta": _option("probability of failure (0.05)", _level, default=0.05),
-    "--rate": _option("base rate of the label, for audits (0.5: the worst case)", _level, default=0.5),
+    "--beta": _option("probability of failure (default: 0.05)", _level, default=0.05),
+    "--rate": _option("base rate of the label, for audits (default: 0.5, the worst case)", _level, default=0.5),
 }
 _SHOWN = {
     "--out": _option("where the report and the picture go (default: here)", Path, "FOLDER", default=Path()),

@@ -15,10 +15,10 @@ from lowcal.data.files.text import factorise
 from lowcal.data.inputs import code_labels, is_fraction, read_classes
 
 
-class Labels:
+class FileLabels:
     """The different labels of a column, by their text and sorted; whole numbers are integers.
 
-    >>> Labels("y", [2.0, 1.0]).found
+    >>> FileLabels("y", [2.0, 1.0]).found
     {'1': 1, '2': 2}
     """
 
@@ -54,7 +54,7 @@ def _is_same(text: str, given: str) -> bool:
 
 
 def choose_classes(
-    labels: Labels, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
+    labels: FileLabels, probability: Sequence[str], classes: Sequence[str] | None, positive: str | None
 ) -> tuple[Any, ...] | None:
     """Return the classes for one probability (of the last, the positive one) or for one of each class.
 
@@ -94,7 +94,7 @@ def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
     return np.asarray(code_labels(values, classes).astype(np.min_scalar_type(len(classes)))[places])
 
 
-def _unclear(labels: Labels) -> InvalidInput:
+def _unclear(labels: FileLabels) -> InvalidInput:
     """Return the error of labels that do not tell two classes, or not which of them is the positive one."""
     n, some = len(labels.found), labels.some
     if n == 1:
@@ -113,7 +113,7 @@ def _unclear(labels: Labels) -> InvalidInput:
     return InvalidInput(f"Column {labels.name!r} holds {problem}")
 
 
-def _against_others(labels: Labels, positive: str) -> tuple[Any, ...]:
+def _against_others(labels: FileLabels, positive: str) -> tuple[Any, ...]:
     """Return the negative and the positive class; several other labels are one negative class."""
     found, one = labels.found, labels.known(positive)
     others = [value for value in found.values() if value != one]
@@ -127,7 +127,7 @@ def _against_others(labels: Labels, positive: str) -> tuple[Any, ...]:
     return (others[0] if len(others) == 1 else f"not {positive}"), one
 
 
-def _given(labels: Labels, probability: Sequence[str], classes: Sequence[str]) -> tuple[Any, ...]:
+def _given(labels: FileLabels, probability: Sequence[str], classes: Sequence[str]) -> tuple[Any, ...]:
     """Return the classes that --classes names; not every one need occur."""
     known = tuple(labels.known(text) for text in classes)
     if len(probability) > 1:

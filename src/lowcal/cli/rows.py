@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.cli.labels import Labels, choose_classes, encode_labels, places_of
+from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, places_of
 from lowcal.cli.terminal import WrongUsage, say, showing
 from lowcal.data.errors import InvalidInput, sentence
 from lowcal.data.files.batches import Batches, for_frames
@@ -186,7 +186,7 @@ def read_rows(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> 
         n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
     if n == 0:
         raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
-    labels = Labels(chosen.label, _label_values(seen, kinds[chosen.label], chosen.label, table.decimal))
+    labels = FileLabels(chosen.label, _label_values(seen, kinds[chosen.label], chosen.label, table.decimal))
     for name in others:
         kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
     classes, places = _classes_of(options, chosen, labels)
@@ -243,11 +243,10 @@ def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) ->
             f"{table.shown} does not fit into memory, which --against needs; audit one probability after the other, "
             f"{sample}"
         )
-    known = ("groups", "trees") if hasattr(options, "unasked") else ("groups",)  # a fit, or an audit
-    if options.subpopulations not in known:
+    if options.subpopulations not in ("groups", "trees"):
         raise InvalidInput(
             f"{table.shown} does not fit into memory, which --subpopulations {options.subpopulations} needs; use "
-            f"{' or '.join(known)}, {sample}"
+            f"groups or trees, {sample}"
         )
 
 
@@ -279,7 +278,7 @@ def _label_values(seen: Mapping[Any, int], kind: Kind | None, name: str, decimal
 
 
 def _classes_of(
-    options: argparse.Namespace, chosen: Chosen, labels: Labels
+    options: argparse.Namespace, chosen: Chosen, labels: FileLabels
 ) -> tuple[tuple[Any, ...] | None, list[tuple[int, ...]]]:
     """Return the classes, and which of them each column of each set of probabilities refers to."""
     first, *more = chosen.probability

@@ -50,7 +50,7 @@ class Shares(Numbers):
     """Memberships, which a file leaves out where all are 1."""
 
 
-class Labels(list[Any]):
+class PlainLabels(list[Any]):
     """Categories or classes: text, numbers or booleans."""
 
     def __init__(self, values: Iterable[Any], what: str = "Categories") -> None:
@@ -58,11 +58,11 @@ class Labels(list[Any]):
         self.what = what
 
 
-class Shared(dict[str, Any]):
+class WrittenOnce(dict[str, Any]):
     """A value that many others hold: a file holds it once, and they name its place."""
 
 
-class Saved:
+class PlainFields:
     """A dataclass that is written as its kind and its fields."""
 
     kind: ClassVar[str]
@@ -114,11 +114,11 @@ def packed(value: Any, shared: Pool) -> Any:
     """
     if isinstance(value, Numbers):
         return None if isinstance(value, Shares) and all(one == 1.0 for one in value) else pack(value)
-    if isinstance(value, Labels):
+    if isinstance(value, PlainLabels):
         return pack_labels(value, value.what)
     if isinstance(value, dict):
         own = {key: packed(one, shared) for key, one in value.items()}
-        return shared.place(own) if isinstance(value, Shared) else own
+        return shared.place(own) if isinstance(value, WrittenOnce) else own
     if isinstance(value, list):
         return [packed(one, shared) for one in value]
     return pack_number(value) if isinstance(value, float) else value
@@ -202,11 +202,11 @@ class Plain:
             self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
         return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
 
-    def kind(self, known: Iterable[str]) -> str:
+    def kind(self, known: Iterable[str], or_else: str = "") -> str:
         """Return the "kind" of an object, one of those known."""
         if not isinstance(self.value, dict) or "kind" not in self.value:
             self.refuse("an object that tells its kind")
-        return Plain(self.value["kind"], f"{self.place}.kind").choice(known)
+        return Plain(self.value["kind"], f"{self.place}.kind").choice(known, or_else)
 
     def items(self) -> list[Plain]:
         """Return the elements of a list."""
@@ -235,11 +235,11 @@ class Plain:
         """Return a list of texts."""
         return tuple(one.text() for one in self.items())
 
-    def choice(self, known: Iterable[str]) -> str:
+    def choice(self, known: Iterable[str], or_else: str = "") -> str:
         """Return one of these words."""
         words = tuple(known)
         if self.value not in words:
-            self.refuse(f"one of {', '.join(words)}")
+            self.refuse(f"one of {', '.join(words)}{or_else}")
         return str(self.value)
 
     def flag(self) -> bool:
@@ -378,7 +378,7 @@ class Kinds:
 
     def register(self, cls: T) -> T:
         """Let files hold values of a class; a decorator. Of a class without a kind its name is the kind."""
-        kind = vars(cls).get("kind", cls.__name__)
+        kind = kind_of(cls)
         if _full_name(self.known.get(kind, cls)) != _full_name(cls):
             taken = _full_name(self.known[kind])
             raise InvalidInput(f"The kind {kind!r} is that of {taken}. Give {cls.__name__} another one.")
@@ -396,7 +396,13 @@ class Kinds:
 
     def read(self, at: Plain, *context: Any) -> Any:
         """Return the value of one of the registered classes."""
-        return self.known[at.kind(self.known)].from_dict(at, *context)
+        kind = at.kind(self.known, ", or the kind of a class of your own that is registered before loading")
+        return self.known[kind].from_dict(at, *context)
+
+
+def kind_of(cls: type) -> str:
+    """Return the kind under which files name a class."""
+    return str(vars(cls).get("kind", cls.__name__))
 
 
 def _full_name(cls: type) -> str:

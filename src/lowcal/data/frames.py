@@ -88,8 +88,9 @@ class Column:
         """
         if self.is_numeric:
             return None
-        if _are_booleans(value for value in self.scalars if value is not None):
-            return _BOOLEANS
+        kinds = {type(value) for value in self.scalars}
+        if bool in kinds and {value for value in self.scalars if value is not None} <= {*_BOOLEANS}:
+            return _BOOLEANS  # numbers equal to them may be among them
         present = zip(self.scalars, self._counts[:-1] > 0, strict=True)
         found = {value for value, occurs in present if occurs and value is not None}
         types = sorted({type(value) for value in found}, key=lambda kind: kind.__name__)
@@ -336,7 +337,10 @@ class Table:
             return _of_sparse(self._matrix[rows])
         if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
             return _of_array(self._source[rows])
-        read = lambda position: self.column(self.names[position]).take(rows)  # noqa: E731
+
+        def read(position: int) -> Column:
+            return self.column(self.names[position]).take(rows)
+
         return Table(self.names, len(rows), read, is_named=self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
@@ -444,7 +448,6 @@ class Table:
 
 
 def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool) -> Table:
-    """Make a table of arrays with one dimension or narwhals series."""
     return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named, source=columns)
 
 
@@ -468,7 +471,10 @@ def _of_sparse(X: Any) -> Table:
     matrix = X.tocsr().astype(np.float64, copy=False)
     n_rows, n_columns = matrix.shape
     names = _numbered(n_columns)
-    read = lambda j: Column(names[j], matrix[:, [j]].toarray()[:, 0])  # noqa: E731
+
+    def read(position: int) -> Column:
+        return Column(names[position], matrix[:, [position]].toarray()[:, 0])
+
     return Table(names, n_rows, read, is_named=False, matrix=matrix)
 
 
@@ -729,19 +735,14 @@ def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
 
 def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
     """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
-    if _are_dates(distinct):
+    first = next((value for value in distinct if not _is_missing(value)), None)
+    if isinstance(first, _DATES) and all(isinstance(value, _DATES) or _is_missing(value) for value in distinct):
         return _dates(name, np.array([_moment(value) for value in distinct]), codes)
     scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
     present = [value for value in scalars if value is not None]
     if not present or (infer and all(type(value) in (int, float) for value in present)):
         return _exact(name, scalars, codes)
     return categorical(name, scalars, codes)
-
-
-def _are_dates(distinct: Iterable[Any]) -> bool:
-    """Whether the values that are present are dates, all of them."""
-    present = (value for value in distinct if not _is_missing(value))
-    return isinstance(next(present, None), _DATES) and all(isinstance(value, _DATES) for value in present)
 
 
 def _moment(value: Any) -> np.datetime64:
@@ -772,12 +773,6 @@ def _float(number: float) -> float:
         return float(number)
     except OverflowError:
         return np.inf if number > 0 else -np.inf
-
-
-def _are_booleans(values: Iterable[Hashable]) -> bool:
-    """Whether these are truth values; numbers equal to them may be among them."""
-    distinct = list(values)
-    return any(type(value) is bool for value in distinct) and set(distinct) <= set(_BOOLEANS)
 
 
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:

@@ -146,7 +146,11 @@ def read_outcomes(
     n = len(probabilities)
     if n == 0:
         raise InvalidInput("The input is empty: p has no rows. Give at least one row.")
-    labels = _as_labels(y)
+    labels = _as_array(y, "y")
+    if labels.ndim == 0:
+        raise InvalidInput(f"y must hold a label for each row, but {y!r} was given.")
+    if labels.dtype.kind in "mMcV":
+        raise InvalidInput(f"y holds values of the type {labels.dtype}. Convert them to text or whole numbers first.")
     check_length("y", len(labels), n)
     weight = read_weight(sample_weight, n)
     coded, layout = _read_y(labels, n_classes, classes, weight)
@@ -226,7 +230,14 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
     """Return a copy as numbers, NaN where they are missing; text, dates and complex numbers are refused."""
     array = _as_array(values, name)
     if array.dtype.kind in "OUST":
-        _refuse_text(array, name)
+        values = array.ravel().tolist()
+        first = next((k for k, value in enumerate(values) if isinstance(value, str | bytes)), None)
+        if first is not None:
+            place = zip(("row", "column", "layer"), np.unravel_index(first, array.shape), strict=False)
+            where = ", ".join(f"{axis} {i}" for axis, i in place)
+            raise InvalidInput(
+                f"{name} is the text {values[first]!r} in {where}, but it must hold numbers. Convert it first."
+            )
     if array.dtype.kind in "mMcV":
         raise InvalidInput(f"{name} must hold numbers, but its type is {array.dtype}. Convert it first.")
     try:
@@ -245,26 +256,6 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
         array = array.astype(object)
         array[np.ma.getmaskarray(values)] = None
     return array
-
-
-def _refuse_text(array: NDArray[Any], name: str) -> None:
-    """Name the first place that holds text."""
-    text = np.array([isinstance(v, str | bytes) for v in array.ravel().tolist()], dtype=bool)
-    if text.any():
-        place = [int(i) for i in np.unravel_index(int(text.argmax()), array.shape)]
-        where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "layer"), place, strict=False))
-        value = array.ravel().tolist()[int(text.argmax())]
-        raise InvalidInput(f"{name} is the text {value!r} in {where}, but it must hold numbers. Convert it first.")
-
-
-def _as_labels(y: Any) -> NDArray[Any]:
-    """Return y as an array of something that can be told apart."""
-    labels = _as_array(y, "y")
-    if labels.ndim == 0:
-        raise InvalidInput(f"y must hold a label for each row, but {y!r} was given.")
-    if labels.dtype.kind in "mMcV":
-        raise InvalidInput(f"y holds values of the type {labels.dtype}. Convert them to text or whole numbers first.")
-    return labels
 
 
 def _in_range(p: FloatArray) -> FloatArray:
@@ -300,8 +291,7 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
         return np.full(n, 1.0 / n)
     weight = check_weight(sample_weight)
     check_length("sample_weight", len(weight), n)
-    largest = weight.max(initial=0.0)
-    if largest <= 0:
+    if weight.max(initial=0.0) <= 0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
     return normalised(weight)
 
@@ -328,7 +318,12 @@ def _read_y(
         y = y[:, 0]
     if y.ndim == 2 and y.shape[1] == n_classes:
         soft = _as_float(y, "y")
-        _check_range_of_y(soft)
+        bad = ~((soft >= 0) & (soft <= 1))
+        if bad.any():
+            row, column = np.unravel_index(int(bad.ravel().argmax()), soft.shape)
+            raise InvalidInput(
+                f"y is {soft[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1]."
+            )
         soft = _normalise(soft, "y")
         return (soft if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
     if y.ndim != 1:
@@ -347,21 +342,20 @@ def _read_y(
 
 
 def check_occurring(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
-    """Check the labels of the rows with weight, where nobody has named the classes."""
-    _warn_of_counting(codes, len(known))
-    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{_some(known)}].")
+    """Check the labels of the rows with weight, where nobody has named the classes.
 
-
-def _warn_of_counting(codes: NDArray[np.intp], n_classes: int) -> None:
-    """Warn where labels may be counted from 1: all are there but 0, which would be so without the last class too."""
+    Labels may be counted from 1: all are there but 0, which would be so without the last class too.
+    """
+    n_classes = len(known)
     if n_classes > 2 and codes.min() == 1 and len(np.unique(codes)) == n_classes - 1:
         most = n_classes - 1
         warnings.warn(
             f"y holds 1 to {most} but no 0, and the {n_classes} columns of p are read as the classes 0 to {most}. "
             f"If they are 1 to {n_classes}, pass classes=range(1, {n_classes + 1}); else classes=range({n_classes}).",
             UserWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
+    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{_some(known)}].")
 
 
 def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any], hint: str = "Give rows of others too.") -> None:
@@ -379,13 +373,6 @@ def check_fit(outcomes: Outcomes) -> None:
         y = outcomes.y if outcomes.weight.all() else outcomes.y[outcomes.weight > 0]
         codes = np.array([y.min(), y.max()]).astype(np.intp) if y.shape[1] == 1 else np.flatnonzero(y.any(axis=0))
         check_two_classes(codes, outcomes.layout.classes)
-
-
-def _check_range_of_y(y: FloatArray) -> None:
-    bad = ~((y >= 0) & (y <= 1))
-    if bad.any():
-        row, column = np.unravel_index(int(bad.ravel().argmax()), y.shape)
-        raise InvalidInput(f"y is {y[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1].")
 
 
 def check_labels(y: NDArray[Any]) -> None:
@@ -440,10 +427,25 @@ def read_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None 
 def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
-        return _given_classes(classes, n_classes)
+        if isinstance(classes, str) or not isinstance(classes, Iterable):
+            raise InvalidInput(f"classes must be a list with a name for each column of p, but {classes!r} was given.")
+        names = [_plain(c) for c in classes]
+        if len(names) != n_classes:
+            raise InvalidInput(
+                f"{len(names)} classes were given ({_some(names)}), but p has columns for {n_classes}. Name each once."
+            )
+        if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
+            raise InvalidInput(
+                f"classes must be different labels, but {_some(names)} were given. Name each column once."
+            )
+        return names
     if _are_numbers_of_classes(y, n_classes):
         return list(range(n_classes))
-    found = _sorted({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
+    found = list({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
+    try:
+        found.sort(key=lambda v: (type(v).__name__, v))
+    except TypeError:  # values without an order: by their text
+        found.sort(key=lambda v: (type(v).__name__, str(v)))
     if len(found) == n_classes:
         return found
     if len(found) < n_classes:
@@ -460,28 +462,6 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         f"y holds {len(found)} classes ({_some(found)}), but p has columns for {n_classes}. "
         "Give p a column for each class, or drop the rows of the others."
     )
-
-
-def _given_classes(classes: Any, n_classes: int) -> list[Any]:
-    """Return the names of the columns of p: as many as there are, all different."""
-    if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise InvalidInput(f"classes must be a list with a name for each column of p, but {classes!r} was given.")
-    names = [_plain(c) for c in classes]
-    if len(names) != n_classes:
-        raise InvalidInput(
-            f"{len(names)} classes were given ({_some(names)}), but p has columns for {n_classes}. Name each once."
-        )
-    if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
-        raise InvalidInput(f"classes must be different labels, but {_some(names)} were given. Name each column once.")
-    return names
-
-
-def _sorted(values: set[Any]) -> list[Any]:
-    """Sort labels by the name of their type, then by value; what has no order, by its text."""
-    try:
-        return sorted(values, key=lambda v: (type(v).__name__, v))
-    except TypeError:
-        return sorted(values, key=lambda v: (type(v).__name__, str(v)))
 
 
 def code_labels(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:

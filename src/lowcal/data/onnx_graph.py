@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowcal.data.errors import MissingExtra
+from lowcal.data.errors import InvalidInput, MissingExtra
 from lowcal.kernels.reference import Cumulative, Decode
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -190,6 +190,8 @@ class GraphColumns:
         if self.places:
             matrix = self.graph.input(MATRIX, "double", ("columns",))
             return self.graph.add("Gather", matrix, self.places[column], axis=1)
+        if column not in self.names:
+            raise InvalidInput(f"Column {column!r} is exported, but is not among the `columns` of its encoder.")
         return self.graph.input(self.names[column], "double")
 
     def label(self, column: str, levels: Mapping[str, int], unseen: int) -> Value:

@@ -33,7 +33,7 @@ from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.solve.runs import Fit
 from lowcal.subpopulations.base import Encoder, Family, in_graph
-from lowcal.subpopulations.levels import Levels, levels_of
+from lowcal.subpopulations.levels import levels_of
 from lowcal.subpopulations.memberships import MembershipEncoder
 from lowcal.subpopulations.single_row import are_numbered
 from lowcal.subpopulations.union import leaves
@@ -124,6 +124,12 @@ class _Source:
     is_bare: bool = False
     facts: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions of p after the rows."""
+        d = self.predictor.layout.d
+        return (d,) if d > 1 else (2,) if self.two_columns else ()
+
 
 def _read(model: Any, two_columns: bool | None) -> _Source:
     """Return what a model exports."""
@@ -178,8 +184,13 @@ def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
         _assemble(source, columns, uniform)
         if graph.inputs:
             break
-    _sort(graph, [START, *inputs.values()])
-    return graph.model([Port(OUTPUT, "double", _shape(source))], _metadata(graph, source, inputs, places, missing))
+    order = [START, MATRIX, *inputs.values()]
+    graph.inputs = dict(sorted(graph.inputs.items(), key=lambda item: order.index(item[0])))
+    read = {name: column for column, name in inputs.items() if name in graph.inputs}
+    shown = {MATRIX: sorted(places, key=places.__getitem__)} if places else read
+    facts = {"lowcal_version": __version__, "columns": _json(shown), "missing": _json(missing)}
+    facts |= {"updates": _json(len(predictor)), **source.facts}
+    return graph.model([Port(OUTPUT, "double", source.shape)], facts)
 
 
 def _assemble(source: _Source, columns: GraphColumns, uniform: bool) -> None:
@@ -197,15 +208,9 @@ def _assemble(source: _Source, columns: GraphColumns, uniform: bool) -> None:
     graph.rename(_shown(graph, source, p, d), OUTPUT)
 
 
-def _shape(source: _Source) -> tuple[int, ...]:
-    """Return the dimensions of p after the rows."""
-    d = source.predictor.layout.d
-    return (d,) if d > 1 else (2,) if source.two_columns else ()
-
-
 def _start(graph: Graph, source: _Source, d: int) -> Value:
     """Return the given start in the convention of the updates, shape (n, d)."""
-    given = graph.input(START, "double", _shape(source))
+    given = graph.input(START, "double", source.shape)
     if d > 1:
         return graph.add("Div", given, graph.total(given))
     if source.two_columns:
@@ -227,20 +232,6 @@ def _shown(graph: Graph, source: _Source, p: Value, d: int) -> Value:
         return shown
     low, high = source.bounds
     return graph.add("Add", low, graph.add("Mul", high - low, shown))
-
-
-def _sort(graph: Graph, order: Sequence[str]) -> None:
-    """Put the inputs in the order of the columns, p first."""
-    graph.inputs = dict(sorted(graph.inputs.items(), key=lambda item: order.index(item[0]) if item[0] in order else 0))
-
-
-def _metadata(
-    graph: Graph, source: _Source, inputs: dict[str, str], places: dict[str, int], missing: str
-) -> dict[str, str]:
-    columns = {name: column for column, name in inputs.items() if name in graph.inputs}
-    shown = _json(columns if not places else {MATRIX: sorted(places, key=places.__getitem__)})
-    facts = {"lowcal_version": __version__, "columns": shown, "missing": _json(missing)}
-    return {**facts, "updates": _json(len(source.predictor)), **source.facts}
 
 
 # --- updates ------------------------------------------------------------------------------------------------------
@@ -319,7 +310,8 @@ class GraphPredictor:
 def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Value:
     """Return `simplex.move`: add and project, or add in log space and normalise."""
     if geometry == "mirror":
-        return _mirror(graph, p, delta, d)
+        moved = graph.add("Add", graph_scores(graph, p, d), delta)
+        return graph.sigmoid(moved) if d == 1 else graph.add("Softmax", moved, axis=1)
     moved = graph.add("Add", p, delta)
     return graph.add("Clip", moved, 0.0, 1.0) if d == 1 else _project(graph, moved, d)
 
@@ -337,26 +329,15 @@ def _project(graph: Graph, v: Value, d: int) -> Value:
     return graph.add("Max", graph.add("Sub", v, theta), 0.0)
 
 
-def _mirror(graph: Graph, p: Value, delta: Value, d: int) -> Value:
-    """Return sigmoid(logit p + delta) or softmax(log p + delta)."""
-    moved = graph.add("Add", graph_scores(graph, p, d), delta)
-    return graph.sigmoid(moved) if d == 1 else graph.add("Softmax", moved, axis=1)
-
-
 # --- columns and inputs -------------------------------------------------------------------------------------------
 
 
 def text_columns(encoder: Encoder) -> frozenset[str]:
     """Return the columns that are given as text: some category is text, or none is left to tell."""
-    readers: dict[str, list[Levels]] = {}
-    for levels in levels_of(encoder):
-        readers.setdefault(levels.column, []).append(levels)
-    return frozenset(column for column, every in readers.items() if _is_text(every))
-
-
-def _is_text(readers: Sequence[Levels]) -> bool:
-    categories = [c for levels in readers for c in levels.categories or ()]
-    return any(isinstance(c, str) for c in categories) or all(levels.categories == () for levels in readers)
+    known = levels_of(encoder)
+    text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
+    told = {levels.column for levels in known if levels.categories != ()}
+    return frozenset(text | ({levels.column for levels in known} - told))
 
 
 def is_bare(encoder: Encoder) -> bool:
@@ -369,14 +350,13 @@ def places_of(encoder: Encoder, columns: Sequence[str], matrix: bool) -> dict[st
 
     The columns of a bare array are called x0, x1, ... and stand at these places; others in the order of first use.
     """
-    text = text_columns(encoder)
-    if matrix and text:
+    if not matrix:
+        return {}
+    if text := text_columns(encoder):
         raise InvalidInput(
             f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "
             "Leave matrix=None: each column is then an input of its own."
         )
-    if not matrix:
-        return {}
     return {name: int(name[1:]) if are_numbered(columns) else k for k, name in enumerate(columns)}
 
 

@@ -16,7 +16,6 @@ from lowcal.data.checked_json import Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
 from lowcal.deploy.saved_models import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
-from lowcal.solve.runs import Fit
 from lowcal.subpopulations import CLASSES
 from lowcal.subpopulations.features import LARGEST
 
@@ -90,7 +89,9 @@ def read(at: Plain, base: object) -> Any:
     model.n_features_in_ = n_features.whole(0, MOST_FEATURES)
     if not names.is_null:
         model.feature_names_in_ = np.array(_read_names(names, model.n_features_in_), dtype=object)
-    _restore(model, read_fit(fit))
+    made = read_fit(fit)
+    model.predictor_, model.status_, model.history_ = made.predictor, made.status, made.history
+    model.n_updates_, model.n_oracle_calls_, model.fit_ = made.n_updates, made.n_oracle_calls, made
     model._columns = _columns(model)
     if cls is MulticalibratedClassifier:
         model.classes_ = _read_classes(target, model.predictor_.layout.n_classes)
@@ -104,12 +105,6 @@ def _columns(model: Any) -> tuple[str, ...] | None:
     names = getattr(model, "feature_names_in_", None)
     every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
     return every if set(every).issuperset(model.predictor_.columns) else None
-
-
-def _restore(model: Any, fit: Fit) -> None:
-    """Set what `fit` sets."""
-    model.predictor_, model.status_, model.history_ = fit.predictor, fit.status, fit.history
-    model.n_updates_, model.n_oracle_calls_, model.fit_ = fit.n_updates, fit.n_oracle_calls, fit
 
 
 def _name(model: Any) -> str:

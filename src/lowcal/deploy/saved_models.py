@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowcal.data.checked_json import Plain, pack_number
+from lowcal.data.checked_json import Plain, kind_of, pack_number
 from lowcal.data.documents import check_plain
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
@@ -145,18 +145,10 @@ def read_record(at: Plain, cls: type[T]) -> T:
     return cls(**{field.name: FIGURE[str(field.type)](one) for field, one in zip(own, given, strict=True)})
 
 
-def _read_float(at: Plain) -> float:
-    return at.number(may_be_nan=True)
-
-
-def _read_optional(at: Plain) -> float | None:
-    return None if at.is_null else _read_float(at)
-
-
 #: How a field is read, by its annotation.
 FIGURE: dict[str, Callable[[Plain], Any]] = {
-    "float": _read_float,
-    "float | None": _read_optional,
+    "float": lambda at: at.number(may_be_nan=True),
+    "float | None": lambda at: None if at.is_null else at.number(may_be_nan=True),
     "int": lambda at: at.whole(0),
     "bool": Plain.flag,
     "str": Plain.text,
@@ -170,7 +162,7 @@ def write_value(value: Any, what: str) -> Any:
     """Return a notion, a hypothesis class, or a plain setting as plain data."""
     if type(value) in (*NOTIONS.values(), *CLASSES.known.values()):
         own = {field.name: write_value(getattr(value, field.name), what) for field in fields(value)}
-        return {"kind": type(value).__name__, **own}
+        return {"kind": kind_of(type(value)), **own}
     if isinstance(value, list | tuple):
         return [write_value(one, what) for one in value]
     try:
@@ -194,17 +186,14 @@ def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
     names = [field.name for field in fields(allowed[kind])]
     _, *given = at.fields("kind", *names)
     try:
-        return allowed[kind](**{name: _read_setting(kind, one) for name, one in zip(names, given, strict=True)})
+        return allowed[kind](**{name: _read_setting(one) for name, one in zip(names, given, strict=True)})
     except (TypeError, OverflowError):
         at.refuse(f"a {kind}")
     except InvalidInput as error:
         raise DamagedFile(f"{at.place} is no {kind}: {error}") from error
 
 
-def _read_setting(kind: str, at: Plain) -> Any:
+def _read_setting(at: Plain) -> Any:
     if type(at.value) is dict:
         return read_value(at, CLASSES.known)
-    if type(at.value) is list:
-        listed = [_read_setting(kind, one) for one in at.items()]
-        return tuple(listed) if kind == "Union" else listed
-    return at.value
+    return [_read_setting(one) for one in at.items()] if type(at.value) is list else at.value

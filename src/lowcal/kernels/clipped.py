@@ -23,6 +23,7 @@ from lowcal.kernels.switch import kernels_for
 
 #: From this many rows on, they are binned before they are sorted.
 BINNED_FROM = 5_000
+#: A bin that may hide the minimum holds a small share of the rows, and all bins stay in the second cache.
 BINS = 2_048
 #: Displacements below this move nothing, and their limits would overflow.
 TINY = 1e-150
@@ -58,30 +59,13 @@ class Outside(NamedTuple):
 Fetch = Callable[[NDArray[np.bool_]], tuple[Line, NDArray[np.integer]]]
 
 
-def best_step(f: FloatArray, y: FloatArray, delta: FloatArray, weight: FloatArray, scale: float = 1.0) -> float:
-    """Return the global minimiser; of several, the smallest but for rounding. `scale` is a guess of it.
-
-    Cost: O(n log n), and O(n) but for rows whose limit falls into the same bin as the minimum.
+def sorted_step(line: Line) -> float:
+    """Return the global minimiser, of several the smallest but for rounding, from all rows: the definition.
 
     >>> f, y, w = np.array([0.5, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5])
-    >>> best_step(f, y, np.array([0.25, -0.25]), w)
+    >>> sorted_step(Line(f, y, np.array([0.25, -0.25]), w))
     3.6
     """
-    line = Line(f, y, delta, weight)
-    if len(f) < BINNED_FROM:
-        return sorted_step(line)
-    bins = Clipping(scale)
-    where = bins.add(line)
-
-    def fetch(hidden: NDArray[np.bool_]) -> tuple[Line, NDArray[np.integer]]:
-        rows = np.flatnonzero(np.append(hidden, False)[where])
-        return line.take(rows), where[rows]
-
-    return binned_step(bins, fetch)
-
-
-def sorted_step(line: Line) -> float:
-    """Return the best step from all rows, sorted by their limits: the definition."""
     line = line.take((np.abs(line.delta) > TINY) & (line.weight > 0.0))
     nothing = np.zeros(1)
     return _best(*_pieces(line, np.zeros(len(line.f), dtype=np.intp), Outside(*[nothing] * 5)))

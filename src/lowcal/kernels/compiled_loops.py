@@ -44,6 +44,18 @@ def add_histogram(codes: IntArray, R: FloatArray, out: FloatArray) -> None:
 
 
 @compile_kernel
+def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] A_is B_it to out[v, s T + t], every product rounded by adding `far` and taking it off."""
+    S, T, width, table = A.shape[1], B.shape[1], out.shape[1], out.reshape(-1)
+    for i in range(len(codes)):
+        start, own = width * np.intp(codes[i]), B[i]
+        for s in range(S):
+            factor, sums = A[i, s], table[start + s * T : start + (s + 1) * T]
+            for t in range(T):
+                sums[t] += (factor * own[t] + far) - far
+
+
+@compile_kernel
 def _number_pairs(a: IntArray, b: IntArray, n_b: int, pair: IntArray) -> int:
     """Number the pairs of codes of at most ROWS rows; return how many there are."""
     for i in range(len(a)):
@@ -236,24 +248,30 @@ def bend(
         lanes[: size * width] = 0.0
         for r in range(len(column)):
             _read_codes(codes[column[r], s : s + size], flat[width * offset[r] :], lanes, width)
-        _add_lanes(here, there, lanes, powers, moved)
+        if len(powers) == 2 and powers[0] == 0 and abs(powers[1]) == 1:
+            _add_line(here, here if powers[1] < 0 else there, lanes, moved)
+        else:
+            _add_lanes(here, there, lanes, width, powers, moved)
 
 
 @compile_kernel
-def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, powers: IntArray, out: FloatArray) -> None:
-    """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
-    width = len(lanes) // ROWS
+def _add_line(z: FloatArray, x: FloatArray, lanes: FloatArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z, the first lane and the second one times x, at most FAR: what most fits need."""
     for i in range(len(z)):
-        out[i] = z[i]
-    for k in range(len(powers)):
-        x = z if powers[k] < 0 else f
-        for i in range(len(z)):
+        out[i] = min(-((z[i] + lanes[2 * i]) + lanes[2 * i + 1] * x[i]), FAR)
+
+
+@compile_kernel
+def _add_lanes(z: FloatArray, f: FloatArray, lanes: FloatArray, width: int, powers: IntArray, out: FloatArray) -> None:
+    """Fill out with minus the sum of z and every lane times its power of f, or times z, at most FAR."""
+    for i in range(len(z)):
+        score = z[i]
+        for k in range(len(powers)):
             factor = 1.0
             for _ in range(abs(powers[k])):
-                factor *= x[i]
-            out[i] += lanes[width * i + k] * factor
-    for i in range(len(z)):
-        out[i] = min(-out[i], FAR)
+                factor *= z[i] if powers[k] < 0 else f[i]
+            score += lanes[width * i + k] * factor
+        out[i] = min(-score, FAR)
 
 
 @compile_kernel

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18
 #: Whole numbers of units.
 Wholes: TypeAlias = NDArray[np.int64]
-#: So few columns of different units are rounded one by one.
-NARROW = 16
 #: Integers of 64 bits hold the sums of this many full blocks.
 BLOCKS = 10
 
@@ -71,11 +69,6 @@ class Grid:
         >>> Grid(np.array(0.25)).round(np.array([0.3, -0.7]))
         array([ 0.25, -0.75])
         """
-        if self.far.ndim and len(self.far) <= NARROW:  # NumPy would take a few numbers at a time
-            for column, far in zip(terms.T, self.far, strict=True):
-                column += far
-                column -= far
-            return terms
         terms += self.far
         terms -= self.far
         return terms
@@ -194,10 +187,14 @@ class ExactSums:
 
     def add_rounded(self, part: slice, R: FloatArray) -> None:
         """Add the same for R that lies on the grid."""
-        if self.held + len(R) > BLOCK:
-            self._flush()
-        self.held += len(R)
+        self.hold(len(R))
         self.sums.add(part, R)
+
+    def hold(self, n: int) -> None:
+        """Make room for n more rows."""
+        if self.held + n > BLOCK:
+            self._flush()
+        self.held += n
 
     def _flush(self) -> None:
         fresh = []

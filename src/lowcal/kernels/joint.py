@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lowcal.kernels.switch import kernels_for
 
 
-class Look(NamedTuple):
+class LookUp(NamedTuple):
     """Whole numbers that are not negative, and the table they are looked up in.
 
     With a `stride`, table[a] = stride * a + offset for all numbers a that occur, modulo the size of the table's type.
@@ -28,12 +28,12 @@ class Look(NamedTuple):
     offset: int = 0
 
 
-def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
+def join_codes(looks: Sequence[LookUp], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return sum_k table_k[places_k] for n rows; `kind` is unsigned, holds every sum, and every table is of it.
 
     >>> a, b = np.array([0, 1, 1], dtype=np.uint8), np.array([2, 0, 1], dtype=np.uint8)
     >>> tables = np.array([0, 3], dtype=np.uint8), np.array([1, 2, 3], dtype=np.uint8)
-    >>> join_codes([Look(a, tables[0]), Look(b, tables[1], 1, 1)], 3, np.dtype(np.uint8)).tolist()
+    >>> join_codes([LookUp(a, tables[0]), LookUp(b, tables[1], 1, 1)], 3, np.dtype(np.uint8)).tolist()
     [3, 4, 5]
     """
     products = [look for look in looks if look.stride is not None]
@@ -46,7 +46,7 @@ def join_codes(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[An
     return out
 
 
-def _look_up(looks: Sequence[Look], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
+def _look_up(looks: Sequence[LookUp], n: int, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return the sum of the look-ups, two columns at a time."""
     out = np.empty(n, dtype=kind)
     if len(looks) == 1:

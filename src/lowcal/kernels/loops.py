@@ -65,6 +65,16 @@ def _lanes(A: FloatArray) -> NDArray[Any]:
     return A.T if A.shape[1] == 1 else A.view(np.complex128).T
 
 
+def add_products(codes: IntArray, A: FloatArray, B: FloatArray, far: float, out: FloatArray) -> None:
+    """Add sum_i [codes_i = v] A_is B_it to out[v, s T + t], every product rounded by adding `far` and taking it off."""
+    (n, S), T = A.shape, B.shape[1]
+    R = np.zeros((n, out.shape[1]))
+    np.multiply(A[:, :, None], B[:, None, :], out=R[:, : S * T].reshape(n, S, T))
+    R += far
+    R -= far
+    add_histogram(codes, R, out)
+
+
 def add_pairs(a: IntArray, b: IntArray, n_b: int, R: FloatArray, out: FloatArray) -> None:
     """Add the histogram of R over pairs of codes, numbered a * n_b + b."""
     add_histogram(a.astype(np.intp) * n_b + b, R, out)

@@ -3,17 +3,15 @@
 Every finite family of subpopulations is, on given rows, a matrix C. Auditing needs C'R (the moments), updating
 needs C theta. `Codes` holds small integer code columns with a decode table each: one histogram, then a small
 product; no n x m array is built. `Matrix` holds fractional memberships; `Stacked` puts designs side by side.
-This file is the definition that faster engines must agree with.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from itertools import combinations_with_replacement, groupby
-from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -32,21 +30,21 @@ CHUNK = 1 << 21
 #: Passes with few numbers a row take pieces of this many, which stay in the second cache.
 CACHE = 1 << 17
 
-#: Pairs (code, cell) may be looked up in tables of this many numbers, or one a row if that is more.
-PAIRS = 1 << 22
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
 PAIRS_IN_CACHE = 1 << 17
 
 #: Members of groups of so few levels are gathered level by level.
 FEW_LEVELS = 32
 
+#: An array of numbers of any type.
+AnyArray: TypeAlias = NDArray[Any]
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
 CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
 
 
-class Sums(Protocol):
+class Accumulator(Protocol):
     """C'R under construction, where R comes in pieces."""
 
     def add(self, part: slice, R: FloatArray) -> None:
@@ -71,10 +69,13 @@ class Design(Protocol):
         ...
 
     def moments(self, R: FloatArray) -> FloatArray:
-        """Return C'R for R of shape (n, q)."""
-        ...
+        """Return C'R for R of shape (n, q), a piece of the rows at a time."""
+        sums = self.sums(R.shape[1])
+        for part in rows_in_cache(*R.shape):
+            sums.add(part, R[part])
+        return sums.total()
 
-    def sums(self, q: int, grid: Grid | None = None) -> Sums:
+    def sums(self, q: int, grid: Grid | None = None) -> Accumulator:
         """Return C'R for R of q columns under construction: zero, before the first piece of R is added.
 
         With a grid, on which R lies, products that are not are rounded to it.
@@ -86,16 +87,35 @@ class Design(Protocol):
         ...
 
     def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta for theta of shape (m, q)."""
-        ...
+        """Return C theta for theta of shape (m, q), a piece of the rows at a time."""
+        combination, (n, q) = self.combination(theta), (self.shape[0], theta.shape[1])
+        total = np.empty((n, q))
+        for part in rows_in_cache(n, q):
+            total[part] = combination(part)
+        return total
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return C theta as a function of the rows that are wanted."""
         ...
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
-        """Return sum_j C_ij theta[j, ids_i, :] as a function of rows and their cells: the adjoint of `cell_moments`."""
-        ...
+        """Return sum_j C_ij theta[j, ids_i, :] as a function of rows and their cells: the adjoint of `cell_moments`.
+
+        Of the coefficients of all cells each row picks its own; the cell after the last is none.
+        """
+        m, n_cells, d = theta.shape
+        combination = self.combination(theta.reshape(m, n_cells * d))
+
+        def pick(part: slice, ids: IntArray) -> FloatArray:
+            picked = np.empty((len(ids), d))
+            for piece in pieces(len(ids), n_cells * d):
+                start, here = (part.start or 0) + piece.start, ids[piece]
+                every = combination(slice(start, start + len(here))).reshape(len(here), n_cells, d)
+                own = every[np.arange(len(here)), np.minimum(here, n_cells - 1)]
+                picked[piece] = np.where((here < n_cells)[:, None], own, 0.0)
+            return picked
+
+        return pick
 
     def rows(self, part: slice | IntArray) -> Design:
         """Return the same matrix on some rows."""
@@ -115,7 +135,7 @@ class Design(Protocol):
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return sum_i H_ik C_ic C_ic' as (q, m, m), for H of shape (n, q)."""
-        ...
+        return weighted_gram(self, self, H)
 
 
 class Decode(Protocol):
@@ -143,13 +163,13 @@ class Decode(Protocol):
         ...
 
     def power(self, exponent: int) -> Decode:
-        """Return the table of powers."""
-        ...
+        """Return the table of powers: itself where memberships are 0 and 1."""
+        return self
 
     @property
     def is_sharp(self) -> bool:
         """Whether all memberships are 0 or 1."""
-        ...
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain data."""
@@ -231,7 +251,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Cumulative:
+class Cumulative(Decode):
     """One-sided thresholds of ordered codes: a group holds the codes 1..cut, or those above its cut; 0 is missing.
 
     No table is built: histograms and coefficients are summed up along the codes.
@@ -274,15 +294,6 @@ class Cumulative:
         code = codes.astype(np.intp)[:, None]
         return np.where(self.is_above, code > self.cuts, (code >= 1) & (code <= self.cuts)).astype(np.float64)
 
-    @property
-    def is_sharp(self) -> bool:
-        """Yes: a code is in a group or not."""
-        return True
-
-    def power(self, exponent: int) -> Cumulative:
-        """Return itself: its memberships are 0 and 1."""
-        return self
-
     def to_dict(self) -> dict[str, Any]:
         """Return the thresholds as plain data."""
         cuts = {"cuts": self.cuts.tolist(), "is_above": self.is_above.tolist()}
@@ -290,7 +301,7 @@ class Cumulative:
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class Codes(Design):
     """C as code columns: C[i, :] = concatenation over columns k of decode_k[codes_k[i], :]."""
 
     codes: tuple[IntArray, ...]
@@ -305,19 +316,6 @@ class Codes:
     def firsts(self) -> dict[int, int]:
         """The place of every distinct column; a column may occur twice."""
         return {id(c): k for k, c in reversed(list(enumerate(self.codes)))}
-
-    def read_by(self, kernels: ModuleType) -> Sequence[IntArray]:
-        """Return the code columns as kernels read them: NumPy's index with nothing but its own integers."""
-        return self.codes if kernels.IS_COMPILED else self._indices
-
-    @cached_property
-    def _indices(self) -> Sequence[IntArray]:
-        made = {key: self.codes[k].astype(np.intp) for key, k in self.firsts.items()}
-        return [made[id(c)] for c in self.codes]
-
-    def moments(self, R: FloatArray) -> FloatArray:
-        """Return C'R: a histogram for each code column, then its decode table."""
-        return moments_by_pieces(self, R)
 
     def sums(self, q: int, grid: Grid | None = None) -> CodeSums:
         """Return empty histograms of all code columns."""
@@ -338,41 +336,36 @@ class Codes:
             parts.append(t.gather(both.reshape(t.shape[0], -1)).reshape(t.shape[1], n_cells + 1, q)[:, :n_cells])
         return np.concatenate(parts)
 
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta: one table look-up for each code column."""
-        return combine_by_pieces(self, theta)
-
     def combination(self, theta: FloatArray) -> Combination:
         """Return the look-ups, with one table for each code column."""
         n, q = self.shape[0], theta.shape[1]
-        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        spread = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
-        tables = [_pad(table) for table in spread]
+        tables = [_pad(table) for table in self._spread(theta)]
         kernels = kernels_for(n * q * len(tables))
-        codes = self.read_by(kernels)
 
         def look_up(part: slice) -> FloatArray:
             total = np.zeros((len(range(n)[part]), padded(q)))
-            for c, table in zip(codes, tables, strict=True):
+            for c, table in zip(self.codes, tables, strict=True):
                 kernels.add_look_up(np.ascontiguousarray(c[part]), table, total)
             return total[:, :q]
 
         return look_up
 
+    def _spread(self, theta: FloatArray) -> list[FloatArray]:
+        """Return the coefficients of every level of each code column."""
+        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        return [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+
     def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
         """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
-        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        each = [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        each = self._spread(theta)
         offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
         tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
         kernels = kernels_for(len(z) * 2 * len(each))
-        codes = self.read_by(kernels)
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
             against = np.empty(len(here))
-            rows = code_rows(codes, part) if kernels.IS_COMPILED else [c[part] for c in codes]
-            kernels.bend(here, here, rows, column, offset, tables, powers, against)
+            kernels.bend(here, here, code_rows(self.codes, part), column, offset, tables, powers, against)
             return of_odds_against(against)
 
         return predict
@@ -380,13 +373,12 @@ class Codes:
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return look-ups of pairs (code, cell), with one table for each code column, if these are not too large."""
         n, (_, n_cells, d) = self.shape[0], theta.shape
-        if n_cells * sum(t.shape[0] for t in self.decode) > max(n, PAIRS):
-            return pick_cells(self, theta)
-        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
+        if n_cells * sum(t.shape[0] for t in self.decode) > max(n, CHUNK):
+            return super().cell_combination(theta)
         tables = []
-        for t, part in zip(self.decode, np.split(theta, stops), strict=True):
-            table = np.zeros((t.shape[0], n_cells + 1, d))  # the last cell is none
-            table[:, :n_cells] = t.spread(part.reshape(len(part), -1)).reshape(-1, n_cells, d)
+        for spread in self._spread(theta.reshape(len(theta), -1)):
+            table = np.zeros((len(spread), n_cells + 1, d))  # the last cell is none
+            table[:, :n_cells] = spread.reshape(-1, n_cells, d)
             tables.append(_pad(table.reshape(-1, d)))
         add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
 
@@ -448,9 +440,14 @@ class CodeSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        R, codes = _pad(R), self.design.read_by(self.kernels)
+        R = _pad(R)
         for k, table in self.histograms.items():
-            self.kernels.add_histogram(np.ascontiguousarray(codes[k][part]), R, table)
+            self.kernels.add_histogram(np.ascontiguousarray(self.design.codes[k][part]), R, table)
+
+    def add_products(self, part: slice, A: FloatArray, B: FloatArray, far: float) -> None:
+        """Add the products of two arrays, rounded (see `kernels.add_products`), to every histogram."""
+        for k, table in self.histograms.items():
+            self.kernels.add_products(np.ascontiguousarray(self.design.codes[k][part]), A, B, far, table)
 
     def tables(self) -> list[FloatArray]:
         """Return the histograms of all columns."""
@@ -487,26 +484,45 @@ def code_rows(columns: Sequence[IntArray], part: slice) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix:
-    """C itself: an array or a sparse matrix of memberships."""
+class Matrix(Design):
+    """C itself, to a power: an array or a sparse matrix of memberships.
 
-    matrix: FloatArray | sparse.csr_array
+    Bytes and float32 are never float64 as a whole: a piece of the rows is converted when it is needed, and they are
+    exact in it. 0/1 memberships are smaller and faster as bits (`pack`).
+    """
+
+    matrix: AnyArray | sparse.csr_array
+    exponent: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and subpopulations."""
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
+    @property
+    def is_small(self) -> bool:
+        """Whether memberships are held in a small type, or not yet to their power."""
+        return isinstance(self.matrix, np.ndarray) and (self.matrix.dtype != np.float64 or self.exponent > 1)
+
     def moments(self, R: FloatArray) -> FloatArray:
         """Return C'R."""
-        return product(self.matrix.T, R)
+        if not self.is_small:
+            return product(self.matrix.T, R)
+        sums = self.sums(R.shape[1])
+        sums.add(slice(None), R)
+        return sums.total()
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell: for every a, C' times R_a placed in the column of its row's cell.
 
-        With more numbers a row than cells, a product for each cell.
+        With more numbers a row than cells, a product for each cell. Small types are converted piece by piece.
         """
         n, q = R.shape
+        if self.is_small:
+            total = np.zeros((self.shape[1], n_cells, q))
+            for part in pieces(*self.shape):
+                total += Matrix(self.rows(part).dense()).cell_moments(ids[part], n_cells, R[part], grid)
+            return total
         if grid is not None:
             each = [_rounded(self.column(j)[:, None], R, grid) for j in range(self.shape[1])]
             return np.stack([histogram(ids, terms, n_cells + 1)[:n_cells] for terms in each])
@@ -526,35 +542,41 @@ class Matrix:
 
     def sums(self, q: int, grid: Grid | None = None) -> MatrixSums:
         """Return zero."""
-        return MatrixSums(self.matrix, np.zeros((self.shape[1], q)), grid)
-
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta."""
-        return combine_by_pieces(self, theta)
+        return MatrixSums(self, np.zeros((self.shape[1], q)), grid)
 
     def combination(self, theta: FloatArray) -> Combination:
         """Return the products of pieces of C."""
-        return lambda part: by_row(self.matrix[part], theta)
 
-    def cell_combination(self, theta: FloatArray) -> CellCombination:
-        """Return the products of pieces of C with the coefficients of all cells, of which each row keeps its own."""
-        return pick_cells(self, theta)
+        def combined(rows: slice) -> FloatArray:
+            here = self.rows(rows)
+            if not self.is_small:
+                return by_row(here.matrix, theta)
+            return np.concatenate([by_row(here.rows(part).dense(), theta) for part in pieces(*here.shape)])
+
+        return combined
 
     def rows(self, part: slice | IntArray) -> Matrix:
-        """Return the same memberships on some rows."""
-        return Matrix(_some_rows(self.matrix, part))
+        """Return the same memberships on some rows, which lie one after the other.
+
+        BLAS sums those of a column-major matrix in another order.
+        """
+        C = self.matrix[part]
+        return replace(self, matrix=np.ascontiguousarray(C) if isinstance(C, np.ndarray) else C)
 
     def dense(self) -> FloatArray:
-        """Return C as an array."""
-        return _array(self.matrix)
+        """Return C as an array of float64."""
+        C = np.asarray(_array(self.matrix), dtype=np.float64, order="C")
+        return C if self.exponent == 1 else np.power(C, self.exponent)
 
     def column(self, j: int) -> FloatArray:
         """Return one membership."""
-        return _array(self.matrix[:, [j]]).ravel()
+        return replace(self, matrix=self.matrix[:, [j]]).dense().ravel()
 
     def power(self, exponent: int) -> Matrix:
-        """Return the powers, stored the same way."""
+        """Return the powers, stored the same way: those of small types are made of the pieces."""
         C = self.matrix
+        if self.is_small:
+            return replace(self, exponent=exponent * self.exponent)
         return Matrix(C**exponent if isinstance(C, np.ndarray) else C.power(exponent))
 
     def gram(self, H: FloatArray) -> FloatArray:
@@ -568,17 +590,19 @@ class Matrix:
 class MatrixSums:
     """C'R under construction for a matrix of memberships."""
 
-    matrix: FloatArray | sparse.csr_array
+    design: Matrix
     sum: FloatArray
     grid: Grid | None = None
 
     def add(self, part: slice, R: FloatArray) -> None:
-        """Add the product of a slice."""
-        R = R[:, : self.sum.shape[1]]
-        if self.grid is None:
-            self.sum[...] += product(_some_rows(self.matrix, part).T, R)
-        else:
-            add_rounded(self.matrix[part], R, self.grid, self.sum)
+        """Add the product of a slice; small types are converted piece by piece."""
+        here, R = self.design.rows(part), R[:, : self.sum.shape[1]]
+        for some in pieces(*here.shape) if here.is_small else (slice(None),):
+            C = here.rows(some).dense() if here.is_small else here.matrix
+            if self.grid is None:
+                self.sum[...] += product(C.T, R[some])
+            else:
+                add_rounded(C, R[some], self.grid, self.sum)
 
     def tables(self) -> list[FloatArray]:
         """Return the sum."""
@@ -589,9 +613,23 @@ class MatrixSums:
         return self.sum
 
 
-def _some_rows(C: FloatArray | sparse.csr_array, part: slice | IntArray) -> FloatArray | sparse.csr_array:
-    """Return rows that lie one after the other: BLAS sums those of a column-major matrix in another order."""
-    return np.ascontiguousarray(C[part]) if isinstance(C, np.ndarray) else C[part]
+def pack(C: AnyArray) -> tuple[AnyArray, ...] | None:
+    """Return 0/1 columns as bits, eight to a byte, the first one lowest; None if C holds other numbers.
+
+    Cost: one pass over C. What is not of one byte is first compared with 0 and 1, which makes a byte for each entry.
+
+    >>> pack(np.array([[1, 0, 1]])), pack(np.array([[0.5]]))
+    ((array([5], dtype=uint8),), None)
+    """
+    if C.dtype == np.bool_:
+        C = C.view(np.uint8) != 0  # whatever byte stands for true
+    elif C.dtype.itemsize > 1:
+        if not all(((C[part] == 0) | (C[part] == 1)).all() for part in pieces(*C.shape)):
+            return None
+        C = C != 0
+    n, m = C.shape
+    bits = np.empty((-(-m // 8), n), dtype=np.uint8)
+    return tuple(bits) if kernels_for(n * m).pack_bits(C.view(np.uint8), bits) else None
 
 
 def add_rounded(C: FloatArray | sparse.csr_array, R: FloatArray, grid: Grid, total: FloatArray) -> None:
@@ -611,7 +649,7 @@ def _rounded(C: FloatArray, R: FloatArray, grid: Grid) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Stacked:
+class Stacked(Design):
     """C = [C_1, C_2, ...] side by side."""
 
     parts: tuple[Design, ...]
@@ -633,37 +671,21 @@ class Stacked:
         """Return the moments inside each cell, part by part."""
         return np.concatenate([part.cell_moments(ids, n_cells, R, grid) for part in self.parts])
 
-    def combine(self, theta: FloatArray) -> FloatArray:
-        """Return C theta, the sum of the parts' contributions."""
-        return combine_by_pieces(self, theta)
-
     def combination(self, theta: FloatArray) -> Combination:
         """Return the sum of the parts' contributions."""
-        parts = self.joined()
-        stops = np.cumsum([part.shape[1] for part in parts])[:-1]
-        each = [part.combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
-
-        def combined(part: slice) -> FloatArray:
-            total = each[0](part)
-            for one in each[1:]:
-                total += one(part)
-            return total
-
-        return combined
+        each = [design.combination(t) for design, t in self._split(theta)]
+        return lambda part: reduce(operator.iadd, (one(part) for one in each))
 
     def cell_combination(self, theta: FloatArray) -> CellCombination:
         """Return the sum of the parts' contributions."""
+        each = [design.cell_combination(t) for design, t in self._split(theta)]
+        return lambda part, ids: reduce(operator.iadd, (one(part, ids) for one in each))
+
+    def _split(self, theta: FloatArray) -> Iterator[tuple[Design, FloatArray]]:
+        """Return the joined parts with their coefficients."""
         parts = self.joined()
         stops = np.cumsum([part.shape[1] for part in parts])[:-1]
-        each = [part.cell_combination(t) for part, t in zip(parts, np.split(theta, stops), strict=True)]
-
-        def combined(part: slice, ids: IntArray) -> FloatArray:
-            total = each[0](part, ids)
-            for one in each[1:]:
-                total += one(part, ids)
-            return total
-
-        return combined
+        return zip(parts, np.split(theta, stops), strict=True)
 
     def rows(self, part: slice | IntArray) -> Stacked:
         """Return the same parts on some rows."""
@@ -713,14 +735,15 @@ def _kind(design: Design) -> str:
     """Return "codes" or "dense" for designs whose neighbours of the same kind can be joined."""
     if isinstance(design, Codes):
         return "codes"
-    return "dense" if isinstance(design, Matrix) and isinstance(design.matrix, np.ndarray) else ""
+    is_dense = isinstance(design, Matrix) and isinstance(design.matrix, np.ndarray) and not design.is_small
+    return "dense" if is_dense else ""
 
 
 @dataclass(frozen=True, eq=False)
 class StackedSums:
     """C'R under construction, part by part."""
 
-    parts: tuple[Sums, ...]
+    parts: tuple[Accumulator, ...]
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every part."""
@@ -903,41 +926,6 @@ def rows_in_cache(n: int, q: int) -> Iterator[slice]:
     return pieces(n, q) if q > FEW else pieces(n, max(q, 1) * (CHUNK // CACHE))
 
 
-def moments_by_pieces(design: Design, R: FloatArray) -> FloatArray:
-    """Return C'R, a piece of the rows at a time."""
-    sums = design.sums(R.shape[1])
-    for part in rows_in_cache(*R.shape):
-        sums.add(part, R[part])
-    return sums.total()
-
-
-def combine_by_pieces(design: Design, theta: FloatArray) -> FloatArray:
-    """Return C theta, a piece of the rows at a time."""
-    combination = design.combination(theta)
-    n, q = design.shape[0], theta.shape[1]
-    total = np.empty((n, q))
-    for part in rows_in_cache(n, q):
-        total[part] = combination(part)
-    return total
-
-
-def pick_cells(design: Design, theta: FloatArray) -> CellCombination:
-    """Return the coefficients of each row's cell out of those of all cells; the cell after the last is none."""
-    m, n_cells, d = theta.shape
-    combination = design.combination(theta.reshape(m, n_cells * d))
-
-    def pick(part: slice, ids: IntArray) -> FloatArray:
-        picked = np.empty((len(ids), d))
-        for piece in pieces(len(ids), n_cells * d):
-            start, here = (part.start or 0) + piece.start, ids[piece]
-            every = combination(slice(start, start + len(here))).reshape(len(here), n_cells, d)
-            own = every[np.arange(len(here)), np.minimum(here, n_cells - 1)]
-            picked[piece] = np.where((here < n_cells)[:, None], own, 0.0)
-        return picked
-
-    return pick
-
-
 def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     """Return sum_i [codes_i = v] R_i for every level v, shape (levels, q)."""
     n, q = R.shape
@@ -964,6 +952,6 @@ def pair_histogram(
     return table[:, :q].reshape(n_a, n_b, q)
 
 
-def _array(matrix: FloatArray | sparse.csr_array) -> FloatArray:
+def _array(matrix: AnyArray | sparse.csr_array) -> AnyArray:
     """Return an array, whatever the storage."""
     return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())

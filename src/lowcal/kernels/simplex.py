@@ -252,11 +252,6 @@ def auc(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     return ordered / pairs if pairs > 0.0 else 0.5
 
 
-def log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
-    """Return -<y, log f> of every row."""
-    return binary_log_losses(p, y) if p.shape[1] == 1 else _log_loss(p, y)
-
-
 def brier_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     """Return ||y - f||^2 of every row."""
     gap = y - p
@@ -264,12 +259,15 @@ def brier_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     return gap[:, 0] if gap.shape[1] == 1 else np.asarray(np.einsum("ij->i", gap))
 
 
-def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
-    """Return -y log f - (1 - y) log(1 - f) of every row, for p and y of one column.
+def log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
+    """Return -<y, log f> of every row; for d = 1 both outcomes count, -y log f - (1 - y) log(1 - f).
 
-    >>> binary_log_losses(np.array([[0.5], [0.5]]), np.array([[1.0], [0.25]])).round(6)
+    >>> log_losses(np.array([[0.5], [0.5]]), np.array([[1.0], [0.25]])).round(6)
     array([0.693147, 0.693147])
     """
+    if p.shape[1] > 1:
+        q = np.maximum(p, FLOOR)
+        return np.asarray(np.einsum("ij,ij->i", y, np.log(np.einsum("ij->i", q))[:, None] - np.log(q)))
     q, y = _inside(p[:, 0]), y[:, 0]
     other = 1.0 - y
     if not (y * other).any():  # of a label that is 0 or 1 only one logarithm is needed
@@ -278,19 +276,9 @@ def binary_log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
     return np.asarray(-(y * np.log(q) + other * np.log(1.0 - q)))  # the same bits as above where y is 0 or 1
 
 
-def _log_loss(p: FloatArray, y: FloatArray) -> FloatArray:
-    q = np.maximum(p, FLOOR)
-    return np.asarray(np.einsum("ij,ij->i", y, np.log(np.einsum("ij->i", q))[:, None] - np.log(q)))
-
-
 def _blocks(n: int) -> Iterator[slice]:
     """Cut rows into slices that stay in cache."""
     return (slice(start, start + BLOCK) for start in range(0, n, BLOCK))
-
-
-def potential(p: FloatArray, y: FloatArray, weight: FloatArray, geometry: Geometry) -> float:
-    """Return the loss that every update of this geometry lowers (spec 4.3)."""
-    return (brier if geometry == "euclidean" else log_loss)(p, y, weight)
 
 
 def centred(w: FloatArray) -> FloatArray:

@@ -166,26 +166,16 @@ def evaluate(Z: FloatArray, centres: FloatArray, heights: FloatArray, *, cells: 
     return np.clip(u, 0.0, 1.0)
 
 
-def upper_bound(Z: FloatArray, r: FloatArray, neighbours: int = 16) -> float:
-    """Bound S+(r) from above, up to rounding, by a greedy transport plan between near neighbours.
-
-    Formula: S+(r) <= sum_i r_i^+ - sum_ij (1 - |z_i - z_j|_1)^+ pi_ij for every pi >= 0 with rows <= r^+ and
-    columns <= r^-. Proof (weak duality), for u in [0,1], 1-Lipschitz: sum r_i u_i <= sum r_i^+ - sum_ij
-    pi_ij (1 - u_i) - sum_ij pi_ij u_j, and 1 - u_i + u_j >= (1 - |z_i - z_j|_1)^+.
-    Reference: spec 2.4. Cost: that of `greedy`. Equal rows are summed first, so the bound is exact when all rows
-    coincide.
-
-    >>> Z = np.array([[0.2, 0.8], [0.4, 0.6], [0.4, 0.6]])
-    >>> round(upper_bound(Z, np.array([-0.5, 0.5, 0.25])), 12)  # 0.5 moves over 0.4, 0.25 stays
-    0.45
-    """
-    return greedy(*aggregate_rows(Z, r), neighbours).upper()
-
-
 def greedy(Z: FloatArray, r: FloatArray, neighbours: int = 16) -> Shipment:
     """Fill the pairs of near neighbours from the shortest on, as far as both masses last; equal rows come summed.
 
-    Cost: O(n k log n) for k neighbours, in few dimensions.
+    S+(r) <= sum_i r_i^+ - sum_ij (1 - |z_i - z_j|_1)^+ pi_ij for every pi >= 0 with rows <= r^+ and columns <= r^-.
+    Proof (weak duality), for u in [0,1], 1-Lipschitz: sum r_i u_i <= sum r_i^+ - sum_ij pi_ij (1 - u_i) - sum_ij
+    pi_ij u_j, and 1 - u_i + u_j >= (1 - |z_i - z_j|_1)^+. Cost: O(n k log n) for k neighbours, in few dimensions.
+
+    >>> Z = np.array([[0.2, 0.8], [0.4, 0.6]])
+    >>> round(greedy(Z, np.array([-0.5, 0.75])).upper(), 12)  # 0.5 moves over 0.4, 0.25 stays
+    0.45
     """
     pairs = i, j, distances = _near_both(Z, r, neighbours)
     left: list[float] = np.abs(r).tolist()

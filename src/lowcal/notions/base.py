@@ -75,7 +75,7 @@ class Notion(Protocol):
 
     def gain(self, d: int) -> float:
         """Return a share: a witness has value at least gain * alpha whenever the certified supremum exceeds alpha."""
-        ...
+        return 1.0
 
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return finitely many weights u; with every label they form the basis used by Algorithm 1."""
@@ -94,7 +94,7 @@ class Notion(Protocol):
 
     def features(self, p: FloatArray) -> Sequence[Weight]:
         """Return the weights that the block step combines; none: every subpopulation brings its witness."""
-        ...
+        return self.basis(p, 1.0)
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return the suprema for predictions p and weighted residuals rho_i = p_i (y_i - f_i).
@@ -110,7 +110,7 @@ class Finite(Notion, Protocol):
 
     def constraints(self, p: FloatArray) -> Sequence[Weight]:
         """Return the weights u whose moments determine the supremum."""
-        ...
+        return self.features(p)
 
     def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
         """Return the suprema from the moments of the constraints."""

@@ -14,7 +14,7 @@ import numpy as np
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import TIE, FloatArray, above_noise
-from lowcal.notions.base import Suprema, Witness, limits_around
+from lowcal.notions.base import Finite, Suprema, Witness, limits_around
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
 
@@ -25,7 +25,7 @@ MANY_CELLS = 1_000
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(Finite):
     """W = all functions from cells of the given width to [0, 1]^d; basis {e_a 1_P}.
 
     >>> print(Full(0.1))
@@ -48,10 +48,6 @@ class Full:
         short = f"{self.width:.12g}"
         return f"full-{short if float(short) == self.width else repr(float(self.width))}"
 
-    def gain(self, d: int) -> float:
-        """Return 1: the supremum is attained by its witness."""
-        return 1.0
-
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return the indicators of the cells that hold a row; the others have no violation."""
         return _cells(occupied_cells(p, self.width)[0].tolist(), self.width)
@@ -65,10 +61,6 @@ class Full:
     def probes(self, d: int) -> Sequence[Weight]:
         """Return constants and coordinates: the learner starts there and then follows the witnesses."""
         return monomials(d, 1)
-
-    def features(self, p: FloatArray) -> Sequence[Weight]:
-        """Return the basis: within a cell the block step solves for all subpopulations."""
-        return self.basis(p, 1.0)
 
     def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
         """Return max(sum v+, sum v-) for scalars and ||v||_1 / 2 on the simplex, v over cells (spec 2.5)."""

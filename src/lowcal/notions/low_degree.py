@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +18,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.parts import FEW_PRODUCTS, outer_moments
 from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces
 from lowcal.kernels.simplex import TIE, FloatArray, above_noise, leading
-from lowcal.notions.base import Suprema, Witness, limits_around, limits_of_largest
-from lowcal.notions.bracket import bracket
+from lowcal.notions.base import Finite, Suprema, Witness, limits_around, limits_of_largest
 from lowcal.notions.moments import moments_at
 from lowcal.notions.weights import Monomial, Weight, evaluate, monomials
 
@@ -26,8 +26,18 @@ from lowcal.notions.weights import Monomial, Weight, evaluate, monomials
 MOST_DEGREE = 64
 
 
+class Polynomials(Finite, Protocol):
+    """Notions whose constraints are monomials."""
+
+    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
+        """Return the suprema from the moments of all monomials; they may be a bracket (spec 2.2)."""
+        weights = self.features(p)
+        v = monomial_moments(weights, p, rho, design)
+        return replace(self.norm(weights, v), moments=v)
+
+
 @dataclass(frozen=True)
-class Multiaccuracy:
+class Multiaccuracy(Polynomials):
     """W = {e_a}: |E[c (y_a - f_a)]| <= alpha for every label a (Section 3.1).
 
     >>> print(Multiaccuracy())
@@ -36,10 +46,6 @@ class Multiaccuracy:
 
     def __str__(self) -> str:
         return "multiaccuracy"
-
-    def gain(self, d: int) -> float:
-        """Return 1: the supremum is attained by its witness."""
-        return 1.0
 
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return the constant weight."""
@@ -53,22 +59,8 @@ class Multiaccuracy:
         """Return the constant weight."""
         return (Monomial(),)
 
-    def features(self, p: FloatArray) -> Sequence[Weight]:
-        """Return the constant weight."""
-        return (Monomial(),)
-
-    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
-        """Return max_a |v_a| (spec 2.1)."""
-        weights = self.features(p)
-        v = monomial_moments(weights, p, rho, design)
-        return replace(self.norm(weights, v), moments=v)
-
-    def constraints(self, p: FloatArray) -> Sequence[Weight]:
-        """Return the constant weight."""
-        return (Monomial(),)
-
     def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
-        """Return max_a |v_a|."""
+        """Return max_a |v_a| (spec 2.1)."""
         return _largest_monomial(weights, v)
 
     def is_largest(self, d: int) -> bool:
@@ -81,7 +73,7 @@ class Multiaccuracy:
 
 
 @dataclass(frozen=True)
-class LowDegree:
+class LowDegree(Polynomials):
     """W_k: weights whose coordinates are bounded, sparse polynomials of degree at most k - 1 (Definition 3.2).
 
     >>> print(LowDegree(3))
@@ -123,22 +115,8 @@ class LowDegree:
         every = monomials(d, self.degree - 1)
         return every if len(every) * d <= 16 else monomials(d, 1)
 
-    def features(self, p: FloatArray) -> Sequence[Weight]:
-        """Return the basis: its combinations are all polynomials of the degree."""
-        return monomials(p.shape[1], self.degree - 1)
-
-    def suprema(self, p: FloatArray, rho: FloatArray, design: Design, alpha: float | None = None) -> Suprema:
-        """Return the supremum over W_k: exact for scalars and for k <= 2, the bracket of spec 2.2 above."""
-        weights = self.features(p)
-        v = monomial_moments(weights, p, rho, design)
-        return replace(self.norm(weights, v), moments=v)
-
-    def constraints(self, p: FloatArray) -> Sequence[Weight]:
-        """Return all monomials of degree below k."""
-        return monomials(p.shape[1], self.degree - 1)
-
     def norm(self, weights: Sequence[Weight], v: FloatArray) -> Suprema:
-        """Return the supremum from the moments of all monomials."""
+        """Return the supremum from the moments of all monomials: exact for scalars and for k <= 2, else a bracket."""
         if v.shape[2] == 1:
             return _largest_monomial(weights, v)
         if self.degree == 1:
@@ -159,13 +137,6 @@ class LowDegree:
         found = self.norm(monomials(v.shape[2], self.degree - 1), v)
         deviation = e.sum(axis=(1, 2)) / 2 if self.degree == 1 else e.max(axis=1).sum(axis=1)
         return limits_around(found.value, found.upper, deviation)
-
-    def bracket(self, p: FloatArray, rho: FloatArray, design: Design, j: int) -> tuple[float, float]:
-        """Return (lower, upper) for subpopulation j by two linear programs (spec 2.2), sharper than the cheap pair."""
-        weights = monomials(p.shape[1], self.degree - 1)
-        v = monomial_moments(weights, p, rho, design)[j]
-        both = [bracket(weights, sign * v) for sign in (1.0, -1.0)]
-        return max(low for low, _ in both), max(high for _, high in both)
 
 
 def monomial_moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:

@@ -64,8 +64,8 @@ class MomentSums:
         q, self.far = len(weights) * d, 0.0 if grid is None else float(grid.far)
         self.sums = design.sums(q) if grid is None else ExactSums(design, q, grid)
         made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
-        own = made.kernels if isinstance(made, CodeSums) else None
-        self.kernels = own or kernels_for(design.shape[0] * len(weights))
+        self.coded = made if isinstance(made, CodeSums) else None
+        self.kernels = self.coded.kernels if self.coded else kernels_for(design.shape[0] * len(weights))
         self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
 
     def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
@@ -77,7 +77,11 @@ class MomentSums:
             return
         U = evaluate(self.weights, p)
         assert isinstance(U, np.ndarray)
-        self.sums.add(part, _products(U, rho))
+        if self.coded is not None and isinstance(self.sums, ExactSums):
+            self.sums.hold(len(U))
+            self.coded.add_products(part, np.ascontiguousarray(U), rho, self.far)
+        else:
+            self.sums.add(part, _products(U, rho))
 
     def add_residuals(self, part: slice, p: FloatArray, y: FloatArray, weight: FloatArray) -> None:
         """Add the rows of a slice, with their predictions, outcomes and weights."""

@@ -25,7 +25,7 @@ from lowcal.kernels.line import SortedRows, passes_for, solve_line, solve_lines
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Design, members_in
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.notions.base import Suprema, Witness
+from lowcal.notions.base import Notion, Suprema, Witness
 from lowcal.notions.weights import Cell, CellIds, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
 
 #: Up to this many distinct rows of a subpopulation the multi-class supremum is solved exactly.
@@ -45,7 +45,7 @@ Side: TypeAlias = tuple[float, Witness]
 
 
 @dataclass(frozen=True)
-class Smooth:
+class Smooth(Notion):
     """W = Lip: every coordinate of w is [0, 1]-valued and 1-Lipschitz in l1 (Definition 3.4).
 
     >>> print(Smooth())
@@ -54,10 +54,6 @@ class Smooth:
 
     def __str__(self) -> str:
         return "smooth"
-
-    def gain(self, d: int) -> float:
-        """Return 1: the supremum is attained by its witness."""
-        return 1.0
 
     def basis(self, p: FloatArray, alpha: float) -> Sequence[Weight]:
         """Return dyadic cells from the whole space down to the finest scale, those that hold a row (spec 1.3, B4)."""
@@ -222,12 +218,13 @@ def _narrow(
 
 
 def on_grid(v: FloatArray, R: FloatArray, error: FloatArray, basis: FloatArray) -> Suprema:
-    """Return the suprema of scalar predictions from residuals R[c, point] at the points v of a grid.
+    """Return the (class-wise) suprema from residuals R[label, c, point] at the points v of a grid.
 
-    Weights are 1-Lipschitz, so that moving predictions to their points changes the supremum of c by at most error[c]
+    Weights are Lipschitz, so that moving predictions to their points changes the supremum of c by at most error[c]
     (spec 3.10): it lies between value and upper, and the witness of the grid attains value on the rows themselves.
     """
-    each = [_scalar([(v[inside], row[inside])], passes_for(R.size)) for row in R for inside in (row != 0.0,)]
+    side, passes = _scalar if len(R) == 1 else _classwise, passes_for(R.size)
+    each = [side([(v[row != 0.0], row[row != 0.0]) for row in of_label], passes) for of_label in R.transpose(1, 0, 2)]
     found, witnesses = np.array([value for value, _ in each]), [witness for _, witness in each]
     return Suprema(np.maximum(found - error, 0.0), found + error, basis, witnesses.__getitem__)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain, Saved
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
@@ -26,8 +26,6 @@ from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, sco
 MANY_WEIGHTS = 8
 #: No more monomials of degree two or higher are listed: a block step holds the square of their number in memory.
 MOST_MONOMIALS = 3000
-#: Cells of a grid are counted, not sorted, up to this many or one for each row.
-FEW_CELLS = 4096
 #: A graph holds the distances to this many centres at once, and finds cells by tables of at most this many entries.
 CENTRES, MOST_ENTRIES = 128, 1 << 22
 #: Files: predictions and weights lie in [0, 1], up to rounding; more factors or intervals of a grid are not believed.
@@ -65,7 +63,7 @@ class GraphWeight(Protocol):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class Monomial(Saved):
+class Monomial(PlainFields):
     """u(z) = prod_{j in factors} z_j; no factors: the constant 1.
 
     >>> print(Monomial(), Monomial((0, 0)), Monomial((0, 2)))
@@ -106,7 +104,7 @@ class Monomial(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogOdds(Saved):
+class LogOdds(PlainFields):
     """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: in no weight class.
 
     It is the direction in which a step in log space changes the slope of the log odds, or the temperature.
@@ -142,7 +140,7 @@ class LogOdds(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogRest(Saved):
+class LogRest(PlainFields):
     """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of; in no weight class.
 
     >>> print(LogRest(), LogRest()(np.array([[0.5], [0.0]])).round(4))
@@ -223,7 +221,7 @@ class Cell:
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Knots(Saved):
+class Knots(PlainFields):
     """u(z) = the piecewise linear function of z_coordinate through (positions, heights), constant outside."""
 
     coordinate: int
@@ -265,7 +263,7 @@ class Knots(Saved):
 
 @WEIGHTS.register
 @dataclass(frozen=True, eq=False)
-class Points(Saved):
+class Points(PlainFields):
     """u(z) = min(1, min_j heights_j + ||z - centres_j||_1): the McShane extension of values at points."""
 
     centres: FloatArray
@@ -487,7 +485,7 @@ def occupied_cells(p: FloatArray, width: float) -> tuple[IntArray, IntArray]:
     if k ** p.shape[1] < 2**62:
         radix = k ** np.arange(p.shape[1])[::-1]
         key = index @ radix
-        if k ** p.shape[1] <= max(FEW_CELLS, len(p)):  # counting is faster than sorting
+        if k ** p.shape[1] <= len(p):  # counting is faster than sorting
             seen = np.bincount(key, minlength=k ** p.shape[1]) > 0
             return np.flatnonzero(seen)[:, None] // radix % k, (np.cumsum(seen) - 1)[key]
         _, first, which = np.unique(key, return_index=True, return_inverse=True)

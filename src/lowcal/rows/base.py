@@ -10,11 +10,13 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from lowcal.kernels.exact import Scale as Scale
-from lowcal.kernels.reference import Design, Stacked, stack
+from lowcal.kernels.reference import Design, Stacked, sample_rows, stack
 from lowcal.kernels.simplex import FloatArray, IntArray, scores
 from lowcal.kernels.switch import part_of
+from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term, Update, displacements
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded, Family
@@ -26,6 +28,8 @@ Result = TypeVar("Result", covariant=True)
 REMEMBERED = 3
 #: How many designs and log odds a shard keeps.
 DESIGNS = 8
+#: Up to this many rows are looked at in the order of what they hold, where sums of floats depend on an order.
+SORTED = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,23 @@ def outdated(kept: Iterable[Trail], kind: type) -> list[Trail]:
     return own[: max(0, len(own) - own[0].remembered)] if own else []
 
 
-class Shard:
+class Remembering:
+    """Makes what is asked for at the first call, and keeps the last few things."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[Any, Any]] = {}
+
+    def _once(self, key: Hashable, of: object, make: Callable[[], T]) -> T:
+        """Return what was made for this key; what it was made of is kept, so that ids last."""
+        if key not in self._made:
+            self._made[key] = of, make()
+            if len(self._made) > DESIGNS:
+                del self._made[next(iter(self._made))]
+        made: T = self._made[key][1]
+        return made
+
+
+class Shard(Remembering):
     """A run of encoded rows: predictions at the start, outcomes, and weights that sum to one over all shards.
 
     `first` is the number of the first row. What a shard remembers is only a cache, replayed when it is lost.
@@ -81,9 +101,9 @@ class Shard:
     def __init__(
         self, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, scale: Scale, first: int = 0
     ) -> None:
+        super().__init__()
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
         self._p: dict[Trail, FloatArray] = {START: p}
-        self._made: dict[Hashable, tuple[Any, Any]] = {}
         self._displaced: tuple[Trail, Sequence[Term], list[tuple[slice, FloatArray]]] | None = None
 
     def __len__(self) -> int:
@@ -130,15 +150,6 @@ class Shard:
             self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
         return kept[2]
 
-    def _once(self, key: Hashable, of: object, make: Callable[[], T]) -> T:
-        """Return what was made for this key, made at the first call; what it was made of is kept, so that ids last."""
-        if key not in self._made:
-            self._made[key] = of, make()
-            if len(self._made) > DESIGNS:
-                del self._made[next(iter(self._made))]
-        made: T = self._made[key][1]
-        return made
-
     def take(self, some: IntArray) -> Picked:
         """Return some of the rows."""
         return Picked(self, some)
@@ -150,28 +161,30 @@ class Shard:
         return other
 
 
-class Picked:
-    """Some rows of a shard: what is computed for the shard is looked up."""
+class Picked(Remembering):
+    """Some rows of a shard, or all of them in another order: what is computed for the shard is looked up."""
 
     def __init__(self, shard: Shard, some: IntArray) -> None:
+        super().__init__()
         self.shard, self.some = shard, some
         self.y, weight = shard.y[some], shard.weight[some]
-        self.weight = weight / weight.sum()
+        self.weight = weight if len(some) == len(shard) else weight / weight.sum()
 
     def __len__(self) -> int:
         return len(self.some)
 
     def at(self, state: State) -> FloatArray:
         """Return the predictions after the updates of a state."""
-        return self.shard.at(state)[self.some]
+        return self._once(state, state, lambda: self.shard.at(state)[self.some])
 
     def scores(self, state: State) -> FloatArray:
         """Return the log odds of the predictions, or their logarithms."""
-        return self.shard.scores(state)[self.some]
+        return self._once((state, "scores"), state, lambda: self.shard.scores(state)[self.some])
 
     def design(self, families: Sequence[Family]) -> Design:
         """Return the memberships in all families."""
-        return self.shard.design(families).rows(self.some)
+        make = lambda: self.shard.design(families).rows(self.some)  # noqa: E731
+        return self._once(tuple(map(id, families)), tuple(families), make)
 
 
 #: The number of a first row and of rows -> which of them are meant.
@@ -190,6 +203,26 @@ class Pass(Protocol[Result]):
     def read(self, total: Any, some: Local, scale: Scale) -> Result:
         """Return what the sums of all shards say; `some` are any of the rows."""
         ...
+
+
+def order_of(first: FloatArray, others: Callable[[], Sequence[NDArray[Any]]]) -> IntArray:
+    """Return an order of rows by a column, and by others where that is not enough: rows that tie then are alike.
+
+    >>> order_of(np.array([2.0, 1.0, 2.0]), lambda: [np.array([5, 6, 4])])
+    array([1, 2, 0])
+    """
+    order = np.argsort(first)
+    ranked = first[order]
+    if (ranked[1:] == ranked[:-1]).any():
+        order = np.lexsort([*others(), first])
+    return np.asarray(order)
+
+
+def _contents(rows: Encoded) -> list[NDArray[Any]]:
+    """Return what rows hold, column by column."""
+    if sparse.issparse(rows):  # a number that sums up a row
+        return [rows @ np.random.default_rng(0).random(rows.shape[1])]
+    return [column for array in flatten(rows)[0] for column in (array[:, None] if array.ndim == 1 else array).T]
 
 
 class Rows(ABC):
@@ -220,6 +253,19 @@ class Rows(ABC):
     @abstractmethod
     def sample(self, rows: IntArray | None) -> Local:
         """Return rows by their numbers, which increase, with weights that sum to one; None: all of them."""
+
+    def few(self, seed: int | Sequence[int], size: int) -> Local:
+        """Return so many rows, drawn by a seed; all, if there are no more: few enough in an order that they tell."""
+        which = sample_rows(self.scale.n, seed, size)
+        return self._sorted if which is None and self.scale.n <= SORTED else self.sample(which)
+
+    @cached_property
+    def _sorted(self) -> Local:
+        """All rows in the order of their predictions, and where these agree of all that they hold."""
+        whole = self.sample(None)
+        assert isinstance(whole, Shard)
+        p = whole.at(START)
+        return whole.take(order_of(p[:, 0], lambda: [*p.T[1:], *whole.y.T, whole.weight, *_contents(whole.rows)]))
 
     @abstractmethod
     def part(self, mask: Mask) -> Rows:

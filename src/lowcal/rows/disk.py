@@ -296,7 +296,7 @@ class Disk(Rows):
 
     def _copy(self) -> Disk:
         other: Disk = object.__new__(Disk)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "lost"})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted")})
         other._samples = {}
         return other
 

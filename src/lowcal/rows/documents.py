@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from lowcal.data.checked_json import MOST, Labels, Plain, Pool, pack, packed
+from lowcal.data.checked_json import MOST, Plain, PlainLabels, Pool, pack, packed
 from lowcal.data.inputs import Layout
 from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import WEIGHTS
@@ -42,7 +42,7 @@ def write_predictor(predictor: Predictor) -> dict[str, Any]:
         ENCODERS.require(encoder)
     layout = predictor.layout.to_dict()
     if layout["classes"] is not None:
-        layout["classes"] = Labels(layout["classes"], "Classes")
+        layout["classes"] = PlainLabels(layout["classes"], "Classes")
     updates = [{"geometry": u.geometry, "terms": [write_term(term) for term in u.terms]} for u in predictor.updates]
     return {
         "kind": "predictor",

@@ -91,6 +91,16 @@ class Drawn:
         return np.asarray(inside == self.is_inside)
 
 
+def shares_of(seed: tuple[int, ...], of: int, first: int, n: int) -> FloatArray:
+    """Return a number in [0, 1) for each of n rows: of few rows, their places in a random order, evenly spaced.
+
+    >>> sorted(shares_of((0,), 4, 0, 4).tolist())
+    [0.125, 0.375, 0.625, 0.875]
+    """
+    place = _places(seed, of, first, n)
+    return uniforms(seed, first, n) if place is None else (place + 0.5) / of
+
+
 def _places(seed: tuple[int, ...], of: int, first: int, n: int) -> NDArray[np.intp] | None:
     """Return the places of rows in the order of the numbers of all `of` rows; None: these are too many to be sorted."""
     if of > AT_ONCE:

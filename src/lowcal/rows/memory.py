@@ -38,7 +38,7 @@ class Memory(Rows):
         whole = self.whole
         edges = np.linspace(0, len(whole), n_shards + 1).astype(np.intp)
         cut = [np.arange(a, b) for a, b in pairwise(edges) if b > a]
-        return Memory([_take(whole, some) for some in cut], threads)
+        return Memory([take_shard(whole, some) for some in cut], threads)
 
     @cached_property
     def worth(self) -> float:  # type: ignore[override]
@@ -110,7 +110,7 @@ def _redraw(shard: Shard, state: State, seed: Sequence[int]) -> Shard:
     return shard.with_outcomes(draw_labels(shard.at(state), uniforms(seed, shard.first, len(shard))))
 
 
-def _take(shard: Shard, some: IntArray) -> Shard:
+def take_shard(shard: Shard, some: IntArray) -> Shard:
     """Return some rows as a shard of their own."""
     p, y, weight = shard.at(START)[some], shard.y[some], shard.weight[some]
     return Shard(take_rows(shard.rows, some), p, y, weight, shard.scale, shard.first + int(some[0]))

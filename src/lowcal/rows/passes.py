@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from lowcal.kernels.clipped import TINY, Clipping, Line
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, Wholes, decode
 from lowcal.kernels.logistic import LEAST_CURVATURE, residuals
-from lowcal.kernels.parts import FEW_PRODUCTS
-from lowcal.kernels.reference import Codes, Design, Table, columns_of, rows_in_cache
+from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces, rows_in_cache
 from lowcal.kernels.simplex import (
     FloatArray,
     Geometry,
@@ -29,15 +28,12 @@ from lowcal.kernels.simplex import (
     move,
     scores,
 )
-from lowcal.notions.low_degree import monomial_moments
 from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import Cell, CellIds, LogOdds, LogRest, Weight, evaluate, occupied_cells
-from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State
+from lowcal.rows.base import REMEMBERED, START, Local, Rows, Scale, Shard, State, order_of
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Family
 
-#: Rows of a block whose moments are summed before they are rounded, and the grid of such sums: weights sum to one.
-ALIGNED, SUMMED = 1 << 16, Grid.of(1.0, 1 << 10)
 #: Log odds and logarithms of probabilities, kept away from 0 and 1, are smaller than this.
 MOST_SCORE = 32.0
 
@@ -116,11 +112,7 @@ def losses(rows: Rows, state: State) -> Lost:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d).
-
-    Many products a row are never written out: then the sums of blocks of `ALIGNED` rows are rounded, not the terms, so
-    that shards must consist of whole blocks.
-    """
+    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d)."""
 
     state: State
     families: tuple[Family, ...]
@@ -129,12 +121,8 @@ class Moments:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
         p, design = shard.at(self.state), shard.design(self.families)
-        if are_many(self.weights, p.shape[1]):
-            return block_sums(
-                design, self.weights, p, lambda part: shard.weight[part, None] * (shard.y[part] - p[part])
-            )
         sums = MomentSums(design, self.weights, p.shape[1], shard.scale.grid(bound_of(self.weights)))
-        for part in rows_in_cache(len(p), len(self.weights) * p.shape[1]):
+        for part in pieces(len(p), (len(self.weights) + p.shape[1]) * (CHUNK // CACHE)):
             sums.add_residuals(part, p[part], shard.y[part], shard.weight[part])
         return sums.wholes()
 
@@ -154,21 +142,10 @@ def moment_sums(
     n, d = p.shape
     if cells is not None:
         return Tables([cell_sums(design, cells, scale.grid(), rho, p.shape)])
-    if are_many(weights, d):
-        return block_sums(design, weights, p, rho)
     sums = MomentSums(design, weights, d, scale.grid(bound_of(weights)))
-    for part in rows_in_cache(n, len(weights) * d):
+    for part in pieces(n, (len(weights) + d) * (CHUNK // CACHE)):
         sums.add(part, p[part], rho(part))
     return sums.wholes()
-
-
-def block_sums(design: Design, weights: Sequence[Weight], p: FloatArray, rho: Residuals) -> Tables:
-    """Return the sums of many moments a row, which are rounded once for each block of `ALIGNED` rows."""
-    total: Any = 0
-    for start in range(0, len(p), ALIGNED):
-        block = slice(start, start + ALIGNED)
-        total = total + SUMMED.wholes(monomial_moments(weights, p[block], rho(block), design.rows(block)))
-    return Tables([total])
 
 
 def decode_moments(
@@ -177,15 +154,8 @@ def decode_moments(
     """Return the moments (m, S, d) from the sums of all shards."""
     if isinstance(weights[0], Cell):
         return scale.grid().floats(total[0])
-    if are_many(weights, d):
-        return SUMMED.floats(total[0])
     S = len(weights)
     return decode(design, S * d, scale.grid(bound_of(weights)), list(total)).reshape(-1, S, d)
-
-
-def are_many(weights: Sequence[Weight], d: int) -> bool:
-    """Whether the products of weights and labels are too many to be written out for each row."""
-    return len(weights) * d > FEW_PRODUCTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,59 +205,6 @@ def cell_sums(
         R = grid.round(terms(part))
         total += grid.wholes(design.rows(part).cell_moments(U.ids[part], U.n_cells, R, grid))
     return total
-
-
-@dataclass(frozen=True, eq=False)
-class GridResiduals:
-    """Residuals of scalar predictions by member and point of a grid of f, (m, points), and what moving rows costs.
-
-    That is, for every member, the sum of |residual| times the distance to the point; beside it the sum of residuals.
-    """
-
-    state: State
-    families: tuple[Family, ...]
-    points: int
-
-    def __call__(self, shard: Shard) -> Tables:
-        """Return the sums of a shard."""
-        p, design, grid = shard.at(self.state)[:, 0], shard.design(self.families), shard.scale.grid()
-        total, price = (
-            np.zeros((design.shape[1], self.points + 1), dtype=np.int64),
-            ExactSums(design, 2, self._fine(shard.scale)),
-        )
-        for part in rows_in_cache(len(p), 8):
-            f, rho = p[part], shard.weight[part] * (shard.y[part, 0] - p[part])
-            ids = np.rint(f * self.points).astype(np.intp)
-            far = np.abs(rho) * np.abs(f - ids / self.points)
-            price.add(part, np.column_stack([far, rho]))
-            total += grid.wholes(point_sums(design.rows(part), ids, self.points + 1, rho, grid))
-        return Tables([total, *price.wholes()])
-
-    def _fine(self, scale: Scale) -> Grid:
-        return scale.grid(np.array([1.0 / self.points, 1.0]))
-
-    def read(self, total: Tables, some: Local, scale: Scale) -> tuple[FloatArray, FloatArray]:
-        """Return the residuals, and both columns."""
-        return scale.grid().floats(total[0]), decode(some.design(self.families), 2, self._fine(scale), total[1:])
-
-
-def point_sums(design: Design, ids: IntArray, points: int, rho: FloatArray, grid: Grid) -> FloatArray:
-    """Return the sums of residuals by member and point, shape (m, points), every term rounded to the grid."""
-    parts = []
-    for column in columns_of(design):
-        decode_table = column.decode[0] if isinstance(column, Codes) else None
-        if isinstance(column, Codes) and isinstance(decode_table, Table):
-            start, groups, share = decode_table.parts
-            counts = np.diff(start)[column.codes[0]]
-            rows = np.repeat(np.arange(len(rho)), counts)
-            place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts) + start[column.codes[0]][rows]
-            terms = grid.round(share[place] * rho[rows])
-            where = groups[place].astype(np.intp) * points + ids[rows]
-            parts.append(np.bincount(where, terms, column.shape[1] * points).reshape(-1, points))
-        else:
-            each = (grid.round(column.column(j) * rho) for j in range(column.shape[1]))
-            parts.append(np.array([np.bincount(ids, terms, points) for terms in each]))
-    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -625,7 +542,8 @@ class Hidden:
         return found
 
     def read(self, total: Lines, some: Local, scale: Scale) -> tuple[Line, IntArray]:
-        """Return the rows in their order, and their bins."""
-        parts = sorted(total, key=lambda part: part[0])
+        """Return the rows in an order that they tell, and their bins."""
+        parts = total
         line = Line(*(np.concatenate(column) for column in zip(*(one for _, one, _ in parts), strict=True)))
-        return line, np.concatenate([where for _, _, where in parts])
+        order = order_of(line.f, lambda: line[1:])
+        return line.take(order), np.concatenate([where for _, _, where in parts])[order]

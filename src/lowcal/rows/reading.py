@@ -8,7 +8,7 @@ than the sample are learned from it all the same, so that a fit is the same to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,7 @@ from lowcal.rows.disk import Chunk, Disk, Spill
 from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
-from lowcal.subpopulations import (
-    EVERYONE,
-    Groups,
-    Intersections,
-    Memberships,
-    Subpopulations,
-    Thresholds,
-    Trees,
-    Union,
-    WeakLearner,
-)
+from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.batches import BatchEncoder
 from lowcal.subpopulations.single_row import columns_of
@@ -58,8 +48,6 @@ SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
 SEEN_ROWS = 3
 #: The number of labels that are no classes and are remembered, to be named in an error.
 MOST_LABELS = 100
-
-_LISTED = Groups | Intersections | Memberships | Thresholds
 
 
 @dataclass(frozen=True)
@@ -320,48 +308,39 @@ class Sampling:
 # --- the class ------------------------------------------------------------------------------------------------
 
 
-def is_listed(subpopulations: object) -> bool:
+def is_listed(subpopulations: Subpopulations) -> bool:
     """Whether the members of a class are known without a look at outcomes, from a sample of the rows."""
-    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
-    return all(isinstance(part, _LISTED) for part in parts)
+    return all(part.is_listed for part in subpopulations.each())
 
 
-def needs_no_matrix(subpopulations: object) -> bool:
+def needs_no_matrix(subpopulations: Subpopulations) -> bool:
     """Whether a class is listed or learned by passes over encoded rows, so that these may be anywhere."""
-    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
-    return all(isinstance(part, _LISTED | Trees) for part in parts)
+    return all(part.needs_no_matrix for part in subpopulations.each())
 
 
 def wanted_columns(subpopulations: Subpopulations) -> tuple[str, ...] | None:
     """Return the columns that a class names; None: all columns of the rows may be wanted.
 
+    >>> from lowcal import Groups, Thresholds
     >>> wanted_columns(Groups(["sex", "age"]) + Thresholds("age")), wanted_columns(Groups())
     (('sex', 'age'), None)
     """
-    if isinstance(subpopulations, Union):
-        each = [wanted_columns(part) for part in subpopulations.parts]
-        return None if None in each else tuple(dict.fromkeys(name for part in each for name in part or ()))
-    named = Groups | Intersections | Thresholds | Trees
-    columns = subpopulations.columns if isinstance(subpopulations, named) else None
-    listed = [columns] if isinstance(columns, str) else columns
-    if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
-        return None
-    return tuple(str(name) for name in listed)
+    found: list[str] = []
+    for part in subpopulations.each():
+        columns = part.given_columns
+        listed = [columns] if isinstance(columns, str) else columns
+        if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
+            return None
+        found += [str(name) for name in listed]
+    return tuple(dict.fromkeys(found))
 
 
 def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray, n: int) -> WeakLearner:
     """Learn values and cut points from a sample of n rows; groups that may be worth min_mass of them all are listed."""
-    return _eased(subpopulations, len(weight) / n).prepare(table, weight)
-
-
-def _eased(subpopulations: Subpopulations, share: float) -> Subpopulations:
-    """Return the class with the size that groups of min_mass rows have at least in a sample of this share."""
-    if isinstance(subpopulations, Union):
-        return Union(tuple(_eased(part, share) for part in subpopulations.parts))
-    if share >= 1.0 or not isinstance(subpopulations, Groups | Intersections | Memberships):
-        return subpopulations
-    least = subpopulations.min_mass
-    return replace(subpopulations, min_mass=min(least, max(SEEN_ROWS, least * share / 2.0)))
+    share = len(weight) / n
+    if share < 1.0:  # the size that groups of min_mass rows have at least in a sample of this share
+        subpopulations = subpopulations.eased(lambda least: min(least, max(SEEN_ROWS, least * share / 2.0)))
+    return subpopulations.prepare(table, weight)
 
 
 def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows, size: int) -> WeakLearner:
@@ -369,8 +348,7 @@ def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows,
 
     What a sample of fewer rows left out is not counted in all of them, and so not listed.
     """
-    parts = subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
-    least = [part.min_mass if isinstance(part, Groups | Intersections | Memberships) else 0.0 for part in parts]
+    least = [part.least_mass for part in subpopulations.each()]
     masses, start = rows.run(MassSums(tuple(learner.families))), 0
     families: list[Family] = []
     rare = list(learner.left_out.groups) if size == rows.scale.n else []

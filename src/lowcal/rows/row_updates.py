@@ -126,18 +126,12 @@ def _weighted_sum(weights: Sequence[Weight], reads: Sequence[tuple[Read, FloatAr
             members[read.block].append((read.positions, theta))
         else:
             constant += theta[0]
-    looks = [_look(block, each) for block, each in codes.items()]
-    return WeightedSum(row_weights(weights), constant, [*looks, *(_product(b, each) for b, each in members.items())])
-
-
-def _look(block: int, reads: Sequence[tuple[int, FloatArray]]) -> RowLookUp:
-    """Lay the tables one after the other."""
-    tables = [table for _, table in reads]
-    offset = np.cumsum([0, *(len(table) for table in tables)])[:-1]
-    return RowLookUp(block, np.array([position for position, _ in reads]), offset, np.concatenate(tables))
-
-
-def _product(block: int, reads: Sequence[tuple[Sequence[int], FloatArray]]) -> RowProduct:
-    """Lay the factors one below the other."""
-    positions = np.array([k for positions, _ in reads for k in positions], dtype=np.intp)
-    return RowProduct(block, positions, np.concatenate([theta for _, theta in reads]))
+    parts: list[RowLookUp | RowProduct] = []
+    for block, found in codes.items():  # the tables one after the other
+        tables = [table for _, table in found]
+        offset = np.cumsum([0, *(len(table) for table in tables)])[:-1]
+        parts.append(RowLookUp(block, np.array([position for position, _ in found]), offset, np.concatenate(tables)))
+    for block, listed in members.items():  # the factors one below the other
+        positions = np.array([k for places, _ in listed for k in places], dtype=np.intp)
+        parts.append(RowProduct(block, positions, np.concatenate([theta for _, theta in listed])))
+    return WeightedSum(row_weights(weights), constant, parts)

@@ -57,6 +57,8 @@ MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 MAX_FEATURES = 1500
 #: At most this many subpopulations bring their own witness into one step (infinite weight classes).
 MOST_WITNESSES = 100
+#: Directions along witnesses are found on at most this many rows.
+WITNESS_ROWS = 1 << 18
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
 GRAM_ROWS = 20_000
 #: Several chunks are swept over this many rows, or over ten for each feature if that is more.
@@ -120,17 +122,16 @@ def block_terms(
 ) -> tuple[Term, ...]:
     """Return the terms theta c(x) u(f) that solve this round's least-squares problem; without weights, of witnesses."""
     if not weights:
-        return _witness_terms(rows.sample(None), state, learner, found, geometry, seed)
-    few = rows.sample(sample_rows(rows.scale.n, seed, GRAM_ROWS))
+        return _witness_terms(rows.few(seed, WITNESS_ROWS), state, learner, found, geometry, seed)
+    few = rows.few(seed, GRAM_ROWS)
     families, chosen = _active(learner, few, found.value, _per_member(weights), alpha)
     g = rows.run(Moments(state, tuple(families), weights)) if found.moments is None else found.moments[chosen]
-    some, which = few, None
+    some = few
     if rows.scale.n > GRAM_ROWS:
-        which = sample_rows(rows.scale.n, seed, _rows_needed(few.design(families), _per_member(weights)))
-        some = rows.sample(which)
+        some = rows.few(seed, _rows_needed(few.design(families), _per_member(weights)))
     p = some.at(state)
     h = some.weight[:, None] * _row_curvature(p, geometry)
-    theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, which is not None)
+    theta = solve_all(some.design(families), evaluate(weights, p), h, g, seed, len(some) < rows.scale.n)
     return split_terms(families, weights, theta)
 
 
@@ -488,7 +489,7 @@ def take_columns(design: Design, members: IntArray) -> Design:
         return design
     if isinstance(design, Codes):
         return Codes(design.codes, (design.decode[0].take(members),))
-    if isinstance(design, Matrix):
+    if isinstance(design, Matrix) and not design.is_small:
         return Matrix(design.matrix[:, members])
     return Matrix(np.column_stack([design.column(int(j)) for j in members]))
 

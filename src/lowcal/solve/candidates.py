@@ -1,26 +1,28 @@
 """Ways to recalibrate, from simple to rich: each is fitted to some rows and predicts others.
 
-A line of the log odds, beta calibration or matrix scaling, isotonic regression, groups with empirical Bayes, boosted
-trees that read the score as a column, and trees on top of groups. `recalibration` chooses among them.
+A line of the log odds, beta calibration or matrix scaling, isotonic regression, groups with empirical Bayes, and
+boosted trees that read the score as a column. Each adds to the scores of the model as it is, so that shares of several
+can be taken: `recalibration` chooses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
-from lowcal.kernels.products import dot
+from lowcal.kernels.logistic import fit_coefficients
+from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
 from lowcal.kernels.together import Grouped, Regressions, Weighted
-from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight
+from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight, evaluate
 from lowcal.rows import START, Memory
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import split_terms
@@ -45,12 +47,9 @@ from lowcal.subpopulations.growing import Forest, Growth, OddsBooster
 from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 
-if TYPE_CHECKING:
-    pass
-
 #: The candidates, from simple to rich.
 UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
-GROUPS, TREES, BOTH = "groups", "trees", "groups and trees"
+GROUPS, TREES = "groups", "trees"
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
 DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
 #: Numbers are cut into at most this many bins.
@@ -148,7 +147,7 @@ class Side:
     @cached_property
     def fitted(self) -> Fitted:
         """As many of these rows as a few coefficients for everyone need."""
-        return self.fitted_after(None)
+        return Fitted.few(self.rows_from(self.outcomes.p, ()), START, self.seed)
 
     @cached_property
     def line(self) -> Curve | None:
@@ -160,14 +159,9 @@ class Side:
         """The effective number of rows."""
         return 1.0 / dot(self.outcomes.weight, self.outcomes.weight)
 
-    def fitted_after(self, before: Corrected | None) -> Fitted:
-        """Return as many of these rows as a few coefficients need, after what came before."""
-        return Fitted.few(self.rows_after(before, ()), START, self.seed)
-
-    def rows_after(self, before: Corrected | None, encoded: Encoded) -> Memory:
-        """Return these rows, with their predictions after what came before."""
-        o = self.outcomes
-        return Memory.of(encoded, o.p if before is None else before.p, o.y, o.weight)
+    def rows_from(self, p: FloatArray, encoded: Encoded) -> Memory:
+        """Return these rows, with predictions to go on from."""
+        return Memory.of(encoded, p, self.outcomes.y, self.outcomes.weight)
 
     @property
     def seed(self) -> tuple[int, int]:
@@ -207,7 +201,7 @@ Step: TypeAlias = Curve | Update
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """Steps that were fitted to some rows, with the predictions before them."""
+    """Steps that were fitted to some rows, with the predictions before them: what one adds to scores, none changes."""
 
     steps: tuple[Step, ...]
     start: FloatArray
@@ -224,12 +218,11 @@ class Corrected:
             p = step(p, rows)
         return p
 
-    def updates(self, learner: WeakLearner) -> tuple[Update, ...]:
-        """Return the steps as updates that read a learner's rows."""
+    def terms(self, share: float, learner: WeakLearner) -> list[Term]:
+        """Return a share of the steps, as terms that read a learner's rows."""
         everyone = learner.member(learner.names.index(EVERYONE))
-        return tuple(
-            Update((step.term(everyone),), "mirror") if isinstance(step, Curve) else step for step in self.steps
-        )
+        each = [(step.term(everyone),) if isinstance(step, Curve) else step.terms for step in self.steps]
+        return [term.scaled(share) for terms in each for term in terms]
 
 
 def line(side: Side, learner: WeakLearner) -> Corrected:
@@ -254,10 +247,13 @@ def is_rising(slope: float, bend: float) -> bool:
 
 
 def matrix(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shifts and multiples of every log p_b to every label, after a temperature: matrix scaling, shrunk."""
-    before, d = line(side, learner), side.outcomes.p.shape[1]
+    """Fit shifts and multiples of every log p_b to every label, from a temperature on: matrix scaling."""
+    few, d = side.fitted, side.outcomes.p.shape[1]
     weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return side.corrected(learner, fit_curve(weights, side.fitted_after(before), side.worth), before)
+    line = np.zeros((1 + d, d)) if side.line is None else side.line.theta
+    U = np.asarray(evaluate(weights, few.p))
+    more = fit_coefficients(scores(few.p) + product(U, line), U, few.y, few.weight)
+    return side.corrected(learner, Curve(weights, line + more))
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -297,11 +293,11 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
         if side.shared.is_small and len(side.index) == len(side.shared.p):
             return side.corrected(learner, _fit_all_rows(side, start))
-        rows = side.rows_after(None, learner.rows)
+        rows = side.rows_from(side.outcomes.p, learner.rows)
         moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
-    rows = side.rows_after(before, learner.rows)
+    rows = side.rows_from(before.p, learner.rows)
     members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
     moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
     return side.corrected(learner, None if moved is None else moved.update, before)
@@ -358,8 +354,8 @@ class Boosting:
             return self.moved[:, [label]]
         return (self.boosters[0].z - self.first)[:, None]
 
-    def update(self) -> Update:
-        """Return all rounds as one update."""
+    def update(self, share: float) -> Update:
+        """Return a share of all rounds as one update."""
         terms = []
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
@@ -367,17 +363,18 @@ class Boosting:
             scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
-                size = scale * np.eye(self.start.shape[1])[[a]][:, None]
+                size = share * scale * np.eye(self.start.shape[1])[[a]][:, None]
                 terms.append(Term(TreeSum(name, forest, scale), (Monomial(),), size))
         return Update(tuple(terms), "mirror")
 
 
-#: What corrects everyone alike.
-GLOBAL: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
+#: The candidates that are fitted in one go.
+SIMPLE: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
     LINE: line,
     BETA: beta,
     MATRIX: matrix,
     ISOTONIC: isotonic,
+    GROUPS: groups,
 }
 
 
@@ -388,37 +385,34 @@ def simple_names(d: int) -> tuple[str, ...]:
 
 
 class Final(NamedTuple):
-    """A candidate fitted to all rows: its updates, the encoder that they need, and these rows as it encodes them."""
+    """Candidates fitted to all rows: their updates, the encoder that they need, and these rows as it encodes them."""
 
     updates: tuple[Update, ...]
     encoder: Any
     rows: Encoded
 
 
-def fit(whole: Side, name: str, n_trees: int) -> Final:
-    """Fit a candidate to all rows."""
-    if name == UNCHANGED or name in GLOBAL:
-        nobody = whole.shared.groups_of([])
-        updates = GLOBAL[name](whole, nobody).updates(nobody) if name in GLOBAL else ()
-        return Final(updates, nobody.encoder, nobody.rows)
-    if name == GROUPS:
-        learner = whole.groups()
-        return Final(groups(whole, learner).updates(learner), learner.encoder, learner.rows)
-    bins = whole.bins()
-    if name == TREES:
-        before = line(whole, bins)
-        return Final((*before.updates(bins), _boosted(whole, bins, before.p, n_trees)), bins.encoder, bins.rows)
-    learner = whole.groups()
-    before = groups(whole, learner)
-    first = [_in_part(0, update) for update in before.updates(learner)]
-    second = _in_part(1, _boosted(whole, bins, before.p, n_trees))
-    return Final((*first, second), UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows))
+def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
+    """Fit shares of candidates to all rows; that of trees is also one of the line that they begin with."""
+    bins = whole.bins() if TREES in shares else whole.shared.groups_of([])
+    learner = whole.groups() if GROUPS in shares else bins
+    simple = {LINE: shares.get(LINE, 0.0) + shares.get(TREES, 0.0)} | {
+        name: share for name, share in shares.items() if name not in (LINE, TREES)
+    }
+    terms = [term for name, share in simple.items() for term in SIMPLE[name](whole, learner).terms(share, learner)]
+    first = Update(tuple(term for term in terms if term.theta.any()), "mirror")
+    trees = _boosted(whole, bins, n_trees, shares[TREES]) if TREES in shares else Update((), "mirror")
+    encoder, rows = learner.encoder, learner.rows
+    if learner is not bins and TREES in shares:
+        first, trees = _in_part(0, first), _in_part(1, trees)
+        encoder, rows = UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows)
+    return Final(tuple(update for update in (first, trees) if update.terms), encoder, rows)
 
 
-def _boosted(whole: Side, bins: WeakLearner, start: FloatArray, n_trees: int) -> Update:
-    boosting = Boosting(whole, bins.rows, start)
+def _boosted(whole: Side, bins: WeakLearner, n_trees: int, share: float) -> Update:
+    boosting = Boosting(whole, bins.rows, line(whole, bins).p)
     boosting.grow(n_trees)
-    return boosting.update()
+    return boosting.update(share)
 
 
 def _in_part(index: int, update: Update) -> Update:

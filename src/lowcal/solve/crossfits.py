@@ -18,7 +18,7 @@ from lowcal.kernels.products import product
 from lowcal.kernels.simplex import FloatArray, IntArray, sigmoid
 from lowcal.kernels.together import Regressions, Weighted, fit_each
 from lowcal.notions.weights import LogOdds, LogRest, Monomial, evaluate
-from lowcal.solve.candidates import BETA, GLOBAL, GROUPS, ISOTONIC, LINE, Side, groups, is_rising, simple_names
+from lowcal.solve.candidates import BETA, GROUPS, ISOTONIC, LINE, SIMPLE, Side, is_rising, simple_names
 from lowcal.solve.shrinkage import logit_steps
 
 #: The rows outside a fold, and those of the fold.
@@ -46,7 +46,7 @@ def _fit_fold(fitted: Side, held: Side) -> dict[str, Predicted]:
     learner, rows, found = fitted.groups(), held.group_rows(fitted.shared.groups), {}
     for name in simple_names(held.outcomes.p.shape[1]):
         began = perf_counter()
-        corrected = (groups if name == GROUPS else GLOBAL[name])(fitted, learner)
+        corrected = SIMPLE[name](fitted, learner)
         seconds = perf_counter() - began
         found[name] = Predicted(corrected.p, corrected.on(held.outcomes.p, rows), seconds)
     return found
@@ -124,5 +124,5 @@ class Together:
 
 def _fit_isotonic(fitted: Side, p: FloatArray) -> Predicted:
     began = perf_counter()
-    corrected = GLOBAL[ISOTONIC](fitted, fitted.shared.groups)
+    corrected = SIMPLE[ISOTONIC](fitted, fitted.shared.groups)
     return Predicted(fitted.outcomes.p, corrected.on(p, ()), perf_counter() - began)

@@ -16,13 +16,13 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout, Outcomes, are_names, check_fit, check_whole, read_rows
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import IntArray
-from lowcal.rows import Memory, Rows, State
+from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
 from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
 from lowcal.rows.updates import Predictor
-from lowcal.solve.provenance import remember, sketch_rows
+from lowcal.solve.provenance import remember, sketch_rows, was_fitted_on
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
 from lowcal.subpopulations.base import WeakLearner
 
@@ -45,17 +45,26 @@ class Home:
     layout: Layout
     held: Rows | None
     refit: Refit | None
-    #: Leaves a sketch of all rows that were given, where some of them are not fitted.
-    sketch: Callable[[Predictor], None] | None
+    #: All rows that were given, where some of them are held out or have no weight.
+    given: tuple[Outcomes, Frame] | None
     is_far: bool = False
 
     def remember(self, predictor: Predictor, end: State) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn."""
-        if self.sketch is not None:
-            self.sketch(predictor)
+        if self.given is not None:
+            remember_rows(*self.given, predictor)
             return
         some = self.rows.sample(sketch_rows(self.rows.scale.n))
         remember(self.rows.scale.n, some.y, some.at(end))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a fit of this process was given these rows."""
+        if self.given is None:
+            some = self.rows.sample(sketch_rows(self.rows.scale.n))
+            return was_fitted_on(self.rows.scale.n, some.y, some.at(START))
+        outcomes, n = self.given[0], len(self.given[0].p)
+        return was_fitted_on(n, outcomes.y[sketch_rows(n)], outcomes.p[sketch_rows(n)])
 
 
 def open_home(
@@ -84,13 +93,12 @@ def open_home(
     if is_fit:
         check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
-    is_partial = held_share > 0.0 or not outcomes.weight.all()
-    sketch = partial(remember_rows, outcomes, table) if is_partial else None
+    given = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
     if needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
-        return _settled(rows, learner, outcomes.layout, held_share, chance, sketch)
-    return _learned(chosen, outcomes, table, held_share, chance, sketch)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, given)
+    return _learned(chosen, outcomes, table, held_share, chance, given)
 
 
 def far_roles(
@@ -150,15 +158,15 @@ def _settled(
     layout: Layout,
     held_share: float,
     chance: tuple[int, ...],
-    sketch: Callable[[Predictor], None] | None,
+    given: tuple[Outcomes, Frame] | None,
 ) -> Home:
     """Return the home of encoded rows; what is learned from outcomes is learned from the fitted ones."""
     fitted, held = split_rows(rows, held_share, chance)
     if learner.is_exact:
-        return Home(fitted, learner, layout, held, None, sketch)
+        return Home(fitted, learner, layout, held, None, given)
     refit = partial(_learned_anew, learner, fitted)
     learner, fitted, held = ordered(learner, fitted, held)
-    return Home(fitted, learner, layout, held, refit, sketch)
+    return Home(fitted, learner, layout, held, refit, given)
 
 
 def _learned_anew(learner: WeakLearner, rows: Rows, outside: Mask, inside: Mask) -> tuple[WeakLearner, Rows, Rows]:
@@ -188,7 +196,7 @@ def _learned(
     table: Frame,
     held_share: float,
     chance: tuple[int, ...],
-    sketch: Callable[[Predictor], None] | None,
+    given: tuple[Outcomes, Frame] | None,
 ) -> Home:
     """Return rows in memory with a class that is learned from a matrix of them and their outcomes."""
     is_held = Drawn(chance, len(outcomes.p), held_share, True)(0, len(outcomes.p))
@@ -206,7 +214,7 @@ def _learned(
     if held_share:
         held = Memory.of(learner.encoder(held_table), rest.p, rest.y, rest.weight)
     rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
-    return Home(rows, learner, outcomes.layout, held, partial(_refit, chosen, outcomes, table), sketch)
+    return Home(rows, learner, outcomes.layout, held, partial(_refit, chosen, outcomes, table), given)
 
 
 def _refit(

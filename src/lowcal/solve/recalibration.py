@@ -1,22 +1,22 @@
 """`recalibrate`: the best calibrated predictions that these rows allow, chosen by cross-validation.
 
-The candidates (`candidates`) go from leaving the model as it is to trees on top of groups. Each is fitted to the rows
-outside every fold and judged on the fold; the simplest within a standard error of the best is fitted to all rows.
+The candidates (`candidates`) go from a line of the log odds to boosted trees. Each is fitted to the rows outside every
+fold and predicts the fold. The model moves towards one after the other, as far as these predictions ask (`_choose`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from lowcal.data.errors import FitInterrupted, InvalidInput
-from lowcal.data.inputs import check_fit, check_whole, read_rows
+from lowcal.data.inputs import Outcomes, check_fit, check_whole, read_rows
 from lowcal.data.progress import Passes
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Design
@@ -34,9 +34,9 @@ from lowcal.kernels.simplex import (
 from lowcal.notions import LowDegree
 from lowcal.notions.weights import evaluate, monomials
 from lowcal.rows.updates import Predictor
-from lowcal.solve.candidates import BOTH, GROUPS, LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
+from lowcal.solve.candidates import LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
 from lowcal.solve.crossfits import Predicted, fit_simple
-from lowcal.solve.guard import CAUTION, ORDER, are_enough, deal, mean_change
+from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, remember_rows
 from lowcal.solve.options import read_random_state
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 #: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
 AT_A_TIME, PATIENCE = 10, 10
-#: This many held-out rows are enough to choose on: with more rows, not every fold is judged. A close choice takes more.
-JUDGED, JUDGED_AGAIN = 12_000, 60_000
+#: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
+JUDGED = 12_000
+#: Shares that are smaller than this are left out.
+LEAST_SHARE = 0.05
 #: A difference of sums that is this small a share of them is rounding.
 CRUMBS = 1e-9
 #: Products of weights and labels that are summed for all candidates at once; more are summed for one after the other.
@@ -71,11 +73,12 @@ def recalibrate(
 ) -> Fit:
     """Recalibrate the probabilities p of any classifier as well as these rows allow, or leave them as they are.
 
-    No notion, no alpha: cross-validation chooses among the model as it is, a line of its log odds (a temperature for
-    several classes), beta calibration (matrix scaling), isotonic regression, the groups of all columns, boosted trees
-    that read the score as a column, and trees on top of groups. The choice is the simplest candidate whose held-out log
-    loss is within one standard error of the best; it must beat the untouched model by 2 standard errors (a line may
-    instead make held-out rows e^2 times as likely for each of its coefficients), and keep its AUC to .002.
+    No notion, no alpha: cross-validation chooses shares of a line of the log odds (a temperature for several classes),
+    beta calibration (matrix scaling), isotonic regression, the groups of all columns, and boosted trees that read the
+    score as a column. From the model as it is, the log odds move towards one candidate after the other, simple ones
+    first: by the share s that is best on held-out rows, times 1 - k / Q. Q is twice the gain in log likelihood there,
+    and k is 4 and more after every candidate that showed nothing; Q below k is noise, and nothing is taken. Nor is
+    anything that lowers the AUC by .002.
 
     Parameters
     ----------
@@ -85,16 +88,15 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many, and up to 60,000 where a
-        candidate beats the untouched model by 1 to 2 standard errors only.
+    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
 
     Returns
     -------
-    A `Fit` whose `candidates` say what each would have done on held-out rows. An interrupt (`FitInterrupted`) keeps the
-    best of the candidates that were judged by then in `.fit`.
+    A `Fit` whose `candidates` say what each would have done on held-out rows, and what the chosen shares of them do. An
+    interrupt (`FitInterrupted`) keeps the best of the candidates that were judged by then in `.fit`.
 
     Examples
     --------
@@ -102,7 +104,7 @@ def recalibrate(
     >>> data = make_miscalibrated(5000, random_state=0)
     >>> fit = recalibrate(data.y, data.p, data.X)
     >>> fit.candidates.chosen.name
-    'trees'
+    '0.95 trees'
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     check_whole("cv", cv, 2)
@@ -115,16 +117,12 @@ def recalibrate(
     protected = shared.groups if groups is None else shared.groups_of(_listed(groups))
     whole = Side(shared, outcomes, np.arange(len(outcomes.p)))
     with Passes(progress) as passes:
-        look = _look(whole, protected, cv, JUDGED, passes)
+        look = _look(whole, protected, cv, passes)
         if not look.found:
             raise KeyboardInterrupt
-        chosen = _choose(look, is_protected=groups is not None)
-        if look.is_whole and len(look.weight) < min(len(outcomes.p), JUDGED_AGAIN) and _is_close(look, chosen):
-            again = _look(whole, protected, cv, JUDGED_AGAIN, passes)
-            look = again if again.is_whole else look._replace(is_whole=False)
-            chosen = _choose(look, is_protected=groups is not None)
-        passes.start(f"fitting {chosen.name} to all rows", 1, " fits")
-        final = fit(whole, chosen.name, chosen.n_trees)
+        chosen, shares = _choose(look, is_protected=groups is not None)
+        passes.start("fitting the choice to all rows", 1, " fits")
+        final = fit(whole, shares, chosen.n_trees)
     predictor = Predictor(final.encoder, final.updates, outcomes.layout, shared.names if chosen.n_trees else ())
     result = _result(whole, protected, predictor, final.rows, look, chosen)
     if predictor.updates:
@@ -175,22 +173,17 @@ class Fold:
         codes = bins.codes_after(bins.order_by(outside))
         self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
 
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        began = perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
-
-    def boost(self, name: str, start: str) -> Iterator[FloatArray]:
-        """Grow trees on what a simpler candidate leaves; yield the predictions on the fold after each of some rounds.
+    def boost(self) -> Iterator[FloatArray]:
+        """Grow trees on what the line leaves; yield the predictions on the fold after each of some rounds.
 
         Of shape (rounds, rows, d).
         """
-        boosting, at = Boosting(self.fitted, self.rows, self.simple[start].fitted), scores(self.p[start])
-        self.seconds[name] = self.seconds[start]
+        boosting, at = Boosting(self.fitted, self.rows, self.simple[LINE].fitted), scores(self.p[LINE])
+        self.seconds[TREES] = self.seconds[LINE]
         while True:
-            with self._timed(name):
-                rounds = boosting.grow(AT_A_TIME)
+            began = perf_counter()
+            rounds = boosting.grow(AT_A_TIME)
+            self.seconds[TREES] += perf_counter() - began
             paths = []
             for forests in rounds:
                 moved = [forest.path(self.held_rows, at[:, a].copy()) for a, forest in enumerate(forests)]
@@ -201,71 +194,50 @@ class Fold:
 
 
 class Look(NamedTuple):
-    """The candidates on judged rows of these weights; an interrupt leaves the first of them."""
+    """The candidates on judged rows; an interrupt leaves the first of them."""
 
-    weight: FloatArray
+    judge: Judge
     found: Sequence[Judged]
     is_whole: bool
 
 
-def _look(whole: Side, protected: WeakLearner, cv: int, most: int, passes: Passes) -> Look:
-    """Judge all candidates on as many folds as hold this many rows."""
-    weight, found = np.zeros(0), list[Judged]()
-    try:
-        weight, judged = _judge(whole, protected, cv, most, passes)
-        while (one := next(judged, None)) is not None:
-            found.append(one)
-    except KeyboardInterrupt:
-        return Look(weight, found, False)
-    return Look(weight, found, True)
-
-
-def _is_close(look: Look, chosen: Judged) -> bool:
-    """Whether a candidate that gains more than the chosen one beats the model as it is, but not by enough."""
-    untouched, weight = look.found[0], look.weight
-    changes = [mean_change(untouched.log_losses, one.log_losses, weight) for one in look.found]
-    gained = dot(weight, chosen.log_losses - untouched.log_losses)
-    return any(-CAUTION * error <= mean < min(-error, gained) for mean, error in changes)
-
-
-def _judge(
-    whole: Side, protected: WeakLearner, cv: int, most: int, passes: Passes
-) -> tuple[FloatArray, Iterator[Judged]]:
-    """Return the weights of the judged rows, and one candidate after the other there; too few rows can judge none."""
+def _look(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> Look:
+    """Judge all candidates on as many folds as hold enough rows; too few rows can judge none."""
     shared, outcomes = whole.shared, whole.outcomes
     if not are_enough(outcomes.weight):
         judge = Judge(whole, protected, [len(outcomes.p)])
-        return outcomes.weight, iter(judge.all({UNCHANGED: outcomes.p}).values())
-    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, most))
+        return Look(judge, list(judge.all({UNCHANGED: outcomes.p}).values()), True)
+    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
-    return judged.outcomes.weight, _judged(whole, dealt, judge, passes)
+    judged_by_now = list[Judged]()
+    try:
+        judged_by_now.extend(_judged(whole, dealt, judge, passes))
+    except KeyboardInterrupt:
+        return Look(judge, judged_by_now, False)
+    return Look(judge, judged_by_now, True)
 
 
 def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judge, passes: Passes) -> Iterator[Judged]:
-    """Yield all candidates on all folds; trees on top of groups only where groups beat trees and the model as it is."""
+    """Yield all candidates on all folds."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
     for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
         outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
         folds.append(Fold(whole, outside, inside, predicted))
         passes.add(1)
-    simple = judge.all({name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds)
-    yield from simple.values()
-    trees = _boosted(folds, judge, passes, TREES, LINE)
-    yield trees
-    weight = judge.outcomes.weight
-    others = trees.log_losses, simple[UNCHANGED].log_losses
-    if dot(weight, simple[GROUPS].log_losses) < min(dot(weight, losses) for losses in others):
-        yield _boosted(folds, judge, passes, BOTH, GROUPS)
+    yield from judge.all(
+        {name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds
+    ).values()
+    yield _boosted(folds, judge, passes)
 
 
-def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, start: str) -> Judged:
-    """Return the best number of rounds of trees, on top of a simpler candidate, by the loss of all folds together."""
-    passes.start(f"boosting {name}", MOST_TREES, " rounds")
-    best, n_best, n = np.concatenate([fold.p[start] for fold in folds]), 0, 0
+def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes) -> Judged:
+    """Return the best number of rounds of trees by the loss of all folds together."""
+    passes.start("boosting trees", MOST_TREES, " rounds")
+    best, n_best, n = np.concatenate([fold.p[LINE] for fold in folds]), 0, 0
     (least,) = judge.mean_losses(best[None])
-    rounds = zip(*(fold.boost(name, start) for fold in folds), strict=True)
+    rounds = zip(*(fold.boost() for fold in folds), strict=True)
     while n < min(MOST_TREES, 1.25 * n_best + PATIENCE):
         paths = np.concatenate(next(rounds), axis=1)
         losses = judge.mean_losses(paths)
@@ -274,7 +246,7 @@ def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes, name: str, sta
             least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
         n += len(paths)
         passes.add(len(paths))
-    return replace(judge.all({name: best}, folds)[name], n_trees=n_best)
+    return replace(judge.all({TREES: best}, folds)[TREES], n_trees=n_best)
 
 
 def _seconds(folds: Sequence[Fold], name: str) -> float:
@@ -334,33 +306,48 @@ class Judge:
         return [float(notion.norm(weights, v.reshape(len(v), *terms[0].shape[1:])).value.max()) for v in found]
 
 
-def _choose(look: Look, *, is_protected: bool) -> Judged:
-    """Return the simplest candidate within one standard error of the best that does no harm."""
-    weight, found, _ = look
-    untouched = found[0]
-    safe = [untouched, *(one for one in found[1:] if _does_no_harm(one, untouched, weight, is_protected))]
-    best = min(safe, key=lambda one: dot(weight, one.log_losses))
-    for one in safe:
-        mean, error = mean_change(best.log_losses, one.log_losses, weight)
-        if mean <= error:
-            return one
-    return best
+def _choose(look: Look, *, is_protected: bool) -> tuple[Judged, dict[str, float]]:
+    """Return what is taken, on the judged rows, and the share of every candidate in it.
 
-
-def _does_no_harm(one: Judged, untouched: Judged, weight: FloatArray, is_protected: bool) -> bool:
-    mean, error = mean_change(untouched.log_losses, one.log_losses, weight)
-    is_fair = not is_protected or one.violation <= untouched.violation
-    is_better = mean < -CAUTION * error or (one.name == LINE and _is_likely(one, mean, weight))
-    return is_fair and is_better and one.auc >= untouched.auc - ORDER
-
-
-def _is_likely(line: Judged, mean: float, weight: FloatArray) -> bool:
-    """Whether held-out rows are as much likelier as a normal deviate of the same caution for each coefficient is.
-
-    A few sure mistakes make the mean change of the loss uncertain, but not the likelihood of a line.
+    From the model as it is, scores move towards one candidate after the other. The best share of the way, by the loss
+    of held-out rows, is shrunk by James and Stein's factor 1 - k / Q, Q being twice the gain in log likelihood: noise
+    alone would gain as much as k, the square of the guard's caution. Order and protected groups are kept.
     """
-    coefficients = 2.0 if line.p.shape[1] == 1 else 1.0
-    return -2.0 * mean > CAUTION**2 * coefficients * dot(weight, weight)
+    judge, (untouched, *rest), _ = look
+    o = judge.outcomes
+    moves = {one.name: scores(one.p) - scores(untouched.p) for one in rest}
+    now, shares, n_undone = untouched, dict[str, float](), 0
+    for one in rest:
+        z = scores(now.p)
+        toward = scores(one.p) - z
+        step, limit = _best_step(z, toward, o), caution(n_undone) ** 2
+        gain = dot(o.weight, now.log_losses - log_losses(from_scores(z + step * toward), o.y))
+        evidence = 2.0 * gain / dot(o.weight, o.weight)
+        step *= max(0.0, 1.0 - limit / evidence) if evidence > 0.0 else 0.0
+        if step < LEAST_SHARE:
+            n_undone += 1
+            continue
+        each = {name: (1.0 - step) * share for name, share in shares.items()} | {one.name: step}
+        each = {name: share for name, share in each.items() if share >= LEAST_SHARE}
+        moved = from_scores(scores(untouched.p) + sum(share * moves[name] for name, share in each.items()))
+        name = " + ".join(f"{share:.2f} {name}" for name, share in each.items())
+        tried = judge.all({name: moved})[name]
+        is_fair = not is_protected or tried.violation <= untouched.violation
+        if is_fair and tried.auc >= untouched.auc - ORDER:
+            seconds = sum(part.seconds for part in rest if part.name in each)
+            now, shares = replace(tried, n_trees=one.n_trees, seconds=seconds), each
+    return now, shares
+
+
+def _best_step(z: FloatArray, toward: FloatArray, o: Outcomes) -> float:
+    """Return the share of the way from scores z that has the least loss, which is convex."""
+
+    def slope(step: float) -> float:
+        return dot(o.weight, ((from_scores(z + step * toward) - o.y) * toward).sum(axis=1))
+
+    if slope(0.0) >= 0.0:
+        return 0.0
+    return 1.0 if slope(1.0) <= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-3))
 
 
 def _result(
@@ -372,10 +359,12 @@ def _result(
     chosen: Judged,
 ) -> Fit:
     """Return the fit: what was chosen, what every candidate did, and the figures of all rows."""
-    o, p, (weight, found, _) = whole.outcomes, whole.outcomes.p, look
+    o, p, weight = whole.outcomes, whole.outcomes.p, look.judge.outcomes.weight
+    found = {one.name: one for one in (*look.found, chosen)}.values()
+    untouched = look.found[0]
     held = [
         {"held_out_log_loss": dot(weight, one.log_losses), "held_out_brier": dot(weight, one.brier_losses)}
-        for one in (found[0], chosen)
+        for one in (untouched, chosen)
     ]
     start = Record(0, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight), **held[0])
     history: list[Record] = []
@@ -393,12 +382,12 @@ def _result(
         violation,
         violation,
         len(history),
-        sum(one.n_trees for one in found),
+        sum(one.n_trees for one in look.found),
         True,
         notion,
         None,
         start=start,
-        candidates=Candidates(_candidate(one, found[0], weight, one is chosen) for one in found),
+        candidates=Candidates(_candidate(one, untouched, weight, one is chosen) for one in found),
     )
 
 

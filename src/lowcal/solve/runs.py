@@ -69,14 +69,15 @@ class Candidates(tuple[Candidate, ...]):
         return next(one for one in self if one.is_chosen)
 
     def __str__(self) -> str:
-        head = f"{'candidate':<26}{'log loss':>16}{'Brier score':>18}{'AUC':>8}{'violation':>11}{'seconds':>9}"
-        return "\n".join([head, *(self._line(one) for one in self)])
+        names = [("* " if one.is_chosen else "  ") + one.name + f" ({one.n_trees})" * (one.n_trees > 0) for one in self]
+        width = max(26, *(len(name) + 1 for name in names))
+        head = f"{'candidate':<{width}}{'log loss':>16}{'Brier score':>18}{'AUC':>8}{'violation':>11}{'seconds':>9}"
+        return "\n".join([head, *(name.ljust(width) + self._line(one) for name, one in zip(names, self, strict=True))])
 
     @staticmethod
     def _line(one: Candidate) -> str:
-        name = ("* " if one.is_chosen else "  ") + one.name + (f" ({one.n_trees})" if one.n_trees else "")
         losses = f"{one.log_loss:.4f} +- {one.log_loss_error:.4f}", f"{one.brier:.4f} +- {one.brier_error:.4f}"
-        return f"{name:<26}{losses[0]:>16}{losses[1]:>18}{one.auc:>8.4f}{one.violation:>11.4f}{one.seconds:>9.2g}"
+        return f"{losses[0]:>16}{losses[1]:>18}{one.auc:>8.4f}{one.violation:>11.4f}{one.seconds:>9.2g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ import numpy as np
 
 from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
-from lowcal.kernels.reference import Codes, Design, Table, columns_of, sample_rows, stack
+from lowcal.kernels.reference import Codes, Design, Table, columns_of, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, log_loss, mirror, scores, sigmoid
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
@@ -30,7 +30,16 @@ from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import GRAM_ROWS, MOST_WITNESSES, RIDGE, ridge_solve, solve_all, split_terms, take_columns
+from lowcal.solve.blocks import (
+    GRAM_ROWS,
+    MOST_WITNESSES,
+    RIDGE,
+    WITNESS_ROWS,
+    ridge_solve,
+    solve_all,
+    split_terms,
+    take_columns,
+)
 from lowcal.solve.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
@@ -66,7 +75,7 @@ class Fitted:
     @classmethod
     def few(cls, rows: Rows, state: State, seed: Sequence[int]) -> Fitted:
         """Return as many rows as a few coefficients for everyone need, as they are after a state."""
-        some = rows.sample(sample_rows(rows.scale.n, seed, LINE_ROWS))
+        some = rows.few(seed, LINE_ROWS)
         return cls(some.at(state), some.y, some.weight)
 
     @property
@@ -265,7 +274,7 @@ class Features:
     @cached_property
     def any_design(self) -> Design:
         """The design on any of the rows: it tells tables, not memberships."""
-        return self.rows.sample(sample_rows(self.rows.scale.n, 0, GRAM_ROWS)).design(self.families)
+        return self.rows.few(0, GRAM_ROWS).design(self.families)
 
     @cached_property
     def grams(self) -> FloatArray:
@@ -478,7 +487,7 @@ def _few_rows(features: Features, seed: Sequence[int]) -> Regression:
     """Return the regression on as many rows as its Hessian needs."""
     n, m = features.rows.scale.n, sum(len(family.names) for family in features.families)
     size = max(GRAM_ROWS, 20 * m, min(n // SHARE_OF_HESSIAN, MOST_OF_HESSIAN))
-    some = features.rows.sample(sample_rows(n, seed, size))
+    some = features.rows.few(seed, size)
     z = some.scores(features.base)[:, 0]
     return Regression(some.design(features.families), z, some.y[:, 0], some.weight, np.zeros((m, 2)))
 
@@ -499,7 +508,7 @@ def witness_step(
     worst = order[(depths_of(learner)[order] <= depth) & (found.value[order] > 0.0)][:MOST_WITNESSES]
     if len(worst) == 0:
         return None
-    whole = rows.sample(None)
+    whole = rows.few(seed, WITNESS_ROWS)
     p, design, witnesses = whole.at(state), whole.design(learner.families), [found.witness(int(j)) for j in worst]
     members = [(design.column(int(j)), one) for j, one in zip(worst, witnesses, strict=True)]
     A = np.stack([c[:, None] * one(p) for c, one in members])
@@ -552,13 +561,13 @@ def _solve(
 ) -> FloatArray:
     """Return the coefficients of the active members; Gram matrices may come from some of the rows."""
     per_member = 1 if isinstance(features.weights[0], Cell) else g.shape[1]
-    which = sample_rows(features.rows.scale.n, seed, max(GRAM_ROWS, 10 * len(active) * per_member))
-    some = features.rows.sample(which)
+    some = features.rows.few(seed, max(GRAM_ROWS, 10 * len(active) * per_member))
     few = take_members(some.design(features.families), active)
     h, U, solved = Fitted(some.at(now), some.y, some.weight).curvature, features.evaluated(some), []
+    is_sample = len(some) < features.rows.scale.n
     for a, one in enumerate(U):
         own = slice(None) if len(U) == 1 else slice(a, a + 1)
-        solved.append(solve_all(few, one, h[:, own], g[..., own], seed, which is not None, prior[..., own]))
+        solved.append(solve_all(few, one, h[:, own], g[..., own], seed, is_sample, prior[..., own]))
     return np.concatenate(solved, axis=2)
 
 

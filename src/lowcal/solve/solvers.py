@@ -22,10 +22,10 @@ from lowcal.kernels.simplex import FloatArray, Geometry, leading, width
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.moments import residual
-from lowcal.notions.smooth import on_grid
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.passes import CellMoments, GridResiduals, Lost, MassSums, Moments, Moved, losses
+from lowcal.rows.grids import smooth_on_grid
+from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import block_terms
@@ -52,8 +52,6 @@ ROUNDING = 1e-14
 #: What a learner finds is tried again unless it gained less than this share of all that it has gained so far: a fit of
 #: `Linear` to 20,000 rows of ACS took 143 s and 78 updates without it, 1.5 s and 7 with it (log loss -.106 and -.089).
 LITTLE = 0.02
-#: Points of the grid on which smooth weights see the predictions of rows that are not in memory.
-POINTS = 1 << 16
 #: Steps on what a boosting learner starts with (everyone), before it grows trees on what these leave.
 START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
@@ -162,9 +160,7 @@ class Problem:
             weights = tuple(notion.features(self.shape))
             v = self.rows.run(Moments(state, self.families, weights))
         elif isinstance(notion, Smooth) and self.d == 1 and not self.rows.is_near:
-            # a bracket no wider than 2^-16
-            R, both = self.rows.run(GridResiduals(state, self.families, POINTS))
-            return on_grid(np.arange(POINTS + 1) / POINTS, R, both[:, 0], np.abs(both[:, 1])), ()
+            return smooth_on_grid(self.rows, state, self.families), ()
         else:
             whole = self.rows.sample(None)
             p = whole.at(state)

@@ -17,8 +17,8 @@ from lowcal.rows.base import Rows, State
 from lowcal.rows.passes import Along, Clipped, Hidden, Slopes, Tries, reach
 from lowcal.rows.updates import Term
 
-#: Multiples of the Newton step at which slopes are looked at. Before the first the loss falls; a direction that
-#: separates the outcomes has no minimum.
+#: Multiples of the Newton step at which slopes are taken: before it the loss falls, and a separable direction has no
+#: minimum.
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
 #: Steps between two others at which slopes are looked at next.
 BETWEEN = 7

@@ -10,9 +10,9 @@ import numpy as np
 
 from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Rows, State
+from lowcal.rows.grids import smooth_on_grid
 from lowcal.rows.passes import losses
 from lowcal.solve.options import Monitor
-from lowcal.solve.resampling import COARSE, statistic
 from lowcal.solve.solvers import Problem, Step, explore
 
 
@@ -56,11 +56,13 @@ _SENTENCES = {
     Status.UNDECIDED: "no violation above alpha was found, but the supremum is only known to lie between two bounds",
     Status.STALLED: "a violation above alpha remains, but no step lowers the loss within rounding; raise alpha",
     Status.STOPPED: "the callback asked to stop, or the fit was interrupted",
-    Status.CHOSEN: "the simplest candidate within one standard error of the lowest held-out log loss",
+    Status.CHOSEN: "the shares of candidates that held-out rows support",
 }
 
 #: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
 DRAWS, DRAWS_TO_SEARCH = 40, 12
+#: Points of the grid on which smooth weights see the predictions of redrawn labels.
+COARSE = 256
 
 
 @dataclass
@@ -157,9 +159,9 @@ def _redrawn(problem: Problem) -> Callable[[Sequence[int]], float]:
 
 def _smooth(problem: Problem) -> Callable[[Sequence[int]], float]:
     """Return the same for smooth weights of a listed class, on a coarse grid of predictions."""
-    whole = problem.rows.sample(None)
-    p = whole.at(START)
-    values = statistic(problem.notion, p, whole.design(problem.families), COARSE).values
-    return lambda seed: float(
-        values(whole.weight[:, None] * (problem.rows.redrawn(START, seed).sample(None).y - p)).max()
-    )
+
+    def largest(seed: Sequence[int]) -> float:
+        found = smooth_on_grid(problem.rows.redrawn(START, seed), START, problem.families, COARSE)
+        return float((found.value + found.upper).max() / 2.0)
+
+    return largest

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -364,8 +364,35 @@ class WeakLearner:
 Residual: TypeAlias = Callable[[], FloatArray]
 
 
+#: Columns of X, as classes take them: names or positions; None is every column.
+ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
+
+
 class Subpopulations(ABC):
     """A hypothesis class C: says how to search itself on given rows. `A + B` is the union."""
+
+    #: Whether the members are known without a look at outcomes, from a sample of the rows.
+    is_listed: ClassVar[bool] = False
+    #: Whether the class is listed or learned by passes over encoded rows, so that these may be anywhere.
+    needs_no_matrix: ClassVar[bool] = False
+
+    @property
+    def given_columns(self) -> ColumnChoice:
+        """The columns that the class was given; None: all, or it does not tell."""
+        return None
+
+    @property
+    def least_mass(self) -> float:
+        """Members worth fewer rows than this are left out."""
+        return 0.0
+
+    def each(self) -> Sequence[Subpopulations]:
+        """Return the parts of a union, or the class alone."""
+        return (self,)
+
+    def eased(self, least: Callable[[float], float]) -> Subpopulations:
+        """Return the class with another least mass, where it has one."""
+        return self
 
     def prepare(
         self, X: object, sample_weight: ArrayLike | None = None, residual: Residual | None = None
@@ -394,16 +421,38 @@ class Subpopulations(ABC):
         """Return the union of the two classes."""
         from lowcal.subpopulations.union import Union
 
-        if not isinstance(other, Subpopulations):
-            return NotImplemented
-        parts = [*_parts(self), *_parts(other)]
-        return Union(tuple(parts))
+        return Union((*self.each(), *other.each())) if isinstance(other, Subpopulations) else NotImplemented
 
 
-def _parts(subpopulations: Subpopulations) -> Sequence[Subpopulations]:
-    from lowcal.subpopulations.union import Union
+class OfColumns(Subpopulations):
+    """A class that is given columns."""
 
-    return subpopulations.parts if isinstance(subpopulations, Union) else (subpopulations,)
+    columns: ColumnChoice
+
+    @property
+    def given_columns(self) -> ColumnChoice:
+        """The columns."""
+        return self.columns
+
+
+class OfSizes(Subpopulations):
+    """A class that lists groups and leaves out those worth fewer than min_mass rows."""
+
+    is_listed = needs_no_matrix = True
+    min_mass: float
+
+    @property
+    def least_mass(self) -> float:
+        """The least mass."""
+        return self.min_mass
+
+    def eased(self, least: Callable[[float], float]) -> Subpopulations:
+        """Return the class with another least mass."""
+        return replace(self, min_mass=least(self.min_mass))  # type: ignore[type-var]
+
+    def every_member(self) -> Subpopulations:
+        """Return the class without a least mass."""
+        return self.eased(lambda _: 0)
 
 
 def n_labels(Z: FloatArray) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowcal.data.files.batches import for_frames, is_arrow_array
 from lowcal.data.frames import Table as Frame
-from lowcal.kernels.joint import Look, join_codes
+from lowcal.kernels.joint import LookUp, join_codes
 from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import Encoded, Encoder
 from lowcal.subpopulations.levels import FIRST, Levels
@@ -103,7 +103,7 @@ class GroupBatches:
                 (index, known), stride = columns[k], prod(shape[place + 1 :])
                 table = self._table(t, k, known, stride, kind)
                 offset = stride * (int(known.levels[known.first]) - known.first)
-                looks.append(Look(index, table, stride, offset) if runs[k] else Look(index, table))
+                looks.append(LookUp(index, table, stride, offset) if runs[k] else LookUp(index, table))
             merged.append(join_codes(looks, n, kind))
         return tuple(merged)
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import CHUNK, histogram, pieces
@@ -95,7 +95,7 @@ def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class BinEncoder(Saved):
+class BinEncoder(PlainFields):
     """The ordered levels of every column."""
 
     levels: tuple[Levels, ...]

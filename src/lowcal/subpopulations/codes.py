@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -46,14 +46,13 @@ class CodeEncoder(TupleEncoder, ABC):
 LookUps: TypeAlias = list[tuple[tuple[int, ...], Decode]]
 
 
-@runtime_checkable
-class LookUpFamily(Protocol):
+class LookUpFamily(ABC):
     """A family that may be made of look-ups of code columns."""
 
     @property
+    @abstractmethod
     def look_ups(self) -> LookUps | None:
         """The look-ups; None for a part of a union that is not made of any."""
-        ...
 
 
 def look_ups_of(family: object) -> LookUps | None:
@@ -63,7 +62,7 @@ def look_ups_of(family: object) -> LookUps | None:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class CodeFamily:
+class CodeFamily(LookUpFamily):
     """Subpopulations that are functions of small integer codes: tables over the columns `columns` of the rows.
 
     `depths` are the numbers of conditions of the members, where they differ.

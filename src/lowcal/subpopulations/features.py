@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain, Saved
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.simplex import FloatArray
-from lowcal.subpopulations.base import ENCODERS
+from lowcal.subpopulations.base import ENCODERS, ColumnChoice
 from lowcal.subpopulations.levels import MISSING, Levels, learn_levels, resolve
 from lowcal.subpopulations.single_row import Row, RowReader, number
 
@@ -27,7 +27,7 @@ FEATURES = Kinds("a feature", "Use Linear")
 
 @FEATURES.register
 @dataclass(frozen=True)
-class ScaledColumn(Saved):
+class ScaledColumn(PlainFields):
     """A numeric column, centred and scaled; a missing value becomes the mean."""
 
     column: str
@@ -74,7 +74,7 @@ class ScaledColumn(Saved):
 
 @FEATURES.register
 @dataclass(frozen=True)
-class Indicators(Saved):
+class Indicators(PlainFields):
     """A 0/1 feature for each of some levels of a column."""
 
     levels: Levels
@@ -120,7 +120,7 @@ class Indicators(Saved):
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class FeatureEncoder(Saved):
+class FeatureEncoder(PlainFields):
     """The features of all columns, side by side."""
 
     features: tuple[ScaledColumn | Indicators, ...]
@@ -158,9 +158,7 @@ class FeatureEncoder(Saved):
         return cls(tuple(FEATURES.read(one) for one in features.items()))
 
 
-def learn_features(
-    columns: str | int | Sequence[str | int] | None, X: Frame, sample_weight: FloatArray
-) -> FeatureEncoder:
+def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -> FeatureEncoder:
     """Return the encoder of the wanted columns: numbers scaled, categories as indicators, missing marked."""
     features: list[ScaledColumn | Indicators] = []
     for name in resolve(columns, X):

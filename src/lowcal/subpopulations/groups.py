@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
@@ -29,8 +29,10 @@ from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     EVERYONE,
+    ColumnChoice,
     LeftOut,
-    Subpopulations,
+    OfColumns,
+    OfSizes,
     WeakLearner,
     check_min_mass,
     effective_rows,
@@ -39,15 +41,7 @@ from lowcal.subpopulations.base import (
 )
 from lowcal.subpopulations.batches import GroupBatches
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import (
-    UNSEEN,
-    LevelMasses,
-    Levels,
-    drop_rare,
-    learn_levels,
-    read_columns,
-    resolve,
-)
+from lowcal.subpopulations.levels import UNSEEN, LevelMasses, Levels, drop_rare, learn_levels, read_columns, resolve
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
@@ -61,7 +55,7 @@ Plan = tuple[tuple[int, ...], ...]
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Groups(Subpopulations):
+class Groups(OfColumns, OfSizes):
     """One subpopulation for each value of each column.
 
     Parameters
@@ -77,23 +71,19 @@ class Groups(Subpopulations):
     Groups(columns=['sex', 'age'], n_bins=4, min_mass=30, everyone=True)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns into merged code columns and list the groups."""
-        return _prepare(self.columns, 1, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
-
-    def every_member(self) -> Groups:
-        """Return the class without its minimum size."""
-        return replace(self, min_mass=0)
+        return _prepare(self, 1, X, sample_weight)
 
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Intersections(Subpopulations):
+class Intersections(OfColumns, OfSizes):
     """All conjunctions of values of at most `depth` columns: sex=F & race=Black, and each alone.
 
     The other parameters are those of `Groups`.
@@ -102,7 +92,7 @@ class Intersections(Subpopulations):
     Intersections(columns=['sex', 'race'], depth=2, n_bins=5, min_mass=30, everyone=True)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     depth: int = 2
     n_bins: int = 5
     min_mass: float = 30
@@ -111,16 +101,12 @@ class Intersections(Subpopulations):
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column."""
         check_whole("depth", self.depth, 1)
-        return _prepare(self.columns, self.depth, self.n_bins, self.min_mass, self.everyone, X, sample_weight)
-
-    def every_member(self) -> Intersections:
-        """Return the class without its minimum size."""
-        return replace(self, min_mass=0)
+        return _prepare(self, self.depth, X, sample_weight)
 
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class GroupEncoder(CodeEncoder, Saved):
+class GroupEncoder(CodeEncoder, PlainFields):
     """Levels of the columns, and which of them are merged into each code column."""
 
     levels: tuple[Levels, ...]
@@ -235,20 +221,14 @@ def _one_hot(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> spars
     return sparse.csr_array((np.ones(len(rows)), columns[order], starts), shape=shape)
 
 
-def _prepare(
-    columns: str | int | Sequence[str | int] | None,
-    depth: int,
-    n_bins: int,
-    min_mass: float,
-    everyone: bool,
-    X: Frame,
-    sample_weight: FloatArray,
-) -> WeakLearner:
-    check_min_mass(min_mass)
-    check_whole("n_bins", n_bins, 2)
+def _prepare(groups: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    check_min_mass(groups.min_mass)
+    check_whole("n_bins", groups.n_bins, 2)
+    min_mass, everyone = groups.min_mass, groups.everyone
     weigh = LevelMasses(sample_weight)
     found = [
-        drop_rare(learn_levels(X.column(c), n_bins, sample_weight), X, weigh, min_mass) for c in resolve(columns, X)
+        drop_rare(learn_levels(X.column(c), groups.n_bins, sample_weight), X, weigh, min_mass)
+        for c in resolve(groups.columns, X)
     ]
     levels = tuple(column.levels for column in found)
     limit = MERGED_LEVELS

@@ -16,14 +16,14 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Labels, Numbers, Plain
+from lowcal.data.checked_json import Numbers, Plain, PlainLabels
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
-from lowcal.subpopulations.base import effective_rows, is_enough, list_rare
+from lowcal.subpopulations.base import ColumnChoice, effective_rows, is_enough, list_rare
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
@@ -165,7 +165,7 @@ class Levels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the levels as plain data."""
-        categories = None if self.categories is None else Labels(self.categories)
+        categories = None if self.categories is None else PlainLabels(self.categories)
         data = {"column": self.column, "categories": categories, "cuts": Numbers(self.cuts)}
         return {**data, "is_date": True} if self.is_date else data
 
@@ -561,7 +561,7 @@ def _plain(value: float) -> int | float:
     return int(value) if isinstance(value, int) or float(value).is_integer() else float(value)
 
 
-def resolve(columns: str | int | Sequence[str | int] | None, X: Frame) -> tuple[str, ...]:
+def resolve(columns: ColumnChoice, X: Frame) -> tuple[str, ...]:
     """Return the names of the wanted columns; None is all of them. An unknown one is an error."""
     if columns is None:
         return X.names

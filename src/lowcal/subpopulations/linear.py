@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from lowcal.data.checked_json import MOST, Plain, Saved
+from lowcal.data.checked_json import MOST, Plain, PlainFields
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
@@ -24,15 +24,16 @@ from lowcal.kernels.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    ColumnChoice,
     Everyone,
     Family,
+    OfColumns,
     ReadFor,
-    Subpopulations,
     WeakLearner,
     strongest,
 )
 from lowcal.subpopulations.features import FeatureEncoder, learn_features
-from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import Evaluate, MemberRead, Read, RowBlock, RowFacts
 
 #: Steepness of the sigmoid tried for every direction, in units of the score's standard deviation.
 STEEPNESS = (1.0, 3.0, 9.0)
@@ -40,7 +41,7 @@ STEEPNESS = (1.0, 3.0, 9.0)
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Linear(Subpopulations):
+class Linear(OfColumns):
     """Sigmoids of linear functions; "none found" is relative to the ridge direction.
 
     Parameters
@@ -52,7 +53,7 @@ class Linear(Subpopulations):
     Linear(columns=None, ridge=0.001)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     ridge: float = 1e-3
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
@@ -76,7 +77,7 @@ class Linear(Subpopulations):
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Sigmoids(Saved):
+class Sigmoids(PlainFields):
     """c_j(x) = sigmoid(<theta_j, x> + b_j); the last coefficient of each column is b_j."""
 
     names: tuple[str, ...]
@@ -94,7 +95,7 @@ class Sigmoids(Saved):
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sigmoids of all updates at once."""
         number, block = facts.block("sigmoids", SigmoidBlock)
-        return [MemberRead(number, [block.place(theta) for theta in self.theta.T])]
+        return [MemberRead(number, [block.place(theta.tobytes(), theta) for theta in self.theta.T])]
 
     def onnx(self, columns: GraphColumns, encoder: FeatureEncoder, numbers: int) -> Sequence[GraphMatrix]:
         """Return the memberships in a graph."""
@@ -111,19 +112,12 @@ class Sigmoids(Saved):
         return cls(names.names(len(shown)), theta.floats((width + 1, len(shown)), -MOST, MOST))
 
 
-class SigmoidBlock:
+class SigmoidBlock(RowBlock):
     """Sigmoids of linear functions, each kept once, evaluated together on a single row."""
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, FloatArray]] = {}
-
-    def place(self, theta: FloatArray) -> int:
-        """Return the position of the sigmoid with these coefficients."""
-        return self.known.setdefault(theta.tobytes(), (len(self.known), theta))[0]
 
     def evaluator(self) -> Evaluate:
         """Return all sigmoids as one function of the features."""
-        theta = np.column_stack([theta for _, theta in self.known.values()])
+        theta = np.column_stack(self.values)
         slope, intercept = np.ascontiguousarray(theta[:-1]), theta[-1]
         return lambda features: expit(np.einsum("k,kw->w", np.array(features), slope) + intercept)
 

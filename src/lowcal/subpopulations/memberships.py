@@ -16,14 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
-from lowcal.kernels.reference import Codes, Design, Matrix, Table, pieces
+from lowcal.kernels.reference import AnyArray, Codes, Design, Matrix, Table, pack, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.kernels.small import AnyArray, Small, pack
 from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
@@ -32,8 +31,8 @@ from lowcal.subpopulations.base import (
     Everyone,
     Family,
     LeftOut,
+    OfSizes,
     ReadFor,
-    Subpopulations,
     WeakLearner,
     check_min_mass,
     effective_rows,
@@ -46,7 +45,7 @@ from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, Ro
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Memberships(Subpopulations):
+class Memberships(OfSizes):
     """X[i, j] in [0, 1] is the membership of row i in subpopulation j.
 
     Parameters
@@ -73,12 +72,15 @@ class Memberships(Subpopulations):
         C = every.design(rows)
         sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
         worth = effective_rows(sums[:, 0], sums[:, 1])
-        kept = np.flatnonzero(is_enough(worth, self.min_mass))
+        kept = self._kept(worth)
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
         known: list[Family] = [Everyone(), family] if self.everyone else [family]
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
         return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
+
+    def _kept(self, worth: FloatArray) -> IntArray:
+        return np.flatnonzero(is_enough(worth, self.min_mass))
 
     def every_member(self) -> EveryColumn:
         """Return the class with every column, the empty ones too."""
@@ -106,12 +108,8 @@ class Memberships(Subpopulations):
 class EveryColumn(Memberships):
     """Memberships with every column: whether one is empty is not public."""
 
-    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-        """Check the memberships and keep them all."""
-        names = self._read_names(X)
-        encoder = MembershipEncoder(names, X.names if X.is_named else None)
-        everyone: list[Family] = [Everyone()] if self.everyone else []
-        return WeakLearner(encoder, encoder(X), sample_weight, [*everyone, Members(names, tuple(range(len(names))))])
+    def _kept(self, worth: FloatArray) -> IntArray:
+        return np.arange(len(worth))
 
 
 @ENCODERS.register
@@ -262,7 +260,7 @@ _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
 
 @FAMILIES.register
 @dataclass(frozen=True)
-class Members(Saved):
+class Members(PlainFields):
     """Some columns of a matrix of memberships."""
 
     names: tuple[str, ...]
@@ -275,7 +273,7 @@ class Members(Saved):
             return self._unpack(rows.packed)
         if isinstance(rows, np.ndarray):
             C = rows if self.columns == tuple(range(rows.shape[1])) else rows[:, self.columns]
-            return Matrix(C) if C.dtype == np.float64 else Small(C)
+            return Matrix(C)
         return Matrix(sparse.csr_array(rows.tocsc()[:, list(self.columns)]))
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:

@@ -14,12 +14,12 @@ from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import EXPORTED, Everyone, Family, Subpopulations, WeakLearner, strongest
+from lowcal.subpopulations.base import EXPORTED, ColumnChoice, Everyone, Family, OfColumns, WeakLearner, strongest
 from lowcal.subpopulations.features import learn_features
 
 
 @dataclass(frozen=True)
-class Regressor(Subpopulations):
+class Regressor(OfColumns):
     """c(x) = clip(h(x) / max |h|, -1, 1) for a regressor h fitted to the residual; signed, so c may be negative.
 
     "None found" is relative to the regressor.
@@ -35,7 +35,7 @@ class Regressor(Subpopulations):
     """
 
     estimator: Any
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Encode the features once; every call fits clones."""

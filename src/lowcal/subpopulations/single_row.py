@@ -8,8 +8,10 @@ a block is evaluated at once, and an update looks up what it needs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -156,12 +158,36 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 
 
-class Block(Protocol):
-    """Facts that are found together."""
+class RowBlock(ABC):
+    """Facts that are found together; what they are made of is kept once."""
 
+    def __init__(self) -> None:
+        self.known: dict[bytes, tuple[int, Any]] = {}
+
+    def place(self, content: bytes, value: Any) -> int:
+        """Return the position of a value, which its content stands for."""
+        return self.known.setdefault(content, (len(self.known), value))[0]
+
+    @property
+    def values(self) -> list[Any]:
+        """What was placed, in order."""
+        return [value for _, value in self.known.values()]
+
+    @abstractmethod
     def evaluator(self) -> Evaluate:
         """Return the function from an encoded row to the facts."""
-        ...
+
+
+@dataclass(frozen=True, eq=False)
+class OwnFacts:
+    """Facts of one family, or the row itself, by a function; the family is kept, as its id stands for it."""
+
+    evaluate: Evaluate
+    family: object = None
+
+    def evaluator(self) -> Evaluate:
+        """Return the function."""
+        return self.evaluate
 
 
 class RowFacts:
@@ -184,11 +210,11 @@ class RowFacts:
 
     def itself(self) -> int:
         """Return the number of the block that is the encoded row as it is: its codes or memberships."""
-        return self.block("itself", _Itself)[0]
+        return self.block("itself", lambda: OwnFacts(np.array))[0]
 
     def members(self, family: object, size: int, evaluate: Evaluate) -> Sequence[Read]:
         """Return what is read of a family that evaluates its members by a function of the encoded row."""
-        number, _ = self.block(("members", id(family)), lambda: _Members(family, evaluate))
+        number, _ = self.block(("members", id(family)), lambda: OwnFacts(evaluate, family))
         return [MemberRead(number, range(size))]
 
     def evaluator(self) -> Callable[[EncodedRow], list[NDArray[Any]]]:
@@ -205,19 +231,6 @@ class RowFacts:
             return facts
 
         return evaluate
-
-
-class _Itself:
-    def evaluator(self) -> Evaluate:
-        return np.array
-
-
-class _Members(NamedTuple):
-    family: object  # kept with its function: its id stands for it
-    evaluate: Evaluate
-
-    def evaluator(self) -> Evaluate:
-        return self.evaluate
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
@@ -23,7 +23,8 @@ from lowcal.subpopulations.base import (
     CLASSES,
     ENCODERS,
     EVERYONE,
-    Subpopulations,
+    ColumnChoice,
+    OfColumns,
     WeakLearner,
     check_min_mass,
     effective_rows,
@@ -37,7 +38,7 @@ from lowcal.subpopulations.single_row import RowReader, bin_of, number
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Thresholds(Subpopulations):
+class Thresholds(OfColumns):
     """All sets {x <= t} and {x > t} of each numeric column; exact, O(n) a column after one sort.
 
     Parameters
@@ -52,9 +53,10 @@ class Thresholds(Subpopulations):
     Thresholds(columns='age', min_mass=30, everyone=True)
     """
 
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     min_mass: float = 30
     everyone: bool = True
+    is_listed = needs_no_matrix = True
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Sort every column once; the thresholds between its distinct values are the class."""
@@ -77,7 +79,7 @@ class Thresholds(Subpopulations):
 
 @ENCODERS.register
 @dataclass(frozen=True, eq=False)
-class ThresholdEncoder(CodeEncoder, Saved):
+class ThresholdEncoder(CodeEncoder, PlainFields):
     """The cut points of every column."""
 
     columns: tuple[str, ...]

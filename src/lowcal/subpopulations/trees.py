@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.checked_json import MOST, Numbers, Plain, Shared
+from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole
@@ -31,19 +31,20 @@ from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
     CLASSES,
     FAMILIES,
+    ColumnChoice,
     Everyone,
     Family,
+    OfColumns,
     Offer,
     ReadFor,
     Residual,
-    Subpopulations,
     WeakLearner,
     check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
-from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowBlock, RowFacts
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -57,7 +58,7 @@ MOST_DEPTH = 24
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Trees(Subpopulations):
+class Trees(OfColumns):
     """Nodes of decision trees grown on the residuals; "none found" is relative to this greedy learner.
 
     Parameters
@@ -78,12 +79,13 @@ class Trees(Subpopulations):
     """
 
     max_depth: int = 3
-    columns: str | int | Sequence[str | int] | None = None
+    columns: ColumnChoice = None
     max_bins: int = 64
     min_mass: float = 30
     n_trees: int = 1
     shrinkage: float = 0.1
     geometry: Geometry = "mirror"
+    needs_no_matrix = True
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
@@ -325,7 +327,8 @@ class TreeNodes:
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
         number, block = facts.block(("leaves", self.tree.depth), LeafBlock)
-        return [CodeRead(number, block.place(self.tree), self.table)]
+        content = self.tree.feature.tobytes() + self.tree.cut.tobytes()
+        return [CodeRead(number, block.place(content, self.tree), self.table)]
 
     def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphLookUp]:
         """Return the leaf in a graph, and which nodes it lies under."""
@@ -375,7 +378,8 @@ class TreeSum:
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sum, with those of all forests of this depth."""
         number, block = facts.block(("sums", self.forest.depth), SumBlock)
-        return [MemberRead(number, [block.place(self)])]
+        arrays = (self.forest.feature, self.forest.cut, self.forest.value, np.float64(self.scale))
+        return [MemberRead(number, [block.place(b"".join(array.tobytes() for array in arrays), self)])]
 
     def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphMatrix]:
         """Return the signed membership in a graph."""
@@ -400,10 +404,10 @@ class TreeSum:
         return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
 
 
-def _shared(forest: Forest) -> Shared:
+def _shared(forest: Forest) -> WrittenOnce:
     """Return a forest as plain data, which a file holds once for all families that name it."""
     arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
-    return Shared(depth=forest.depth, **arrays)
+    return WrittenOnce(depth=forest.depth, **arrays)
 
 
 def read_forest(at: Plain) -> Forest:
@@ -452,37 +456,20 @@ def _leaves(columns: GraphColumns, encoder: BinEncoder, forest: Forest) -> Value
     return graph.add("Sub", node, n_inner)
 
 
-class LeafBlock:
+class LeafBlock(RowBlock):
     """Trees of one depth, each kept once, walked down together on a single row."""
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, Forest]] = {}
-
-    def place(self, tree: Forest) -> int:
-        """Return the position of a tree."""
-        content = tree.feature.tobytes() + tree.cut.tobytes()
-        return self.known.setdefault(content, (len(self.known), tree))[0]
 
     def evaluator(self) -> Evaluate:
         """Return the leaves of all trees as one function of the bins."""
-        return Walk.of([tree for _, tree in self.known.values()])
+        return Walk.of(self.values)
 
 
-class SumBlock:
+class SumBlock(RowBlock):
     """Sums of forests of one depth, each kept once."""
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, TreeSum]] = {}
-
-    def place(self, family: TreeSum) -> int:
-        """Return the position of the sum of a forest."""
-        forest = family.forest
-        content = forest.feature.tobytes() + forest.cut.tobytes() + forest.value.tobytes()
-        return self.known.setdefault(content + np.float64(family.scale).tobytes(), (len(self.known), family))[0]
 
     def evaluator(self) -> Evaluate:
         """Return all sums, brought into [-1, 1], as one function of the bins."""
-        families = [family for _, family in self.known.values()]
+        families: list[TreeSum] = self.values
         walk = Walk.of([family.forest for family in families])
         value = np.concatenate([family.forest.value[:, :, 0] for family in families])
         trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]

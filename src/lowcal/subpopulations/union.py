@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lowcal.data.checked_json import Plain, Saved
+from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
@@ -30,7 +30,7 @@ from lowcal.subpopulations.base import (
     in_graph,
 )
 from lowcal.subpopulations.batches import Batch, BatchEncoder
-from lowcal.subpopulations.codes import LookUps, look_ups_of
+from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
 from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
 
@@ -42,6 +42,9 @@ class Union(Subpopulations):
 
     parts: tuple[Subpopulations, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Prepare every part on the same rows."""
         return _together([part.bind(X, sample_weight) for part in self.parts], sample_weight)
@@ -49,6 +52,14 @@ class Union(Subpopulations):
     def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
         """Prepare every part for the same residuals."""
         return _together([part.bind_for(X, sample_weight, residual) for part in self.parts], sample_weight)
+
+    def each(self) -> Sequence[Subpopulations]:
+        """Return the parts."""
+        return self.parts
+
+    def eased(self, least: Callable[[float], float]) -> Union:
+        """Return the union of every part with another least mass, where it has one."""
+        return Union(tuple(part.eased(least) for part in self.parts))
 
     def every_member(self) -> Union:
         """Return the union of every part with members of any size."""
@@ -108,7 +119,7 @@ class LearnEach:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class UnionEncoder(TupleEncoder, Saved):
+class UnionEncoder(TupleEncoder, PlainFields):
     """One encoder for each part."""
 
     parts: tuple[Encoder, ...]
@@ -156,7 +167,7 @@ def leaves(encoder: Encoder) -> Iterator[Encoder]:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Part(Saved):
+class Part(LookUpFamily, PlainFields):
     """A family that reads one part of the rows."""
 
     index: int

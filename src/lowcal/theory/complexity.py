@@ -258,17 +258,12 @@ def reuse_rows(alpha: float, pairs: int, n_updates: int, beta: float) -> int:
     return ceil(8 * ((n_updates + 1) * log(pairs) + log(2 / beta)) / alpha**2)
 
 
-def online_bound(n_steps: int, pairs: int) -> float:
-    """Return sqrt(2 ln N / T), which the online forecaster keeps on any sequence of T steps (spec 4.9)."""
-    return sqrt(2 * log(pairs) / n_steps)
-
-
 def mixture_bound(n_rows: int, pairs: int, beta: float) -> float:
     """Return sqrt(2 ln N / n) + sqrt(8 ln(N/beta) / n): the population's violation of the mixture (spec 4.9).
 
     The first term is the forecaster's own, the second Azuma's inequality for n differences of at most 2.
     """
-    return online_bound(n_rows, pairs) + sqrt(8 * log(pairs / beta) / n_rows)
+    return sqrt(2 * log(pairs) / n_rows) + sqrt(8 * log(pairs / beta) / n_rows)
 
 
 def online_rows(alpha: float, pairs: int, beta: float) -> int:

@@ -40,7 +40,7 @@ _MOST_CELLS = 1e200
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Deduction:
     """One theorem applied: `want` holds at `alpha`."""
 
     want: Notion
@@ -56,7 +56,7 @@ class Implication:
     given: float
     want: Notion
     alpha: float
-    steps: tuple[Conversion, ...]
+    steps: tuple[Deduction, ...]
 
     def __float__(self) -> float:
         return self.alpha
@@ -167,41 +167,54 @@ def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dic
         here = waiting.pop(min(waiting, key=lambda notion: waiting[notion].alpha))
         final[here.want] = here
         for want in (end, Multiaccuracy(), LowDegree(1), Smooth()):
-            rule = _RULES.get((type(here.want), type(want)))
-            step = rule(here.want, want, here.alpha, setting) if rule and want != here.want else None
-            if step and want not in final and (want not in waiting or step.alpha < waiting[want].alpha):
-                waiting[want] = Implication(start, alpha, want, step.alpha, (*here.steps, step))
+            found = _convert(here.want, want, here.alpha, setting) if want not in final else None
+            if found and (want not in waiting or found[0] < waiting[want].alpha):
+                steps = (*here.steps, Deduction(want, *found))
+                waiting[want] = Implication(start, alpha, want, found[0], steps)
     return final
 
 
-# ------------------------------------------------------------------------------------ spec 3.1 to 3.4: the low degrees
-def _lower_degree(have: Any, want: Any, alpha: float, _setting: _Setting) -> Conversion | None:
-    """P_{j-1} is part of P_{k-1} for j <= k."""
-    return (
-        Conversion(want, alpha, "polynomials of lower degree (Proposition 3.3)") if want.degree <= have.degree else None
-    )
+# ------------------------------------------------------------------------------ one theorem at a time: spec 3.1 to 3.9
+def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[float, str] | None:
+    """Return the alpha' at which one theorem leads from `have` at alpha to `want`, and which; None without one."""
+    is_paper, several = s.constants == "paper", max(1, s.d // 2)  # labels that may err at once
+    match have, want:
+        case LowDegree(k), LowDegree(j) if j <= k:
+            return alpha, "polynomials of lower degree (Proposition 3.3)"
+        case ((LowDegree() | Smooth()), Multiaccuracy()):
+            return alpha, "constants are weights of the class (Proposition 3.3)"
+        case Multiaccuracy(), LowDegree(1):  # constants in [0, 1]^l see ||v||_1 / 2 <= floor(l/2) max |v| (spec 2.1)
+            if is_paper or several == 1:
+                return alpha, "constants (Proposition 3.3)"
+            return several * alpha, f"{several} labels may err at once (spec 3.1)"
+        case Smooth(), LowDegree(k):  # a weight divided by its slope is 1-Lipschitz; below 1 it is so already
+            slope = max(1.0, _slope(k, s))
+            return slope * alpha, f"weights of degree {k} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)"
+        case LowDegree(k), Smooth() if k >= 2 and s.d == 1 and not is_paper:  # not in the paper
+            found, j = min((_bernstein(j, alpha, s), j) for j in range(1, k))
+            return found, f"Bernstein polynomials of degree {j} (spec 3.9)"
+        case Full(width), Smooth():
+            slack = (
+                s.d * width if s.d > 1 else width * {"paper": 1.0, "sharp": 0.5, "best": (1 + width) / 4}[s.constants]
+            )
+            return _from_cells(have, alpha, slack, s, "full to smooth", "Theorem 3.9, spec 3.5")
+        case Full(width), LowDegree(k) if not is_paper:  # not in the paper
+            slack = (k - 1) * s.d * width / 2 if s.d > 1 or s.constants == "sharp" else _within_cells(width, k - 1)
+            return _from_cells(have, alpha, slack, s, "full to degree k", "spec 3.6")
+        case Full(), Multiaccuracy():  # a single label needs no floor(l/2)
+            factor = _count(have, s) if s.per_cell else 1
+            return factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)"
+        case Full(fine), Full(coarse):
+            ratio = n_intervals(fine) if n_intervals(coarse) == 1 else round(coarse / fine)
+            if n_intervals(coarse) == 1 or abs(ratio * fine - coarse) <= 1e-9:  # the edges agree
+                factor = min(ratio**s.d, _count(have, s)) if s.per_cell else 1
+                return factor * alpha, f"a cell is the union of {factor} finer ones"
+    return None
 
 
-def _to_multiaccuracy(_have: Any, want: Any, alpha: float, _setting: _Setting) -> Conversion:
-    """The constants e_a are weights of the class."""
-    return Conversion(want, alpha, "constants are weights of the class (Proposition 3.3)")
-
-
-def _from_multiaccuracy(_have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
-    """Constants in [0, 1]^l see ||v||_1 / 2 <= floor(l/2) max |v| (spec 2.1)."""
-    if want.degree > 1:
-        return None
-    factor = 1 if setting.constants == "paper" else max(1, setting.d // 2)
-    why = "constants (Proposition 3.3)" if factor == 1 else f"{factor} labels may err at once (spec 3.1)"
-    return Conversion(want, factor * alpha, why)
-
-
-def _smooth_to_degree(_have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
-    """max(1, slope) alpha: a weight divided by its slope is 1-Lipschitz; below 1 it is so already."""
-    slope = max(1.0, _slope(want.degree, setting))
-    return Conversion(
-        want, slope * alpha, f"weights of degree {want.degree} are {slope:g}-Lipschitz (Theorem 3.7, spec 3.3)"
-    )
+def _from_cells(have: Full, alpha: float, slack: float, s: _Setting, what: str, where: str) -> tuple[float, str]:
+    factor = _all_cells(have, s)
+    return factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})"
 
 
 def _slope(degree: int, setting: _Setting) -> float:
@@ -319,36 +332,8 @@ def _count(have: Full, setting: _Setting) -> float:
     return min(n_intervals(have.width) ** setting.d if paper else n_cells(setting.d, have.width), _MOST_CELLS)
 
 
-def _full_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
-    """floor(l/2) N alpha + l width on the simplex; N alpha + width / 2 for scalars, + width in the paper."""
-    if setting.d > 1:
-        slack = setting.d * have.width
-    elif setting.constants == "best":
-        slack = _within_cells(have.width, 1, lipschitz=True)
-    else:
-        slack = have.width * (1.0 if setting.constants == "paper" else 0.5)
-    return _from_cells(have, want, alpha, slack, setting, "full to smooth", "Theorem 3.9, spec 3.5")
-
-
-def _full_to_degree(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
-    """floor(l/2) N alpha + (k - 1) l width / 2; for scalars N alpha + (k - 1) width / 2. Not in the paper."""
-    if setting.constants == "paper":
-        return None
-    slack = (want.degree - 1) * setting.d * have.width / 2
-    if setting.d == 1 and setting.constants == "best":
-        slack = _within_cells(have.width, want.degree - 1, lipschitz=False)
-    return _from_cells(have, want, alpha, slack, setting, "full to degree k", "spec 3.6")
-
-
-def _from_cells(
-    have: Full, want: Notion, alpha: float, slack: float, setting: _Setting, what: str, where: str
-) -> Conversion:
-    factor = _all_cells(have, setting)
-    return Conversion(want, factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})")
-
-
-def _within_cells(width: float, degree: int, *, lipschitz: bool) -> float:
-    """Return what scalar weights can gain inside the cells when every cell's own residual is zero.
+def _within_cells(width: float, degree: int) -> float:
+    """Return what scalar weights of a degree can gain inside the cells when every cell's own residual is zero.
 
     A cell [a, b] with residual mass m upwards and m downwards gains at most m (range of w on it). Predictions there
     have residuals between -b and 1 - a, so that m <= (1 - a) b / (1 - a + b), approached by f* = 1 at a, f* = 0 at b.
@@ -358,24 +343,7 @@ def _within_cells(width: float, degree: int, *, lipschitz: bool) -> float:
     a = np.arange(n_intervals(width)) * width
     b = np.minimum(a + width, 1.0)
     mass = (1.0 - a) * b / (1.0 - a + b)
-    if lipschitz:
-        return width * (1.0 + width) / 4
     return max((float((mass * (b**j - a**j)).max()) for j in range(1, degree + 1)), default=0.0)
-
-
-def _full_to_multiaccuracy(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion:
-    """A constant is the sum of all cells; a single label needs no floor(l/2)."""
-    factor = _count(have, setting) if setting.per_cell else 1
-    return Conversion(want, factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)")
-
-
-def _coarser(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
-    """A cell of a coarser grid is the union of cells of a finer one, if the edges agree."""
-    ratio = n_intervals(have.width) if n_intervals(want.width) == 1 else round(want.width / have.width)
-    if n_intervals(want.width) > 1 and abs(ratio * have.width - want.width) > 1e-9:
-        return None
-    factor = min(ratio**setting.d, _count(have, setting)) if setting.per_cell else 1
-    return Conversion(want, factor * alpha, f"a cell is the union of {factor} finer ones")
 
 
 def full_to_smooth(
@@ -443,15 +411,6 @@ def _peak(value: Callable[[int], float], low: int, high: int) -> int:
 
 
 # ------------------------------------------------------------------------------------ spec 3.9: from degrees to smooth
-def _degree_to_smooth(have: Any, want: Any, alpha: float, setting: _Setting) -> Conversion | None:
-    """3^(j-1) alpha + 1 / (2 sqrt(j-1)) for the best j <= k. Scalars only; not in the paper."""
-    if setting.d > 1 or setting.constants == "paper" or have.degree < 2:
-        return None
-    degrees = range(2, have.degree + 1)
-    found, j = min((_bernstein(j - 1, alpha, setting), j) for j in degrees)
-    return Conversion(want, found, f"Bernstein polynomials of degree {j - 1} (spec 3.9)")
-
-
 def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
     """Return factor * alpha + 1 / (2 sqrt K): |u - B_K u| <= 1 / (2 sqrt K).
 
@@ -566,22 +525,6 @@ def lipschitz_robustness(
     if setting.constants == "paper":
         return alpha + (2 * r + 1) * distance
     return alpha + (r + 1 if setting.d == 1 else 2 * r + 0.5) * distance
-
-
-# ------------------------------------------------------------------------------------------------------------- helpers
-_Rule = Callable[[Any, Any, float, _Setting], Conversion | None]
-_RULES: dict[tuple[type, type], _Rule] = {
-    (LowDegree, LowDegree): _lower_degree,
-    (LowDegree, Multiaccuracy): _to_multiaccuracy,
-    (LowDegree, Smooth): _degree_to_smooth,
-    (Multiaccuracy, LowDegree): _from_multiaccuracy,
-    (Smooth, LowDegree): _smooth_to_degree,
-    (Smooth, Multiaccuracy): _to_multiaccuracy,
-    (Full, Multiaccuracy): _full_to_multiaccuracy,
-    (Full, LowDegree): _full_to_degree,
-    (Full, Smooth): _full_to_smooth,
-    (Full, Full): _coarser,
-}
 
 
 def _known(notion: str | Notion) -> Notion:

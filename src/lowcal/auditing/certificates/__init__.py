@@ -16,7 +16,7 @@ The exact test redraws the labels from the predictions (10.i.d).
 """
 
 from lowcal.auditing.certificates.band import METHODS, Band, Constraints, Interval, Method, band, constraints
-from lowcal.auditing.certificates.draws import draws_for
+from lowcal.auditing.certificates.draws import draws_for, new_seed
 from lowcal.auditing.certificates.finite_sample import bernstein, betting, hoeffding, symmetrisation
 from lowcal.auditing.certificates.null import Null, null_test
 from lowcal.auditing.certificates.panel import Panel
@@ -38,6 +38,7 @@ __all__ = [
     "draws_for",
     "hoeffding",
     "masses",
+    "new_seed",
     "null_test",
     "symmetrisation",
 ]

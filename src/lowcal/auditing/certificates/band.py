@@ -16,9 +16,7 @@ from lowcal.auditing.certificates.sums import Sums, WitnessSums
 from lowcal.kernels.simplex import SMALLEST, FloatArray, leading
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
 from lowcal.notions.full import Full
-from lowcal.notions.smooth import GridSmooth, Smooth
-from lowcal.notions.weights import Cell, Monomial, Weight, evaluate
-from lowcal.solve.resampling import STEP
+from lowcal.notions.weights import Cell, Monomial, Weight
 
 Method = Literal["bootstrap", "exact", "bernstein", "hoeffding"]
 METHODS = ("bootstrap", "exact", "bernstein", "hoeffding")
@@ -126,8 +124,7 @@ def _suprema(panel: Panel, notion: Notion) -> Suprema:
     if isinstance(notion, Finite):
         weights = panel.constraints(notion)
         return notion.norm(weights, observed_moments(panel, weights))
-    search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
-    return search(panel.p, panel.rho, panel.design)
+    return panel.suprema(notion)
 
 
 def is_listed(notion: Finite, d: int) -> bool:
@@ -172,18 +169,12 @@ def _finite_sample(
     panel: Panel, weights: Sequence[Weight], sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Return limits that hold for every number of rows, by a union bound over all constraints."""
-    if method == "exact" and not _is_signed(panel):
-        shape: tuple[int, int, int] = sums.v.shape
-        return betting(panel, evaluate(weights, panel.p), shape, beta, rng)
+    if method == "exact" and not panel.is_signed:
+        return betting(panel, weights, beta, rng)
     half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta)
     if method != "hoeffding":
         half = bernstein(sums.standard_error, panel.n, panel.n * panel.largest_weight, sums.v.size, beta)
     return sums.v - half, sums.v + half
-
-
-def _is_signed(panel: Panel) -> bool:
-    """Whether a membership is negative: bets on such a class can't be told apart by the sign of a residual."""
-    return any(panel.design.column(j).min(initial=0.0) < 0.0 for j in range(panel.design.shape[1]))
 
 
 def _single_intervals(known: Constraints) -> list[Interval]:
@@ -213,7 +204,7 @@ def _redrawn_intervals(
     the witness, is carried over to the variance and the skewness that the witness has under any g: where the model is
     right, nothing changes. No class deviates by less than a single weight does.
     """
-    deviation = deviations(drawn.suprema, beta) + _grid_error(panel, notion)
+    deviation = deviations(drawn.suprema, beta) + panel.grid_error(notion)
     weights, sums = _along(panel, found, known)
     noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
     union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
@@ -241,11 +232,6 @@ def deviations(suprema: FloatArray, beta: float) -> FloatArray:
     z = off / np.sqrt(others)
     q = float(np.quantile(z.max(axis=1), 1.0 - beta, method="higher"))
     return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)
-
-
-def _grid_error(panel: Panel, notion: Notion) -> FloatArray | float:
-    """Return what the rounding of predictions may cost a redrawn smooth supremum."""
-    return GridSmooth(panel.p, panel.design, STEP).error(panel.rho) if isinstance(notion, Smooth) else 0.0
 
 
 def _intervals_around(
@@ -276,6 +262,8 @@ def _sign(panel: Panel, witness: Witness) -> float:
     theta = witness.coefficients
     if (theta >= 0.0).all() or (theta <= 0.0).all():
         return -1.0 if (theta < 0.0).any() else 1.0
+    if all(isinstance(u, Cell) for u in witness.weights):
+        return -1.0 if theta.min() < -1e-9 else 1.0
     corners = np.vstack([np.eye(panel.d), np.full(panel.d, 1.0 / panel.d)]) if panel.d > 1 else np.array([[0.0], [1.0]])
     are_powers = all(isinstance(u, Monomial) for u in witness.weights)
     return -1.0 if witness(corners if are_powers else panel.p).min(initial=0.0) < -1e-9 else 1.0

@@ -12,18 +12,19 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lowcal.auditing.certificates.panel import Panel, believed
+from lowcal.auditing.certificates.panel import GRID, Panel, believed
 from lowcal.auditing.certificates.score import normal_score
 from lowcal.auditing.certificates.sums import ConstraintSums, cells_of
-from lowcal.kernels.exact import Tables
-from lowcal.kernels.reference import Design
-from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.exact import Tables, Wholes
+from lowcal.kernels.reference import Design, pieces
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Finite, Notion
+from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import CellIds, Weight
 from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.grids import line_suprema, point_ids
 from lowcal.rows.keys import draw_labels, key_of, uniforms_of
 from lowcal.rows.passes import decode_moments, moment_sums
-from lowcal.solve.resampling import statistic
 from lowcal.solve.threads import spread
 from lowcal.subpopulations.base import Family
 
@@ -73,7 +74,7 @@ def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> D
     """Draw labels of which a `share` is random and measure them again; numbers get their residuals with signs anew."""
     own = share if panel.is_label else None
     if not isinstance(notion, Finite):
-        return Draws(_drawn_suprema(panel, notion, own, draws, seed))
+        return Draws(drawn_suprema(panel, notion, own, range(draws), seed))
     weights = panel.constraints(notion)
     every = drawn_moments(panel, weights, own, draws, seed)
     if not notion.is_largest(panel.d):
@@ -101,23 +102,58 @@ def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
 def signed_suprema(panel: Panel, notion: Notion, draws: int, seed: int) -> FloatArray:
     """Return no less than the suprema of residuals with signs drawn at random, shape (draws, m)."""
     if not isinstance(notion, Finite):
-        return _drawn_suprema(panel, notion, None, draws, seed, is_bound=True)
+        return drawn_suprema(panel, notion, None, range(draws), seed) + panel.grid_error(notion)
     weights = panel.constraints(notion)
     return np.array([notion.norm(weights, v).value for v in drawn_moments(panel, weights, None, draws, seed)])
 
 
-def _drawn_suprema(
-    panel: Panel, notion: Notion, share: float | None, draws: int, seed: int, is_bound: bool = False
+def drawn_suprema(
+    panel: Panel, notion: Notion, share: float | None, draws: Sequence[int | None], seed: int
 ) -> FloatArray:
-    """Return the suprema of draws where these are no function of finitely many moments, or bounds on them."""
-    compute, whole = statistic(notion, panel.p, panel.design), panel.whole
-    every = slice(0, panel.n)
+    """Return the suprema of draws where these are no function of finitely many moments; None: outcomes as they are.
 
-    def one(number: int) -> FloatArray:
+    Smooth weights see predictions on a grid; other notions need all rows in memory.
+    """
+    if isinstance(notion, Smooth):
+        size = max(1, MOST_SUMS // (len(panel.names) * panel.d * GRID))
+        passes = [GridRedraws(panel.families, share, seed, draws[k : k + size]) for k in range(0, len(draws), size)]
+        return np.concatenate([panel.rows.run(one) for one in passes])
+    whole, every = panel.whole, slice(0, panel.n)
+
+    def one(number: int | None) -> FloatArray:
         rho = redrawn(whole, share, seed, number, 0)(every)
-        return compute.values(rho) + compute.error(rho) if is_bound else compute.values(rho)
+        return notion.suprema(panel.p, rho, panel.design).value
 
-    return np.array(spread(one, range(draws), panel.n))
+    return np.array(spread(one, draws, panel.n))
+
+
+@dataclass(frozen=True, eq=False)
+class GridRedraws:
+    """The smooth suprema of some draws, shape (draws, m), with predictions at the points of a grid."""
+
+    families: tuple[Family, ...]
+    share: float | None
+    seed: int
+    draws: Sequence[int | None]
+
+    def __call__(self, shard: Shard) -> Tables:
+        """Return the residuals of all draws by coordinate, member and point, one draw after the other."""
+        design, ids = shard.design(self.families), point_ids(shard.at(START), GRID)
+        return Tables(spread(lambda number: self._one(shard, design, ids, number), self.draws, len(shard)))
+
+    def _one(self, shard: Shard, design: Design, ids: IntArray, number: int | None) -> Wholes:
+        residuals, grid = redrawn(shard, self.share, self.seed, number, shard.first), shard.scale.grid()
+        total = np.zeros((ids.shape[1], design.shape[1], GRID + 1), dtype=np.int64)
+        for part in pieces(len(shard), 1):
+            R = grid.round(residuals(part))
+            for a in range(ids.shape[1]):
+                sums = design.rows(part).cell_moments(ids[part, a], GRID + 1, R[:, [a]], grid)
+                total[a] += grid.wholes(sums[:, :, 0])
+        return total
+
+    def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
+        """Return the suprema."""
+        return np.array([line_suprema(scale.grid().floats(one), GRID) for one in total])
 
 
 def redrawn(

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from lowcal.auditing.certificates.draws import new_seed, signed_suprema
 from lowcal.auditing.certificates.panel import Panel
-from lowcal.kernels.products import dot
-from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
+from lowcal.auditing.certificates.sums import PIECES, cells_of, outer_rows
+from lowcal.kernels.exact import Tables
+from lowcal.kernels.reference import pieces
+from lowcal.kernels.simplex import SMALLEST, FloatArray
 from lowcal.notions.base import Notion
-from lowcal.notions.moments import moments
-from lowcal.notions.weights import CellIds, Evaluated
+from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
+from lowcal.rows.base import START, Local, Scale, Shard
+from lowcal.rows.keys import shares_of
+from lowcal.rows.powers import Block, Plan
+from lowcal.subpopulations.base import Family
 
 #: Blocks of the rows, in an order drawn at random, within which stakes are fixed: shares of all rows.
 BLOCKS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -53,7 +60,7 @@ def mean_limit(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
     solution for mu.
     """
     level = log(len(mean) / beta) * panel.largest_weight
-    return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * mean)))
+    return np.minimum(1.0, mean + level + np.sqrt(level * (level + 2.0 * np.maximum(mean, 0.0))))
 
 
 def least_mean(mean: FloatArray, panel: Panel, beta: float) -> FloatArray:
@@ -81,16 +88,18 @@ def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Gen
 
 
 def betting(
-    panel: Panel, U: Evaluated, shape: tuple[int, int, int], beta: float, rng: np.random.Generator
+    panel: Panel, weights: Sequence[Weight], beta: float, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """Return limits on every E[Z] that hold for every number of rows, (m, S, d) each (Waudby-Smith and Ramdas 2024).
 
     Whoever stakes a share l of their wealth on Z_i - g, row by row, ends with K(g) = prod_i (1 + l b_i (Z_i - g)),
     where b_i = p_i / max p. If E[Z] = g, that is 1 on average, so that it exceeds 1 / beta with probability beta at
-    most; a g for which it does, with a stake on more or on less, is excluded. Stakes are fixed within a block of rows
-    and depend on the blocks before it. log K is bounded by sums of |Z| and Z^2 (`_Block.log_wealth`): two passes.
+    most; a g for which it does, with a stake on more or on less, is excluded. Rows are dealt into blocks at random;
+    stakes are fixed within a block and depend on the blocks before it. log K is bounded by sums of |Z| and Z^2
+    (`_Block.log_wealth`): one pass.
     """
-    blocks = [_Block.of(panel, U, rows) for rows in _deal(len(panel.p), rng)]
+    blocks = panel.rows.run(Bets(panel.families, tuple(weights), new_seed(rng), panel.rows.is_even))
+    shape = blocks[0].first[0].shape
     level = log(2.0 * int(np.prod(shape)) / beta)
     start = sum(block.first[0] - block.first[1] for block in blocks) / sum(block.rows for block in blocks)
 
@@ -105,12 +114,6 @@ def betting(
         return outside
 
     return search(-1), search(1)
-
-
-def _deal(n: int, rng: np.random.Generator) -> list[IntArray]:
-    """Return the rows in an order drawn at random, cut into blocks."""
-    ends = np.rint(np.cumsum(BLOCKS) * n).astype(np.intp)
-    return [rows for rows in np.split(rng.permutation(n), ends[:-1]) if len(rows)]
 
 
 def _stakes(blocks: list[_Block], level: float, side: int) -> list[FloatArray]:
@@ -144,20 +147,6 @@ class _Block:
     second: tuple[FloatArray, FloatArray]
     largest: tuple[FloatArray, FloatArray]
 
-    @classmethod
-    def of(cls, panel: Panel, U: Evaluated, rows: IntArray) -> _Block:
-        """Sum up some rows."""
-        b = panel.weight[rows] / panel.weight.max()
-        z = b[:, None] * (panel.y[rows] - panel.p[rows])
-        sides = np.maximum(z, 0.0), np.maximum(-z, 0.0)
-        design = panel.design.rows(rows)
-        here = CellIds(U.ids[rows], U.n_cells) if isinstance(U, CellIds) else U[rows]
-        square = here if isinstance(here, CellIds) else np.square(here)
-        first = np.split(moments(design, here, np.hstack(sides)), 2, axis=2)
-        second = np.split(moments(design.power(2), square, np.square(np.hstack(sides))), 2, axis=2)
-        largest = [one.max(axis=0, initial=0.0) for one in sides]
-        return cls(float(b.sum()), dot(b, b), (first[0], first[1]), (second[0], second[1]), (largest[0], largest[1]))
-
     def log_wealth(self, stake: FloatArray, g: FloatArray, side: int) -> FloatArray:
         """Return a lower bound on sum_i log(1 + l b_i s (Z_i - g)) for a stake l and a side s = 1 or -1.
 
@@ -176,6 +165,74 @@ class _Block:
         parabola = low * self.first[win] - np.square(low) * self.second[win] / 2.0
         loss = high * self.first[lose] + _phi(high * self.largest[lose]) * np.square(high) * self.second[lose]
         return np.asarray(base + np.maximum(chord, parabola) - loss)
+
+
+class BetSums(NamedTuple):
+    """Exact sums of `Bets`, and the largest residuals of every block, side and label."""
+
+    tables: Tables
+    largest: FloatArray
+
+    def __add__(self, other: BetSums) -> BetSums:  # type: ignore[override]
+        return BetSums(self.tables + other.tables, np.maximum(self.largest, other.largest))
+
+
+@dataclass(frozen=True, eq=False)
+class Bets:
+    """The sums of every block; rows are dealt by a seed and their numbers."""
+
+    families: tuple[Family, ...]
+    weights: tuple[Weight, ...]
+    seed: int
+    is_even: bool
+
+    @property
+    def _n_cells(self) -> int:
+        return len(self.weights) if isinstance(self.weights[0], Cell) else 1
+
+    def _plan(self, some: Local, scale: Scale) -> Plan:
+        width = 2 * some.y.shape[1] * (len(self.weights) // self._n_cells)
+        return Plan.of(some.design(self.families), [Block(1, 1, width), Block(2, 2, width)], scale, self.is_even)
+
+    def __call__(self, shard: Shard) -> BetSums:
+        """Return the sums of a shard."""
+        p, n_cells, scale = shard.at(START), self._n_cells, shard.scale
+        ends = np.cumsum(BLOCKS)[:-1]
+        block = np.searchsorted(ends, shares_of((self.seed,), scale.n, shard.first, len(p)), side="right")
+        cells, counts = cells_of(self.weights, p), np.zeros((len(BLOCKS), 2, 2), dtype=np.int64)
+        n_all = len(BLOCKS) * n_cells
+        ids = block if cells is None else np.where(cells.ids < n_cells, block * n_cells + cells.ids, n_all)
+        sums, largest = self._plan(shard, scale).sums(CellIds(ids, n_all)), np.zeros((len(BLOCKS), 2, p.shape[1]))
+        for part in pieces(len(p), PIECES * 4 * p.shape[1] * len(self.weights)):
+            U = np.ones((1, 1)) if cells is not None else np.asarray(evaluate(self.weights, p[part]))
+            w, own = shard.weight[part, None], block[part]
+            z = w * (shard.y[part] - p[part])
+            sides = np.hstack([np.maximum(z, 0.0), np.maximum(-z, 0.0)])
+            sums.add(part, [outer_rows(U, sides), outer_rows(np.square(U), np.square(sides))])
+            for k in range(len(BLOCKS)):
+                here = own == k
+                counts[k] += [scale.fine().wholes(w[here, 0]), scale.fine(scale.most).wholes(np.square(w[here, 0]))]
+                np.maximum(largest[k], sides[here].max(axis=0, initial=0.0).reshape(2, -1), out=largest[k])
+        return BetSums(Tables([counts, *sums.wholes()]), largest)
+
+    def read(self, total: BetSums, some: Local, scale: Scale) -> list[_Block]:
+        """Return the blocks that hold rows, in units of the largest weight."""
+        counts, *tables = total.tables
+        d, first, second = some.y.shape[1], *self._plan(some, scale).read(tables, True)
+        blocks = []
+        for k in range(len(BLOCKS)):
+            rows = float(scale.fine().total(counts[k, 0])) / scale.most
+            square = float(scale.fine(scale.most).total(counts[k, 1])) / scale.most**2
+            own = slice(k * self._n_cells, (k + 1) * self._n_cells)
+            sums = [one[:, own].reshape(len(one), len(self.weights), 2, d) for one in (first, second)]
+            sides = [
+                (one[:, :, 0] / unit, one[:, :, 1] / unit)
+                for one, unit in zip(sums, (scale.most, scale.most**2), strict=True)
+            ]
+            up, down = total.largest[k] / scale.most
+            if rows > 0.0:
+                blocks.append(_Block(rows, square, sides[0], sides[1], (up, down)))
+        return blocks
 
 
 def _phi(r: FloatArray) -> FloatArray:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.auditing.certificates.draws import Draws, draw, new_seed, observed_moments
+from lowcal.auditing.certificates.draws import Draws, draw, drawn_suprema, new_seed, observed_moments
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Finite, Notion
-from lowcal.solve.resampling import statistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +54,7 @@ def _suprema(panel: Panel, notion: Notion) -> FloatArray:
     if isinstance(notion, Finite):
         weights = panel.constraints(notion)
         return notion.norm(weights, observed_moments(panel, weights)).value
-    return statistic(notion, panel.p, panel.design).values(panel.rho)
+    return np.asarray(drawn_suprema(panel, notion, None, [None], 0)[0])
 
 
 def _largest_scores(suprema: FloatArray) -> FloatArray:

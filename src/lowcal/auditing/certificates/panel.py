@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.reference import Design, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions.base import Finite
+from lowcal.notions.base import Finite, Notion, Suprema
 from lowcal.notions.full import Full
 from lowcal.notions.low_degree import LowDegree, Multiaccuracy
+from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
+from lowcal.rows.grids import GridResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Block, Plan
 from lowcal.subpopulations.base import Family, effective_rows
 
 #: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
 LEAST_NOISE = 1e-9
+#: Points of the grid on which smooth weights see the predictions of redrawn labels.
+GRID = 1 << 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,11 @@ class Panel:
         return self._sizes[1] <= self.mass * (1.0 + 1e-9)
 
     @cached_property
+    def is_signed(self) -> bool:
+        """Whether a membership is negative: bets on such a class can't be told apart by the sign of a residual."""
+        return bool(self.rows.run(Negatives(self.families)))
+
+    @cached_property
     def is_set(self) -> NDArray[np.bool_]:
         """Whether memberships are 0 or 1."""
         return np.abs(self._sizes[1] - self.mass) <= np.abs(self.mass) * 1e-9
@@ -110,6 +119,20 @@ class Panel:
     def is_believed(self) -> bool:
         """Whether the noise is modelled by the predictions themselves."""
         return self.share <= LEAST_NOISE
+
+    def grid_error(self, notion: Notion) -> FloatArray | float:
+        """Return what the rounding of predictions may cost a redrawn smooth supremum."""
+        return self.rows.run(GridResiduals(START, self.families, GRID)).error if isinstance(notion, Smooth) else 0.0
+
+    def suprema(self, notion: Notion) -> Suprema:
+        """Return the suprema of a class that is not finitely many moments; of smooth weights class-wise.
+
+        Those of rows on disk are bracketed on a fine grid of predictions.
+        """
+        if isinstance(notion, Smooth) and not self.rows.is_near:
+            return smooth_on_grid(self.rows, START, self.families)
+        search = notion.classwise if isinstance(notion, Smooth) else notion.suprema
+        return search(self.p, self.rho, self.design)
 
     def constraints(self, notion: Finite) -> tuple[Weight, ...]:
         """Return the weights whose moments determine the suprema on these rows."""
@@ -189,6 +212,21 @@ class Sizes:
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
         """Return the sums."""
         return [one[:, 0] for one in self._plan(some, scale).read(total)]
+
+
+@dataclass(frozen=True, eq=False)
+class Negatives:
+    """How many memberships are negative."""
+
+    families: tuple[Family, ...]
+
+    def __call__(self, shard: Shard) -> int:
+        """Return the number of a shard."""
+        return int(negatives(shard.design(self.families)).sum())
+
+    def read(self, total: int, some: Local, scale: Scale) -> int:
+        """Return the number."""
+        return total
 
 
 @dataclass(frozen=True, eq=False)

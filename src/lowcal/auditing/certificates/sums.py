@@ -142,7 +142,7 @@ class ConstraintSums:
         of_u, of_w, z = powers(U, 4), powers(weight[:, None], 4), y - f
         noise = row_noise(f, z, self.share)
         values = [of_w[one.order] * one.factor(Terms(z, noise, noise)) for one in self._summands]
-        return [_products(of_u[one.power], value) for one, value in zip(self._summands, values, strict=True)]
+        return [outer_rows(of_u[one.power], value) for one, value in zip(self._summands, values, strict=True)]
 
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
         """Return the sums."""
@@ -157,7 +157,7 @@ def cells_of(weights: Sequence[Weight], p: FloatArray) -> CellIds | None:
     return U
 
 
-def _products(U: FloatArray, values: FloatArray) -> FloatArray:
+def outer_rows(U: FloatArray, values: FloatArray) -> FloatArray:
     """Return u_s r_a as (rows, S d)."""
     return np.multiply(U[:, :, None], values[:, None, :]).reshape(len(values), -1)
 

@@ -124,11 +124,6 @@ class Finding:
         return max(self.lower, -self.upper, 0.0)
 
     @property
-    def greatest(self) -> float:
-        """The greatest size of any violation of the class on this subpopulation."""
-        return max(-self.lower, self.upper)
-
-    @property
     def least_per_person(self) -> float:
         """The least size of the error per person: above 0 where its interval excludes 0."""
         return max(self.conditional_lower, -self.conditional_upper, 0.0)

@@ -41,8 +41,8 @@ def verdict(audit: AuditReport, proof: str) -> str:
     where, who = (f"all {large(audit)}", f" ({percent(audit.proof.mass)} of people)") if per else (f"all {groups}", "")
     if audit.verdict == "satisfied":
         return (
-            f"The model's probabilities are calibrated in {where}: {certain}, no group's error exceeds {high}{per} "
-            f"({tolerance})."
+            f"The model's probabilities are accurate enough in {where}: {certain}, no group's error exceeds "
+            f"{high}{per} ({tolerance})."
         )
     if audit.verdict == "violated":
         return (
@@ -152,7 +152,7 @@ def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
     interval = f"{sure(audit)} confidence, for all groups at once"
     limits, of_person = (f"{size(audit, a.lower)} to {size(audit, a.upper)}" for a in (one, person))
     found = [
-        (f"Largest error{per} observed", size(audit, one.error), f"in {any_group} of these rows"),
+        (f"Largest error{per} observed", size(audit, one.error), f"in {any_group}, on these rows"),
         (f"Largest error{per} in the population", limits, interval),
         ("Tolerance", f"{audit.tolerance.largest:g}{per}", f"{'per_person' if per else 'alpha'}, for {audit.notion}"),
         ("Chance level", f"up to {size(audit, one.null_floor)}{per}", "what a perfectly calibrated model would show"),
@@ -176,7 +176,6 @@ def guarantee_lead(audit: AuditReport) -> str:
 def meaning(audit: AuditReport) -> list[str]:
     """Return how the figures are to be read."""
     where = ", for the class where that is largest" if audit.layout.d > 1 else ""
-    whose = "class by class, " if audit.layout.d > 1 else ""
     said = [
         "The error of a group (its violation) is an average over everyone: of (outcome − prediction) for the people in "  # noqa: RUF001
         "the group, weighted as the last column of the table says, and of 0 for all others. It is positive where "
@@ -184,7 +183,7 @@ def meaning(audit: AuditReport) -> list[str]:
         "group's share: an average over the group's own people. The mean gap is the group's mean outcome minus its "
         f"mean prediction{where}.",
         "Errors can count equally, or more where predictions are high: that detects overconfidence, which averages "
-        f"hide. For each group the report shows, {whose}the weighting of {audit.notion} that gives the largest error.",
+        f"hide. The report shows, for each group, the weighting in {audit.notion} that gives the largest error.",
         "Ranked per person, groups with the largest certified lower limit come first, then those with the largest "
         "estimate: in small groups, chance alone produces large errors per person.",
         f"Intervals hold for all groups at once with {sure(audit)} confidence ({audit.method}), provided these rows "

@@ -111,11 +111,16 @@ def make_miscalibrated(
     >>> data.p.shape, sorted(data.X), sorted(set(data.X["g0"]))
     ((1000, 3), ['g0', 'g1', 'g2', 'g3', 'g4', 'x0', 'x1'], ['a', 'b', 'c', 'd'])
     """
-    _at_least(1, n_samples=n_samples, n_columns=n_columns)
-    _at_least(2, n_levels=n_levels, n_classes=n_classes)
+    from lowcal.data.inputs import check_whole  # which loads SciPy
+
+    for least, name, value in ((1, "n_samples", n_samples), (1, "n_columns", n_columns), (2, "n_levels", n_levels)):
+        check_whole(name, value, least)
+    check_whole("n_classes", n_classes, 2)
     _check_size("overconfidence", overconfidence, above_zero=True)
     _check_size("group_shift", group_shift, above_zero=False)
-    rng = _generator(random_state)
+    if not (random_state is None or isinstance(random_state, np.random.Generator)):
+        check_whole("random_state", random_state, 0)
+    rng = np.random.default_rng(random_state)
     slope = _slopes(rng, n_classes - 1)
     effects, sign = _group_effects(rng, n_columns, n_levels, n_classes - 1)
     codes = rng.integers(n_levels, size=(n_columns, n_samples))
@@ -189,24 +194,6 @@ def _level_name(i: int) -> str:
     """
     head, last = divmod(i, 26)
     return ("" if head == 0 else _level_name(head - 1)) + chr(ord("a") + last)
-
-
-def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
-    if random_state is None or isinstance(random_state, np.random.Generator) or _is_int(random_state, 0):
-        return np.random.default_rng(random_state)
-    raise InvalidInput(
-        f"random_state must be an int of at least 0, a numpy.random.Generator or None; got {random_state!r}"
-    )
-
-
-def _is_int(value: Any, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
-def _at_least(least: int, **given: object) -> None:
-    for name, value in given.items():
-        if not _is_int(value, least):
-            raise InvalidInput(f"{name} must be an int of at least {least}; got {value!r}")
 
 
 def _check_size(name: str, value: Any, *, above_zero: bool) -> None:

@@ -42,7 +42,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(check_path(path)))
     temporary = target.parent / f".{target.name[:50]}.{token_hex(8)}.tmp"
     try:
-        mode = _mode_of(Path(path))
+        mode = os.stat(path).st_mode if os.path.exists(path) else None
         if mode is None or stat.S_ISREG(mode):
             with _replacing(target, temporary, mode) as file:
                 yield file
@@ -80,14 +80,6 @@ def check_writable(path: str) -> None:
         raise InvalidInput(f"{path} can't be written: the folder {target.parent} is protected.")
 
 
-def _mode_of(target: Path) -> int | None:
-    """Return what the target is and its permissions; None if there is no such file."""
-    try:
-        return target.stat().st_mode
-    except FileNotFoundError:
-        return None
-
-
 @contextmanager
 def _replacing(target: Path, temporary: Path, mode: int | None) -> Iterator[BinaryIO]:
     """Open the temporary file, then give it the target's name; remove it if anything is raised."""
@@ -104,7 +96,12 @@ def _replacing(target: Path, temporary: Path, mode: int | None) -> Iterator[Bina
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(target.parent)
+    with suppress(OSError):  # force the new name to the disk, where the system lets a folder be synced
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _reason(error: OSError, target: Path) -> str:
@@ -114,13 +111,3 @@ def _reason(error: OSError, target: Path) -> str:
         return "it is a folder. Give the name of a file."
     kept = " The old file is as it was." if target.is_file() else ""
     return f"{error.strerror}.{kept}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the new name to the disk, where the system lets a folder be synced."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -75,7 +75,8 @@ class Batches:
         """Refuse a column that held numbers and now holds text, or the other way round."""
         for name, column in batch.items():
             type_, before = kinds.get(name, (None, None))
-            if before is not None and type_ == _type(column):
+            own = column.type if is_arrow_array(column) else column.dtype
+            if before is not None and type_ == own:
                 continue
             kind = _kind(column)
             if None not in (kind, before) and kind != before:
@@ -83,7 +84,7 @@ class Batches:
                     f"Column {name!r} of {self.shown} holds {before} at first, but {kind} in batch {k} (from 0). "
                     "Give every batch the same types."
                 )
-            kinds[name] = _type(column), kind or before
+            kinds[name] = own, kind or before
 
 
 def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
@@ -107,10 +108,11 @@ def open_batches(rows: object) -> Batches:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
         return _of_files(files_of(os.fspath(rows)))
-    if _is_lazy(rows):
+    if _is_a(rows, "polars", "LazyFrame"):
         return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
-    if _is_dataset(rows):
-        return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
+    if _is_a(rows, "pyarrow.dataset", "Dataset"):
+        count = lambda: (rows.count_rows(), rows.count_rows() * len(rows.schema.names))  # type: ignore[attr-defined]  # noqa: E731
+        return Batches("the dataset", partial(_of_dataset, rows), count)
     if callable(rows):
         return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
@@ -133,7 +135,8 @@ def is_source(rows: object) -> bool:
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
     is_function = callable(rows) and not isinstance(rows, type)
     is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
-    return is_named or is_function or _is_dataset(rows) or _is_lazy(rows)
+    is_lazy = _is_a(rows, "pyarrow.dataset", "Dataset") or _is_a(rows, "polars", "LazyFrame")
+    return is_named or is_function or is_lazy
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
@@ -221,7 +224,8 @@ def require_pyarrow(what: str, extra: str = "files") -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.") from error
+        hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
+        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}") from error
 
 
 def damaged(shown: str, error: Exception, kind: str) -> InvalidInput:
@@ -255,14 +259,10 @@ def _dataset_at(address: str) -> Any:
         return ds.dataset(address)
 
 
-def _is_dataset(rows: object) -> bool:
-    dataset = sys.modules.get("pyarrow.dataset")
-    return dataset is not None and isinstance(rows, dataset.Dataset)
-
-
-def _is_lazy(rows: object) -> bool:
-    polars = sys.modules.get("polars")
-    return polars is not None and isinstance(rows, polars.LazyFrame)
+def _is_a(value: object, module: str, *names: str) -> bool:
+    """Whether a value has a type of a library that may not be loaded."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
 
 
 def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
@@ -289,20 +289,15 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
         yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
 
 
-def _count_dataset(dataset: Any) -> tuple[int, int]:
-    n = dataset.count_rows()
-    return n, n * len(dataset.schema.names)
-
-
 def _count_files(paths: Sequence[str]) -> tuple[int, int]:
     from pyarrow.parquet import read_metadata
 
-    each = []
+    n = numbers = 0
     for path in paths:
         with reading(path, "a Parquet file"):
             found = read_metadata(path)
-        each.append((found.num_rows, found.num_rows * found.num_columns))
-    return sum(n for n, _ in each), sum(numbers for _, numbers in each)
+        n, numbers = n + found.num_rows, numbers + found.num_rows * found.num_columns
+    return n, numbers
 
 
 def _of_files(paths: Sequence[Any]) -> Batches:
@@ -359,8 +354,7 @@ def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
             schema = file.schema_arrow
         require_columns(path, schema.names, wanted or ())
         names = [name for name in schema.names if wanted is None or name in wanted]
-        is_text = [pa.types.is_string(schema.field(name).type) for name in names]
-        texts = [name for name, text in zip(names, is_text, strict=True) if text]
+        texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
         with ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
             yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
@@ -372,7 +366,11 @@ def _arrow(path: str, wanted: Sequence[str] | None, is_stream: bool) -> Iterator
     open_ = pa.ipc.open_stream if is_stream else pa.ipc.open_file
     with reading(path, "an Arrow stream" if is_stream else "an Arrow file"), _mapped(path) as (buffer, give_back):
         with open_(buffer) as file:
-            options = _options(path, file.schema, wanted)
+            names = file.schema.names
+        require_columns(path, names, wanted or ())
+        # options that read all columns leave them where they are
+        fields = None if wanted is None else [k for k, name in enumerate(names) if name in wanted]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with open_(buffer, options=options) as file:
             for one in file if is_stream else (file.get_batch(k) for k in range(file.num_record_batches)):
                 for batch in _slices(one):
@@ -412,15 +410,6 @@ def _json_tables(path: str, options: Any) -> Iterator[Any]:
             yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
 
-def _options(path: str, schema: Any, wanted: Sequence[str] | None) -> Any:
-    """Return options that read only the wanted columns; those that read all leave the columns where they are."""
-    import pyarrow as pa
-
-    require_columns(path, schema.names, wanted or ())
-    fields = [k for k, name in enumerate(schema.names) if wanted is None or name in wanted]
-    return pa.ipc.IpcReadOptions(included_fields=fields if len(fields) < len(schema) else None, use_threads=False)
-
-
 @contextmanager
 def _mapped(path: str) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Give a file's memory map, and what gives its pages back: a map that was read would count as memory in use."""
@@ -451,21 +440,18 @@ def _pieces(tables: Iterable[Any], shown: str) -> Iterator[Batch]:
     """Yield the tables as batches of at most BATCH_ROWS rows; neighbouring small Arrow batches are joined."""
     waiting: list[Any] = []
     for table in tables:
-        if not _is_arrow(table):
+        if not _is_a(table, "pyarrow", "Table", "RecordBatch"):
             yield from _joined(waiting)
             waiting = []
             yield from _of_table(table, shown)
             continue
-        for batch in _record_batches(table):
-            if sum(one.num_rows for one in waiting) + batch.num_rows > BATCH_ROWS or not _same(waiting, batch):
+        for batch in _slices(table):
+            is_alike = not waiting or waiting[0].schema.equals(batch.schema)
+            if sum(one.num_rows for one in waiting) + batch.num_rows > BATCH_ROWS or not is_alike:
                 yield from _joined(waiting)
                 waiting = []
             waiting.append(batch)
     yield from _joined(waiting)
-
-
-def _same(waiting: Sequence[Any], batch: Any) -> bool:
-    return not waiting or waiting[0].schema.equals(batch.schema)
 
 
 def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
@@ -482,16 +468,10 @@ def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
         yield {name: join(column) for name, column in zip(names, columns, strict=True)}
 
 
-def _record_batches(table: Any) -> Iterator[Any]:
+def _slices(table: Any) -> Iterator[Any]:
     """Yield an Arrow table or record batch as record batches that are not too long."""
-    import pyarrow as pa
-
-    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
-        yield from _slices(batch)
-
-
-def _slices(batch: Any) -> Iterator[Any]:
-    return (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
+    for batch in table.to_batches() if hasattr(table, "to_batches") else [table]:
+        yield from (batch.slice(start, BATCH_ROWS) for start in range(0, batch.num_rows, BATCH_ROWS))
 
 
 def _of_table(table: Any, shown: str) -> Iterator[Batch]:
@@ -524,20 +504,14 @@ def _columns(table: Any) -> Batch | None:
 def _array_or_series(column: Any) -> Any:
     if isinstance(column, list | tuple):
         return np.array(column)
-    pa = sys.modules.get("pyarrow")
-    return column.combine_chunks() if pa is not None and isinstance(column, pa.ChunkedArray) else column
-
-
-def _is_arrow(table: object) -> bool:
-    pa = sys.modules.get("pyarrow")
-    return pa is not None and isinstance(table, pa.Table | pa.RecordBatch)
+    return column.combine_chunks() if _is_a(column, "pyarrow", "ChunkedArray") else column
 
 
 def _is_table(table: object) -> bool:
     """Whether this is one table, not several."""
     if isinstance(table, list | tuple | Iterator):
         return False
-    return _is_arrow(table) or _columns(table) is not None
+    return _is_a(table, "pyarrow", "Table", "RecordBatch") or _columns(table) is not None
 
 
 # --- columns of batches -------------------------------------------------------------------------------------
@@ -545,8 +519,7 @@ def _is_table(table: object) -> bool:
 
 def is_arrow_array(column: object) -> bool:
     """Whether a column is an Arrow array."""
-    pa = sys.modules.get("pyarrow")
-    return pa is not None and isinstance(column, pa.Array)
+    return _is_a(column, "pyarrow", "Array")
 
 
 def to_numpy(column: Column) -> NDArray[Any]:
@@ -620,25 +593,13 @@ def _series(column: Any) -> Any:
         raise InvalidInput(f"A column is {type(column).__name__}; give an array or a series.") from error
 
 
-def _type(column: Column) -> Any:
-    """Return what a column says of its type."""
-    return column.type if is_arrow_array(column) else column.dtype
-
-
 def _kind(column: Column) -> str | None:
     """Return whether a column holds numbers or text; None where that can't be told."""
     if isinstance(column, np.ndarray):
         return {"O": None, "U": "text", "T": "text", "S": "text"}.get(column.dtype.kind, "numbers")
-    if is_arrow_array(column):
-        import pyarrow as pa
-
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if pa.types.is_null(kind):
-            return None
-        return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "numbers"
     import narwhals.stable.v2 as nw
 
-    dtype = _series(column).dtype
+    dtype = _series(for_frames(column)).dtype
     if dtype in (nw.Object, nw.Unknown):
         return None
     return "text" if dtype in (nw.String, nw.Categorical, nw.Enum) else "numbers"

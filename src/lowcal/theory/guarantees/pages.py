@@ -124,8 +124,8 @@ def _rate(m: GroupMoments, t: float) -> Part:
     figures = {"true_positive_rate": rate.estimate, "true_positive_rate_at_least": lower.bound}
     if np.isnan(rate.estimate):
         return figures, "nobody has the outcome, so there is no true positive rate"
-    given = f"those with the outcome have a mean prediction of {rate.estimate:.3g} (the true positive rate)"
-    return figures, f"{given}, the whole group one of {lower.reference:.3g}"
+    given = f"people with the outcome have a mean prediction of {rate.estimate:.3g} (the true positive rate)"
+    return figures, f"{given}, against {lower.reference:.3g} for the whole group"
 
 
 def _covariance(m: GroupMoments, t: float) -> Part:

@@ -20,10 +20,7 @@ from lowcal.notions.weights import Monomial
 
 
 def bracket(weights: Sequence[Monomial], v: FloatArray, raise_degree: int = 2) -> tuple[float, float]:
-    """Return bounds on sum_a sup_q sum_S q_S v[S, a] over q >= 0 on the simplex with sum |q_S| <= 1.
-
-    Cost: two linear programs a label; meant for reports, not for every round.
-    """
+    """Return bounds on sum_a sup_q sum_S q_S v[S, a] over q >= 0 on the simplex with sum |q_S| <= 1."""
     d = v.shape[1]
     degree = max(len(u.factors) for u in weights) + raise_degree
     sufficient = _bernstein(weights, d, degree)
