@@ -2,10 +2,10 @@
 
 Run: python benchmarks/against.py --old FOLDER/src [--quick]
 
-FOLDER is an older checkout, for example of `git worktree add --detach FOLDER 0635226`. Each side is a process of its own
-that lives for the whole run and is given the same rows; the sides take turns, the first of each does not count. A cell
-is the median of the old side's milliseconds, that of the new side's, and the median ratio with the least and the largest
-of single turns. Fits have guard=False, where a checkout knows a guard; numba is used where it is installed, by both.
+FOLDER is an older checkout, for example of `git worktree add --detach FOLDER 0635226`. Each side is a process of its
+own that lives for the whole run and is given the same rows; the sides take turns, the first of each does not count. A
+line shows the median milliseconds of both sides, and the median ratio with the least and the largest of single turns.
+Fits have guard=False, where a checkout knows a guard; numba is used where it is installed, by both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Side:
         """Read the rows of the next turns."""
         imported = Path(self.ask(path=str(path)))
         if self.source not in imported.resolve().parents:
-            sys.exit(f"lowcal was imported from {imported}, not from {self.source}: give the folder that holds lowcal/.")
+            sys.exit(
+                f"lowcal was imported from {imported}, not from {self.source}: give the folder that holds lowcal/."
+            )
 
 
 @contextmanager
@@ -126,7 +128,9 @@ def main() -> None:
     parser.add_argument("--new", type=Path, default=HERE.parent / "src", help="the folder src of the newer one")
     parser.add_argument("--quick", action="store_true", help=f"at most {MOST_QUICK:,} rows, no audits")
     given = parser.parse_args()
-    work = [("multicalibrate", size, GOALS) for size in FITS] + [("audit", size, [(0.01, "degree-2")]) for size in AUDITS]
+    work = [("multicalibrate", size, GOALS) for size in FITS] + [
+        ("audit", size, [(0.01, "degree-2")]) for size in AUDITS
+    ]
     lines: dict[str, list[list[str]]] = {"multicalibrate": [], "audit": []}
     with TemporaryDirectory() as folder, sides(given.old, given.new) as both:
         for function, (n, n_groups), goals in work:
@@ -137,7 +141,9 @@ def main() -> None:
             for side in both:
                 side.read(path)
             for alpha, notion in goals:
-                options = {"alpha": alpha, "notion": notion} | ({"guard": False} if function == "multicalibrate" else {})
+                options = {"alpha": alpha, "notion": notion} | (
+                    {"guard": False} if function == "multicalibrate" else {}
+                )
                 found = line(f"{n:,} x {n_groups}, {notion}, alpha {alpha:g}", *compare(both, function, **options))
                 print(*found, sep="  ", file=sys.stderr, flush=True)
                 lines[function].append(found)

@@ -23,7 +23,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.notions import LowDegree
 from lowcal.solve.homes import open_home
-from lowcal.solve.tolerances import Tolerance
+from lowcal.solve.options import Tolerance
 from lowcal.subpopulations.base import LeftOut
 from worlds import panel_of
 

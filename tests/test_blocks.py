@@ -101,7 +101,7 @@ def test_of_many_subpopulations_those_far_below_alpha_sit_out(data, monkeypatch)
 
 
 def test_only_some_witnesses_take_part_in_a_round(data, monkeypatch):
-    monkeypatch.setattr(blocks, "MAX_WITNESSES", 3)
+    monkeypatch.setattr(blocks, "MOST_WITNESSES", 3)
     fit = multicalibrate(data.y, data.p, data.X, notion="smooth", alpha=0.01, geometry="euclidean")
     assert fit.status == "reached"
     assert max(len(update.terms) for update in fit.predictor.updates) == 3
@@ -259,7 +259,7 @@ def test_blocks_are_every_member_once():
             found = list(blocks._blocks(design, few))
             assert sorted(np.concatenate([block.members for block in found]).tolist()) == list(range(design.shape[1]))
             if few == 100:
-                assert all(len(block.members) <= 4 or isinstance(block, blocks.Column) for block in found)
+                assert all(len(block.members) <= 4 or isinstance(block, blocks.CodeColumn) for block in found)
 
 
 def test_the_gram_matrix_is_that_of_the_features(monkeypatch):

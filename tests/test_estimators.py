@@ -31,6 +31,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
+from lowcal.solve.fitting import fit_rows
 
 Classifier, Regressor = MulticalibratedClassifier, MulticalibratedRegressor
 
@@ -114,18 +115,18 @@ def test_what_the_defaults_mean(monkeypatch, options, n, expected):
     X, y = rng.normal(size=(n, 2)), np.arange(n) % 2
     given = []
 
-    def watch(*args, **kwargs):
-        given.append(kwargs)
-        return multicalibrate(*args, **kwargs)
+    def watch(*args):
+        given.append(args[5])
+        return fit_rows(*args)
 
-    monkeypatch.setattr("lowcal.estimators.multicalibrate", watch)
+    monkeypatch.setattr("lowcal.estimators.fit_rows", watch)
     Classifier(random_state=0, max_updates=1, **options).fit(X, y)
     for call in given:
-        trees = call["subpopulations"]
-        assert (call["geometry"], call["alpha"], trees.n_trees, trees.geometry) == expected
+        trees = call.subpopulations
+        assert (call.geometry, call.alpha, trees.n_trees, trees.geometry) == expected
     assert len(given) == 1
     Regressor(random_state=0, max_updates=1).fit(X, y.astype(float))
-    assert given[1]["subpopulations"].geometry == "mirror"
+    assert given[1].subpopulations.geometry == "mirror"
 
 
 @pytest.mark.parametrize(("make", "base"), [(Classifier, LogisticRegression), (Regressor, LinearRegression)])
@@ -148,10 +149,9 @@ def test_a_base_model_on_few_rows_is_guarded(monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), np.arange(60) % 2
     given = []
-    real = multicalibrate
-    monkeypatch.setattr("lowcal.estimators.multicalibrate", lambda *a, **k: given.append(k) or real(*a, **k))
+    monkeypatch.setattr("lowcal.estimators.fit_rows", lambda *args: given.append(args[5]) or fit_rows(*args))
     Classifier(LogisticRegression(), alpha=0.01, random_state=0).fit(X, y)
-    assert [call["guard"] for call in given] == [0.2]
+    assert [call.guard for call in given] == [0.2]
 
 
 BOOSTS = Trees(n_trees=2, geometry="euclidean")

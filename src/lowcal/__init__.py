@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lowcal.solve import online, sampling
     from lowcal.solve.fitting import multicalibrate
     from lowcal.solve.online import Forecaster
-    from lowcal.solve.private_runs import PrivateFit
+    from lowcal.solve.private import PrivateFit
     from lowcal.solve.recalibration import recalibrate
     from lowcal.solve.runs import Fit, Record
     from lowcal.solve.stopping import Status
@@ -102,7 +102,7 @@ _HOME = {
     "Notion": "notions",
     "Predictor": "rows.updates",
     "Private": "subpopulations",
-    "PrivateFit": "solve.private_runs",
+    "PrivateFit": "solve.private",
     "Record": "solve.runs",
     "Regressor": "subpopulations",
     "ReliabilityDisplay": "auditing.plotting",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
-from sklearn.utils import Tags, _safe_indexing, get_tags
+from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
     MethodMapping,
@@ -26,22 +25,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_method_params,
     _check_sample_weight,
+    check_consistent_length,
     check_is_fitted,
     has_fit_parameter,
     validate_data,
 )
+from sklearn.utils.validation import _check_y as check_outcome
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_share, check_weight, is_share
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions import parse_notion
-from lowcal.solve.fitting import check_options, multicalibrate
-from lowcal.solve.homes import check_class
+from lowcal.solve.fitting import fit_rows
+from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.recalibration import recalibrate
-from lowcal.solve.runs import Fit
-from lowcal.solve.tolerances import ALPHA, Tolerance
 from lowcal.subpopulations import Groups, Private, Subpopulations, Trees
 from lowcal.subpopulations.levels import resolve
 
@@ -58,7 +56,7 @@ BOOSTED: dict[str, Any] = {"n_trees": 25, "shrinkage": 0.15, "max_depth": 4, "ma
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _TrainingRows:
     """Rows of the training data."""
 
     X: Any
@@ -72,19 +70,84 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
     _columns: tuple[str, ...] | None = None
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Check the parameters before anything is fitted; where a fit fails, leave the estimator as it was."""
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        notion: Any = "degree-2",
+        subpopulations: Any = None,
+        alpha: float | None = None,
+        solver: Any = "block",
+        geometry: Any = None,
+        step: Any = None,
+        validation_fraction: float = 0.2,
+        calibration_fraction: float = 0.5,
+        max_updates: int | None = None,
+        progress: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.notion = notion
+        self.subpopulations = subpopulations
+        self.alpha = alpha
+        self.solver = solver
+        self.geometry = geometry
+        self.step = step
+        self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
+        self.max_updates = max_updates
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
+        """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
         before = dict(vars(self))
         try:
-            Tolerance(self.alpha)
-            check_options(self.solver, self.geometry, self.step, self.validation_fraction, self.max_updates)
-            parse_notion(self.notion)
-            check_class(self.subpopulations)
-            yield
-        except BaseException:
+            options = self._options()
+            X = self._check_features(X, reset=True)
+            self._check_class(X)
+            outcome = self._read_y(y, X)
+            weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
+            fit_params = self._route(weight, params)
+            every = _TrainingRows(X, outcome, weight)
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            part = self._fit_parts(every, fit_params, seed, self._learn_outcomes(every))
+            self._recalibrate(part, len(outcome), options, seed)
+            self._remember(every)
+        except BaseException:  # all or nothing
             self.__dict__ = before
             raise
+        return self
+
+    def _options(self) -> Options:
+        """Return the options of the fit, checked before anything is fitted; folds hold out `validation_fraction`."""
+        check_share("validation_fraction", self.validation_fraction)
+        return Options(
+            subpopulations=self.subpopulations,
+            notion=self.notion,
+            alpha=self.alpha,
+            solver=self.solver,
+            geometry=self.geometry,
+            step=self.step,
+            max_updates=self.max_updates,
+            progress=self.progress,
+        )
+
+    def _calibrated(self, X: Any) -> FloatArray:
+        """Return the calibrated predictions on checked rows."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        p: FloatArray = self.predictor_(self._start(X), self._by_name(X))
+        return p
+
+    def _staged(self, X: Any) -> Iterator[FloatArray]:
+        """Yield the predictions after each update."""
+        check_is_fitted(self, "predictor_")
+        X = self._check_features(X, reset=False)
+        yield from self.predictor_.staged(self._start(X), self._by_name(X))
+
+    def _remember(self, every: _TrainingRows) -> None:
+        """Leave a sketch of the rows, so that an audit on them can warn; the fit has left one of its own rows."""
 
     def _by_name(self, X: Any) -> Any:
         """Return X as the predictor reads it: by name if scikit-learn saw the same names, else in the fitted order."""
@@ -143,7 +206,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             f"{type(self.estimator).__name__}.fit takes no sample_weight: the base model is fitted without the "
             "weights, and recalibrated with them.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
         return {}
 
@@ -151,7 +214,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Whether there is a base model that is still to be fitted."""
         return self.estimator is not None and not isinstance(self.estimator, FrozenEstimator)
 
-    def _fit_parts(self, every: _Part, params: dict[str, Any], seed: int, strata: Any) -> _Part:
+    def _fit_parts(self, every: _TrainingRows, params: dict[str, Any], seed: int, strata: Any) -> _TrainingRows:
         """Fit the base model where it needs fitting and return the calibration rows."""
         if not self._is_fitted_here():
             self.estimator_ = self.estimator
@@ -175,12 +238,17 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             parts = train_test_split(rows, test_size=self.calibration_fraction, random_state=seed)
         return np.sort(parts[0]), np.sort(parts[1])
 
-    def _recalibrate(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any = None) -> Fit:
-        """Recalibrate as far as cross-fitting allows; keep what a user may ask for."""
-        fit = (self._chosen if self._is_open() else self._asked)(y, p, part, seed, classes)
+    def _recalibrate(self, part: _TrainingRows, n: int, options: Options, seed: int) -> None:
+        """Recalibrate on a part of n rows, as far as cross-fitting allows; keep what a user may ask for."""
+        y, p, classes = self._outcomes(part, n), self._start(part.X), self._classes()
+        if self._is_open():
+            folds, weight = max(2, round(1.0 / self.validation_fraction)), part.weight
+            given = {"cv": folds, "progress": self.progress, "random_state": seed, "classes": classes}
+            fit = recalibrate(y, p, Frame.of(part.X), sample_weight=weight, **given)
+        else:
+            fit = fit_rows(y, p, Frame.of(part.X), part.weight, classes, self._asked(options, len(p)), seed)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
         self.n_updates_, self.n_oracle_calls_, self.fit_ = fit.n_updates, fit.n_oracle_calls, fit
-        return fit
 
     def _is_open(self) -> bool:
         """Whether a base model is there and nothing is asked of it but the best predictions."""
@@ -188,63 +256,29 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         is_default = self.notion == "degree-2" and self.solver == "block" and all(one is None for one in asked)
         return self.estimator is not None and is_default and self.validation_fraction > 0
 
-    def _chosen(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any) -> Fit:
-        return recalibrate(
-            y,
-            p,
-            Frame.of(part.X),
-            sample_weight=part.weight,
-            cv=max(2, round(1.0 / self.validation_fraction)),
-            progress=self.progress,
-            random_state=seed,
-            classes=classes,
-        )
+    def _asked(self, options: Options, n: int) -> Options:
+        """Return the options of a fit to n rows: from scratch there is no model to harm, and few rows judge nothing."""
+        share = self.validation_fraction
+        if self.estimator is None and share * n < LEAST_HELD_OUT:
+            share = 0.0
+        options = replace(options, guard=share, subpopulations=self._subpopulations(n, share))
+        # a prior and folds count rows, to which weights are not equal
+        if self.estimator is not None or share > 0.0 or isinstance(self.subpopulations, Private):
+            return options
+        step = 1.0 if self.step is None and self.solver == "block" else self.step
+        return replace(options, alpha=ALPHA if self.alpha is None else self.alpha, step=step)
 
-    def _asked(self, y: ArrayLike, p: FloatArray, part: _Part, seed: int, classes: Any) -> Fit:
-        geometry = self._geometry()
-        # from scratch there is no model to harm; a prior and folds count rows, to which weights are not equal
-        is_scratch = self.estimator is None and self._held_out_share(len(p)) == 0.0
-        is_scratch &= not isinstance(self.subpopulations, Private)
-        return multicalibrate(
-            y,
-            p,
-            Frame.of(part.X),
-            subpopulations=self._subpopulations(len(p), geometry),
-            notion=self.notion,
-            alpha=ALPHA if self.alpha is None and is_scratch else self.alpha,
-            solver=self.solver,
-            geometry=geometry,
-            step=1.0 if self.step is None and is_scratch and self.solver == "block" else self.step,
-            sample_weight=part.weight,
-            guard=self._held_out_share(len(p)),
-            max_updates=self.max_updates,
-            progress=self.progress,
-            random_state=seed,
-            classes=classes,
-        )
+    def _subpopulations(self, n: int, share: float) -> Any:
+        """Return the class given, or trees with nodes that suit a small sample, boosted if guarded.
 
-    def _geometry(self) -> Any:
-        """Return the geometry given; None leaves it to the solver and to boosted trees."""
-        return "euclidean" if self.geometry is None and isinstance(self.subpopulations, Private) else self.geometry
-
-    def _subpopulations(self, n: int, geometry: Any) -> Any:
-        """Return the class given, or trees with nodes that suit a small sample, boosted if guarded."""
+        A base model on few rows is recalibrated for everyone together: trees would overfit.
+        """
         if self.subpopulations is not None:
             return self.subpopulations
-        if self._are_few(n):
+        if self.estimator is not None and n < LEAST_FOR_TREES:
             return Groups([])
-        boosted = BOOSTED if self._held_out_share(n) > 0 else {}
-        return Trees(min_mass=min(30, max(1, n // 20)), geometry=geometry or "mirror", **boosted)
-
-    def _are_few(self, n: int) -> bool:
-        """Whether a base model is recalibrated for everyone together: trees would overfit the few rows."""
-        return self.estimator is not None and self.subpopulations is None and n < LEAST_FOR_TREES
-
-    def _held_out_share(self, n: int) -> float:
-        """Return validation_fraction, or 0 where there is no model to harm and few rows to judge on."""
-        share = self.validation_fraction
-        check_share("validation_fraction", share)
-        return share if self.estimator is not None or share * n >= LEAST_HELD_OUT else 0.0
+        boosted = BOOSTED if share > 0 else {}
+        return Trees(min_mass=min(30, max(1, n // 20)), geometry=self.geometry or "mirror", **boosted)
 
 
 class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore[misc]
@@ -280,69 +314,36 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
     ((569, 2), True)
     """
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        notion: Any = "degree-2",
-        subpopulations: Any = None,
-        alpha: float | None = None,
-        solver: Any = "block",
-        geometry: Any = None,
-        step: Any = None,
-        validation_fraction: float = 0.2,
-        calibration_fraction: float = 0.5,
-        max_updates: int | None = None,
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.notion = notion
-        self.subpopulations = subpopulations
-        self.alpha = alpha
-        self.solver = solver
-        self.geometry = geometry
-        self.step = step
-        self.validation_fraction = validation_fraction
-        self.calibration_fraction = calibration_fraction
-        self.max_updates = max_updates
-        self.progress = progress
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
-        """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
-        with self._all_or_nothing():
-            return self._fit(X, y, sample_weight, params)
-
-    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, params: dict[str, Any]) -> Self:
-        X = self._check_features(X, reset=True)
-        self._check_class(X)
+    def _read_y(self, y: ArrayLike, X: Any) -> NDArray[Any]:
         labels = _check_y(y, X, is_numeric=False)
         check_classification_targets(labels)
-        weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
-        fit_params = self._route(weight, params)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        return labels
+
+    def _learn_outcomes(self, every: _TrainingRows) -> NDArray[np.intp]:
+        """Learn the classes; return their codes, by which rows are split."""
+        self.classes_, codes = np.unique(every.y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
-        seed = _seed(self.random_state)
-        part = self._fit_parts(_Part(X, labels, weight), fit_params, seed, codes)
-        _check_classes(part, len(labels))
-        p = self._start(part.X)
-        self._recalibrate(np.searchsorted(self.classes_, part.y), p, part, seed, range(len(self.classes_)))
-        self._remember(X, codes)
-        return self
+        return np.asarray(codes)
 
-    def _remember(self, X: Any, codes: NDArray[np.intp]) -> None:
+    def _outcomes(self, part: _TrainingRows, n: int) -> NDArray[np.intp]:
+        _check_classes(part, n)
+        return np.searchsorted(self.classes_, part.y)
+
+    def _classes(self) -> range:
+        return range(len(self.classes_))
+
+    def _remember(self, every: _TrainingRows) -> None:
         """Leave a sketch of all rows given, those of the base model too, so that an audit on them can warn."""
-        rows = sketch_rows(len(codes))
-        some = _safe_indexing(X, rows)
+        rows = sketch_rows(len(every.y))
+        some = _safe_indexing(every.X, rows)
         p = self.predictor_(self._start(some), some)
-        y = np.eye(len(self.classes_))[codes[rows]]
-        remember(len(codes), *((y[:, [1]], p[:, [1]]) if len(self.classes_) == 2 else (y, p)))
+        y = np.eye(len(self.classes_))[np.searchsorted(self.classes_, every.y[rows])]
+        remember(len(every.y), *((y[:, [1]], p[:, [1]]) if len(self.classes_) == 2 else (y, p)))
 
     def _start(self, X: Any) -> FloatArray:
         """Return the base model's probabilities, one column for each class; uniform without a model."""
-        n, n_classes = _n_rows(X), len(self.classes_)
+        n, n_classes = X.shape[0], len(self.classes_)
         if self.estimator_ is None:
             return np.full((n, n_classes), 1.0 / n_classes)
         p = _probabilities(self.estimator_, X)
@@ -362,20 +363,16 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Return the calibrated probabilities, one column for each of `classes_`."""
-        check_is_fitted(self, "predictor_")
-        X = self._check_features(X, reset=False)
-        return self.predictor_(self._start(X), self._by_name(X))
+        return self._calibrated(X)
 
     def staged_predict_proba(self, X: Any) -> Iterator[FloatArray]:
         """Yield the probabilities after each update."""
-        check_is_fitted(self, "predictor_")
-        X = self._check_features(X, reset=False)
-        yield from self.predictor_.staged(self._start(X), self._by_name(X))
+        return self._staged(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class."""
-        check_is_fitted(self, "predictor_")
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        p = self._calibrated(X)
+        return np.asarray(self.classes_[p.argmax(axis=1)])
 
 
 class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[misc]
@@ -419,37 +416,34 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
         progress: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(
+            estimator,
+            notion=notion,
+            subpopulations=subpopulations,
+            alpha=alpha,
+            solver=solver,
+            geometry=geometry,
+            step=step,
+            validation_fraction=validation_fraction,
+            calibration_fraction=calibration_fraction,
+            max_updates=max_updates,
+            progress=progress,
+            random_state=random_state,
+        )
         self.bounds = bounds
-        self.notion = notion
-        self.subpopulations = subpopulations
-        self.alpha = alpha
-        self.solver = solver
-        self.geometry = geometry
-        self.step = step
-        self.validation_fraction = validation_fraction
-        self.calibration_fraction = calibration_fraction
-        self.max_updates = max_updates
-        self.progress = progress
-        self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
-        """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
-        with self._all_or_nothing():
-            return self._fit(X, y, sample_weight, params)
+    def _read_y(self, y: ArrayLike, X: Any) -> NDArray[Any]:
+        return _check_y(y, X, is_numeric=True)
 
-    def _fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, params: dict[str, Any]) -> Self:
-        X = self._check_features(X, reset=True)
-        self._check_class(X)
-        outcome = _check_y(y, X, is_numeric=True)
-        weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
-        fit_params = self._route(weight, params)
-        self.bounds_ = self._read_bounds(outcome if weight is None else outcome[weight > 0])
-        seed = _seed(self.random_state)
-        part = self._fit_parts(_Part(X, outcome, weight), fit_params, seed, None)
-        y_unit = self._to_unit(part.y)[:, None]
-        self._recalibrate(np.column_stack([1.0 - y_unit, y_unit]), self._start(part.X), part, seed)
-        return self
+    def _learn_outcomes(self, every: _TrainingRows) -> None:
+        self.bounds_ = self._read_bounds(every.y if every.weight is None else every.y[every.weight > 0])
+
+    def _outcomes(self, part: _TrainingRows, n: int) -> FloatArray:
+        unit = self._to_unit(part.y)
+        return np.column_stack([1.0 - unit, unit])
+
+    def _classes(self) -> None:
+        return None
 
     def _read_bounds(self, y: FloatArray) -> tuple[float, float]:
         low, high = (float(y.min()), float(y.max())) if self.bounds is None else _bounds(self.bounds)
@@ -465,23 +459,20 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
 
     def _start(self, X: Any) -> FloatArray:
         if self.estimator_ is None:
-            return np.full(_n_rows(X), 0.5)
+            return np.full(X.shape[0], 0.5)
         return self._to_unit(self.estimator_.predict(X))
 
     def predict(self, X: Any) -> FloatArray:
         """Return the calibrated predictions, in the range of the outcome."""
-        check_is_fitted(self, "predictor_")
-        X = self._check_features(X, reset=False)
-        low, high = self.bounds_
-        return low + (high - low) * self.predictor_(self._start(X), self._by_name(X))
+        return self._from_unit(self._calibrated(X))
 
     def staged_predict(self, X: Any) -> Iterator[FloatArray]:
         """Yield the predictions after each update."""
-        check_is_fitted(self, "predictor_")
-        X = self._check_features(X, reset=False)
+        return map(self._from_unit, self._staged(X))
+
+    def _from_unit(self, p: FloatArray) -> FloatArray:
         low, high = self.bounds_
-        for p in self.predictor_.staged(self._start(X), self._by_name(X)):
-            yield low + (high - low) * p
+        return low + (high - low) * p
 
 
 def _bounds(given: Any) -> tuple[float, float]:
@@ -509,19 +500,16 @@ def _is_frame(X: Any) -> bool:
 
 
 def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
-    from sklearn.utils.validation import _check_y as check
-    from sklearn.utils.validation import check_consistent_length
-
     if y is None:
         raise InvalidInput("This estimator requires y to be passed, but the target y is None.")
-    checked = np.asarray(check(y, multi_output=False, y_numeric=is_numeric))
+    checked = np.asarray(check_outcome(y, multi_output=False, y_numeric=is_numeric))
     if is_numeric and checked.dtype.kind not in "biuf":
         raise InvalidInput(f"y holds {checked[0]!r}, but a regressor needs numbers. Convert y, or use a classifier.")
     check_consistent_length(X, checked)
     return checked
 
 
-def _check_classes(part: _Part, n: int) -> None:
+def _check_classes(part: _TrainingRows, n: int) -> None:
     """Refuse calibration rows that hold one class only."""
     labels = np.unique(part.y if part.weight is None else part.y[part.weight > 0.0])
     if len(labels) == 1:
@@ -532,19 +520,9 @@ def _check_classes(part: _Part, n: int) -> None:
         )
 
 
-def _n_rows(X: Any) -> int:
-    return int(X.shape[0])
-
-
-def _rows(part: _Part, rows: NDArray[np.intp]) -> _Part:
+def _rows(part: _TrainingRows, rows: NDArray[np.intp]) -> _TrainingRows:
     weight = None if part.weight is None else part.weight[rows]
-    return _Part(_safe_indexing(part.X, rows), part.y[rows], weight)
-
-
-def _seed(random_state: Any) -> int:
-    from sklearn.utils import check_random_state
-
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    return _TrainingRows(_safe_indexing(part.X, rows), part.y[rows], weight)
 
 
 def _probabilities(model: Any, X: Any) -> FloatArray:

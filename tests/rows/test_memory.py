@@ -17,6 +17,7 @@ from lowcal.notions import parse_notion
 from lowcal.rows import START, Memory, memory
 from lowcal.solve.runs import Run
 from lowcal.solve.solvers import Problem
+from lowcal.solve.stopping import Watch
 from lowcal.subpopulations import Subpopulations
 from people import people
 
@@ -47,7 +48,7 @@ def spelled(value: Any) -> Any:
 
 def print_of(problem: Problem, updates: int) -> tuple[int, str]:
     """Fit; return the number of updates and the fingerprint of predictor and history."""
-    fit = Run(problem, "block", Layout(max(2, problem.d), None), None, None, updates, None, None)(False)
+    fit = Run(problem, "block", Layout(max(2, problem.d), None), Watch(), updates, None, None)(False)
     told = [[record.violation, record.brier, record.log_loss] for record in fit.history]
     text = json.dumps(spelled([fit.predictor.to_dict(), told, fit.violation]), sort_keys=True)
     return fit.n_updates, hashlib.sha256(text.encode()).hexdigest()

@@ -57,10 +57,9 @@ from lowcal.rows.base import Local, Mask, Scale, Shard
 from lowcal.rows.keys import Dealt
 from lowcal.rows.passes import MassSums
 from lowcal.rows.powers import Plan, Powers
-from lowcal.solve.fitting import read_random_state
 from lowcal.solve.homes import Home, Refit, open_home
+from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
-from lowcal.solve.tolerances import ALPHA, MIN_SHARE, Tolerance
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.theory.guarantees import GroupMoments

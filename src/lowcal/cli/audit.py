@@ -12,7 +12,7 @@ from lowcal.cli.rows import LABEL, FileRows, choose_columns, open_file, read_row
 from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, check_outputs, put
 from lowcal.data.errors import printable
 from lowcal.data.files.tables import STREAM
-from lowcal.solve.tolerances import MIN_SHARE
+from lowcal.solve.options import MIN_SHARE
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
 

@@ -26,9 +26,9 @@ from lowcal.data.files.tables import STREAM
 from lowcal.deploy.persistence import save as write
 from lowcal.rows.updates import Predictor
 from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.options import MIN_SHARE
 from lowcal.solve.recalibration import recalibrate
 from lowcal.solve.runs import Fit, Record
-from lowcal.solve.tolerances import MIN_SHARE
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,8 +19,7 @@ from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
-from lowcal.solve.private import PrivacyGuarantee
-from lowcal.solve.private_runs import PrivateFit
+from lowcal.solve.private import PrivacyGuarantee, PrivateFit
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.sampling import FreshFit, PopulationStatement
 from lowcal.solve.stopping import Status

@@ -138,6 +138,17 @@ class Fine:
             high, low = high + round(sums[0] / float(first.unit)), low + round(sums[1] / float(second.unit))
         return np.array([high, low], dtype=np.int64)
 
+    def wholes_of_each(self, terms: FloatArray) -> Wholes:
+        """Return the sums of several series of at most BLOCK terms, shape (series, rows), in both units.
+
+        >>> fine, terms = Fine.of(1.0, 3), np.array([[0.1, 0.2, 0.3], [0.3, 0.3, 0.3]])
+        >>> bool((fine.wholes_of_each(terms) == np.stack([fine.wholes(each) for each in terms], axis=1)).all())
+        True
+        """
+        high = self.first.round(terms.copy())
+        low = self.second.round(terms - high)
+        return np.stack([self.first.wholes(high.sum(axis=1)), self.second.wholes(low.sum(axis=1))])
+
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""
         return self.first.floats(wholes[0]) + self.second.floats(wholes[1])

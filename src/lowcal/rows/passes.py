@@ -453,8 +453,7 @@ class Slopes:
                 z = scores(p) + np.multiply.outer(self.steps, moves)
                 ahead = from_scores(z.reshape(-1, z.shape[2])).reshape(z.shape)
                 ahead -= y
-                slopes = np.einsum("kia,ia->ki", ahead, w[:, None] * moves)
-                total += np.stack([fine.wholes(each) for each in slopes], axis=1)
+                total += fine.wholes_of_each(np.einsum("kia,ia->ki", ahead, w[:, None] * moves))
         return total
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:

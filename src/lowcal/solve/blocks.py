@@ -55,8 +55,8 @@ CHUNK_ROWS = 10
 MANY_FEATURES, SMALL_SHARE = 2000, 0.2
 #: Of thresholds, which nest, at most so many features take part in one round.
 MAX_FEATURES = 1500
-#: At most this many subpopulations bring their own witness into one round (infinite weight classes).
-MAX_WITNESSES = 100
+#: At most this many subpopulations bring their own witness into one step (infinite weight classes).
+MOST_WITNESSES = 100
 #: Directions along witnesses are found on at most this many rows.
 WITNESS_ROWS = 1 << 18
 #: Gram matrices are accumulated on this many rows, or on ten for each feature if that is more.
@@ -168,19 +168,11 @@ def _representatives(design: Design, value: FloatArray, limit: int) -> IntArray:
     Neighbouring thresholds of a feature say almost the same.
     """
     size = len(value)
-    if size <= limit or not _is_nested(design):
+    is_nested = isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
+    if size <= limit or not is_nested:
         return np.arange(size)
     edges = np.linspace(0, size, limit + 1).astype(np.intp)
     return np.array([a + leading(value[a:b]) for a, b in itertools.pairwise(edges)])
-
-
-def _is_coded(design: Design) -> bool:
-    """Whether a pass over the rows reads codes, which is fast beside a Gram matrix."""
-    return isinstance(design, Codes)
-
-
-def _is_nested(design: Design) -> bool:
-    return isinstance(design, Codes) and any(isinstance(decode, Cumulative) for decode in design.decode)
 
 
 def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
@@ -192,7 +184,7 @@ def _row_curvature(p: FloatArray, geometry: Geometry) -> FloatArray:
 
 def _rows_needed(design: Design, per_member: int) -> int:
     """Return how many rows may stand for all."""
-    n_overlapping = sum(len(members) for members, column in _sorted(design, per_member)[1] if _is_coded(column))
+    n_overlapping = sum(len(members) for members, column in _sorted(design, per_member)[1] if isinstance(column, Codes))
     least = SWEEP_ROWS if n_overlapping * per_member > CHUNK_FEATURES else GRAM_ROWS
     return max(least, 10 * design.shape[1] * per_member)
 
@@ -221,12 +213,11 @@ def solve(problem: Squares) -> FloatArray:
     """Return theta with (G_a + ridge) theta_a = g_a for every label a, shape (m, S, d)."""
     if problem.h.shape[1] == 1:
         return _sweep(problem)
-    return np.concatenate([_sweep(_of_label(problem, a)) for a in range(problem.g.shape[2])], axis=2)
-
-
-def _of_label(problem: Squares, a: int) -> Squares:
-    prior = None if problem.prior is None else problem.prior[:, :, [a]]
-    return replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]], prior=prior)
+    solved = []
+    for a in range(problem.g.shape[2]):
+        prior = None if problem.prior is None else problem.prior[:, :, [a]]
+        solved.append(_sweep(replace(problem, h=problem.h[:, [a]], g=problem.g[:, :, [a]], prior=prior)))
+    return np.concatenate(solved, axis=2)
 
 
 def _ridges(diagonal: FloatArray, ridge: float) -> FloatArray:
@@ -305,7 +296,7 @@ def _solve_cells(
 
 
 # ------------------------------------------------------------------------------------------------- Gauss-Seidel
-class Column:
+class CodeColumn:
     """The groups of one code column: run by run of disjoint ones, least squares for each group alone.
 
     Whatever these groups add is a function of the code, so all runs together need one pass over the rows.
@@ -344,7 +335,7 @@ def _gather(by_group: sparse.csr_array, sums: FloatArray) -> FloatArray:
     return product(by_group, sums.reshape(-1, S * d)).reshape(-1, S, d)
 
 
-class Chunk:
+class OverlappingGroups:
     """Overlapping subpopulations: one Gram matrix for all of them.
 
     Where there are several chunks, each is solved for again and again, and correlations from few rows will do: it is
@@ -362,7 +353,11 @@ class Chunk:
         theta = self.solve(problem, left)
         delta = displacement(self.design, problem.U, theta)
         if not self.is_exact:
-            part = _good_part(left, theta, problem.h, delta)
+            # for every label the part of the step, at most all, that leaves the least squares: beyond the whole step,
+            # the ridge's cure of one direction would overshoot in the others
+            gain = np.einsum("msa,msa->a", left, theta)
+            cost = np.einsum("nk,na,na->a", problem.h, delta, delta)
+            part = np.minimum(np.divide(gain, cost, out=np.zeros_like(gain), where=cost > 0.0), 1.0)
             theta, delta = part * theta, part * delta
         moved += delta
         return left, theta
@@ -378,21 +373,13 @@ class Chunk:
 
     def _gram(self, problem: Squares) -> FloatArray:
         U, h, size = problem.U, problem.h, len(self.members) * problem.U.shape[1]
-        least = CHUNK_ROWS * size if _is_coded(self.design) else GRAM_ROWS
+        # a pass that reads codes is fast beside a Gram matrix
+        least = CHUNK_ROWS * size if isinstance(self.design, Codes) else GRAM_ROWS
         rows = None if self.is_exact else sample_rows(len(U), problem.seed, least)
         if rows is None:
             return _gram(self.design, U, h)
         diagonal = moments(self.design.power(2), U * U, h).ravel()
         return _with_diagonal(_gram(self.design.rows(rows), U[rows], h[rows]), diagonal, size / len(rows))
-
-
-def _good_part(left: FloatArray, theta: FloatArray, h: FloatArray, delta: FloatArray) -> FloatArray:
-    """Return, for every label, the part of a step theta, at most all, that leaves the least squares.
-
-    Rows move by delta. Beyond the whole step, the ridge's cure of one direction would overshoot in the others.
-    """
-    gain, cost = np.einsum("msa,msa->a", left, theta), np.einsum("nk,na,na->a", h, delta, delta)
-    return np.asarray(np.minimum(np.divide(gain, cost, out=np.zeros_like(gain), where=cost > 0.0), 1.0))
 
 
 def _with_diagonal(G: FloatArray, diagonal: FloatArray, ridge: float) -> FloatArray:
@@ -416,7 +403,7 @@ def _sweep(problem: Squares) -> FloatArray:
     Cost of a sweep: one pass over the rows for each block. Duplicates and nested subpopulations do no harm.
     """
     blocks = _blocks(problem.design, problem.U.shape[1])
-    if len(blocks) == 1 and isinstance(blocks[0], Chunk):
+    if len(blocks) == 1 and isinstance(blocks[0], OverlappingGroups):
         return blocks[0].solve(problem, problem.g)
     theta, moved = np.zeros_like(problem.g), np.zeros((len(problem.U), problem.g.shape[2]))
     with part_of(1, len(blocks)):
@@ -454,17 +441,17 @@ def _solve_parts(G: FloatArray, g: FloatArray, ridges: FloatArray) -> FloatArray
     return np.asarray(scale * np.linalg.solve(unit, scale * g))
 
 
-def _blocks(design: Design, per_member: int) -> list[Column | Chunk]:
+def _blocks(design: Design, per_member: int) -> list[CodeColumn | OverlappingGroups]:
     """Return the blocks of a design: all at once if these are few, columns of long runs, chunks of the rest."""
     m = design.shape[1]
     if m * per_member <= FEW_FEATURES:
-        return [Chunk(np.arange(m), design, is_exact=True)]
+        return [OverlappingGroups(np.arange(m), design, is_exact=True)]
     columns, rest = _sorted(design, per_member)
     chunks = list(_chunks(rest, max(1, CHUNK_FEATURES // per_member)))
-    return [*columns, *(Chunk(members, some, is_exact=len(chunks) == 1) for members, some in chunks)]
+    return [*columns, *(OverlappingGroups(members, some, is_exact=len(chunks) == 1) for members, some in chunks)]
 
 
-def _sorted(design: Design, per_member: int) -> tuple[list[Column], list[tuple[IntArray, Design]]]:
+def _sorted(design: Design, per_member: int) -> tuple[list[CodeColumn], list[tuple[IntArray, Design]]]:
     """Return the code columns of long runs, and the members of the others."""
     columns, rest, start = [], [], 0
     for column in columns_of(design):
@@ -507,7 +494,7 @@ def take_columns(design: Design, members: IntArray) -> Design:
     return Matrix(np.column_stack([design.column(int(j)) for j in members]))
 
 
-def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
+def _runs(design: Design, members: IntArray, per_member: int) -> CodeColumn | None:
     """Return a code column as runs of disjoint groups; None where they are short: the groups overlap too much."""
     if not isinstance(design, Codes) or not isinstance(design.decode[0], Table):
         return None
@@ -520,7 +507,7 @@ def _runs(design: Design, members: IntArray, per_member: int) -> Column | None:
     if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:
         return None
     stops = [*starts[1:], len(members)]
-    return Column(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
+    return CodeColumn(members, codes, [matrix[:, a:b] for a, b in zip(starts, stops, strict=True)])
 
 
 # ---------------------------------------------------------------------------------------------- infinite weight classes
@@ -528,7 +515,7 @@ def _witness_terms(
     rows: Local, state: State, learner: WeakLearner, found: Suprema, geometry: Geometry, seed: Sequence[int]
 ) -> tuple[Term, ...]:
     """Return terms for an infinite weight class: each violated subpopulation brings its own witness."""
-    p, worst = rows.at(state), np.argsort(-found.value, kind="stable")[:MAX_WITNESSES]
+    p, worst = rows.at(state), np.argsort(-found.value, kind="stable")[:MOST_WITNESSES]
     design = rows.design(learner.families)
     chosen = [(int(j), found.witness(int(j)).weights) for j in worst if found.value[j] > 0]
     columns = [_feature(design.column(j), weights, p) for j, weights in chosen]

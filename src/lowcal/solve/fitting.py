@@ -8,33 +8,27 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowcal.data.errors import FitWarning, InvalidInput, suggest
-from lowcal.data.inputs import check_fit, check_share, check_whole, read_rows
+from lowcal.data.errors import FitWarning
+from lowcal.data.inputs import check_fit, read_rows
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import SMALLEST, Geometry
 from lowcal.notions import Notion, parse_notion
 from lowcal.solve.checkpoints import Checkpoint
-from lowcal.solve.guard import SHARE, is_harmless, make_guard
-from lowcal.solve.homes import open_home
-from lowcal.solve.private_runs import check_private, fit_privately
-from lowcal.solve.runs import Fit, HeldOut, Record, Run
-from lowcal.solve.solvers import SOLVERS, Problem, is_shrunk
-from lowcal.solve.stopping import Monitor, noise_floor
-from lowcal.solve.tolerances import ALPHA, MIN_SHARE, Tolerance
+from lowcal.solve.guard import is_harmless, make_guard
+from lowcal.solve.homes import Home, open_home
+from lowcal.solve.options import MIN_SHARE, Monitor, Options, SolverName, Tolerance, read_random_state
+from lowcal.solve.private import fit_privately
+from lowcal.solve.runs import Fit, Record, Run
+from lowcal.solve.solvers import Problem, is_shrunk
+from lowcal.solve.stopping import HeldOut, Patience, Watch, noise_floor
 from lowcal.subpopulations import Private, Subpopulations
-from lowcal.subpopulations.base import WeakLearner
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-SolverName = Literal["first", "worst", "block"]
-#: Held-out rounds without improvement before stopping: the steps of the three solvers differ in size.
-PATIENCE = {"first": 100, "worst": 20, "block": 3}
 
 
 def multicalibrate(
@@ -119,54 +113,105 @@ def multicalibrate(
     ('reached', True)
     >>> calibrated = fit.predictor(data.p, data.X)
     """
-    tolerance = Tolerance(alpha, per_person, min_share)
-    check_options(solver, geometry, step, validation_fraction, max_updates, monitor, patience, callback)
-    check_share("guard", float(guard) if isinstance(guard, bool) and not guard else SHARE if guard is True else guard)
-    if resume and checkpoint is None:
-        raise InvalidInput("resume=True needs the file to go on from: pass checkpoint=path as well.")
-    if solver == "first" and per_person is not None:
-        raise InvalidInput('The solver "first" knows one alpha only; use "block" or "worst" with per_person.')
-    notion = parse_notion(notion)
+    options = Options(
+        subpopulations=subpopulations,
+        notion=notion,
+        alpha=alpha,
+        per_person=per_person,
+        min_share=min_share,
+        solver=solver,
+        geometry=geometry,
+        step=step,
+        guard=guard,
+        validation_fraction=validation_fraction,
+        max_updates=max_updates,
+        callback=callback,
+        progress=progress,
+        monitor=monitor,
+        patience=patience,
+        memory=memory,
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+    return fit_rows(y, p, X, sample_weight, classes, options, random_state)
+
+
+def fit_rows(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    sample_weight: ArrayLike | None,
+    classes: Sequence[Any] | None,
+    options: Options,
+    random_state: int | np.random.Generator | None,
+) -> Fit:
+    """Return the fit that the options ask for: read the rows, state the problem, watch, run, and say what holds."""
     rng = read_random_state(random_state)
-    if isinstance(subpopulations, Private):
-        check_private(solver, geometry or "euclidean", step, per_person, validation_fraction, monitor, patience)
+    if isinstance(options.subpopulations, Private):
         outcomes, table = read_rows(y, p, X, sample_weight, classes)
         check_fit(outcomes)
-        target = ALPHA if alpha is None else alpha
-        return fit_privately(subpopulations, outcomes, table, notion, target, max_updates, callback, progress, rng)
+        return fit_privately(options.subpopulations, outcomes, table, options, rng)
     # without a seed, chance enters the held-out rows alone: equal calls should give equal predictors
     seed = 0 if random_state is None else int(rng.integers(2**31))
-    given = (y, p, X, sample_weight, classes, subpopulations)
-    with closing(Passes(progress)) as bar:
-        home = open_home(*given, seed, memory, bar, validation_fraction, (int(rng.integers(2**31)),))
-        geometry = geometry or _best_geometry(solver, home.learner)
-        problem = Problem(home.rows, notion, home.learner, 0.0 if alpha is None else float(alpha), geometry, seed=seed)
-        problem = replace(problem, step=None if step == "newton" else step, newton_only=step == "newton")
-        if per_person is not None:
-            problem = replace(problem, alpha=float(per_person), tolerance=tolerance)
-        problem = replace(problem, is_study=guard is False and problem.alpha > 0.0)
-        floor = None
-        if problem.alpha == 0.0 and not (solver == "block" and is_shrunk(problem)):
-            floor = noise_floor(problem)
-            problem = replace(problem, alpha=max(floor, SMALLEST))
-        watch = watched = None
-        rounds = patience or PATIENCE[solver]
-        if home.held is not None:
-            watch = HeldOut(home.held, monitor or ("brier" if geometry == "euclidean" else "log_loss"), rounds)
-        elif guard and not is_harmless(problem):
-            problem, share = replace(problem, is_guarded=True), SHARE if guard is True else float(guard)
-            watched = make_guard(problem, solver, None if solver == "block" else rounds, share, home.refit)
-        keep = None
-        if checkpoint is not None:
-            kept = Checkpoint.of(checkpoint, problem, solver, home.layout)
-            problem = replace(problem, past=kept.read() if resume else ())
-            keep = partial(kept.write, problem)
-        run = Run(problem, solver, home.layout, watch, watched, max_updates, callback, floor, keep)
-        fit = run(progress and not home.is_far)
+    given, share = (y, p, X, sample_weight, classes, options.subpopulations), options.validation_fraction
+    with closing(Passes(options.progress)) as bar:
+        home = open_home(*given, seed, options.memory, bar, share, (int(rng.integers(2**31)),))
+        problem, floor = _state(home, options, seed)
+        problem, watch = _watch(problem, home, options)
+        problem, keep = _remember_steps(problem, home, options)
+        run = Run(problem, options.solver, home.layout, watch, options.max_updates, options.callback, floor, keep)
+        fit = run(options.progress and not home.is_far)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
     if fit.predictor.updates:
         home.remember(fit.predictor, run.end)
     return fit
+
+
+def _state(home: Home, options: Options, seed: int) -> tuple[Problem, float | None]:
+    """Return what the solver is to solve, and the noise floor where that is the target."""
+    # what trees boosted in another geometry offer could not be taken
+    default: Geometry = "euclidean" if options.solver == "first" else home.learner.geometry or "mirror"
+    by_person = Tolerance(None, options.per_person, options.min_share)
+    problem = Problem(
+        home.rows,
+        parse_notion(options.notion),
+        home.learner,
+        options.target,
+        options.geometry or default,
+        step=None if options.step == "newton" else options.step,
+        newton_only=options.step == "newton",
+        seed=seed,
+        tolerance=None if options.per_person is None else by_person,
+        is_study=options.guard is False and options.target > 0.0,
+    )
+    if problem.alpha > 0.0 or (options.solver == "block" and is_shrunk(problem)):
+        return problem, None
+    floor = noise_floor(problem)
+    return replace(problem, alpha=max(floor, SMALLEST)), floor
+
+
+def _watch(problem: Problem, home: Home, options: Options) -> tuple[Problem, Watch]:
+    """Return the held-out rows or the guard that watch the fit, where it needs one."""
+    if home.held is not None:
+        loss: Monitor = "brier" if problem.geometry == "euclidean" else "log_loss"
+        given = home.held, options.monitor or loss, Patience(options.rounds), problem, options.solver != "first"
+        return problem, HeldOut(*given)
+    if not options.guard or is_harmless(problem):
+        return problem, Watch()
+    problem, rounds = replace(problem, is_guarded=True), None if options.solver == "block" else options.rounds
+    guard = make_guard(problem, options.solver, rounds, options.fold_share, home.refit)
+    return problem, guard or Watch()
+
+
+def _remember_steps(
+    problem: Problem, home: Home, options: Options
+) -> tuple[Problem, Callable[[Sequence[Any]], None] | None]:
+    """Return the problem with the steps of a checkpoint to go on from, and what writes steps there."""
+    if options.checkpoint is None:
+        return problem, None
+    kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout)
+    problem = replace(problem, past=kept.read() if options.resume else ())
+    return problem, partial(kept.write, problem)
 
 
 def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
@@ -188,60 +233,3 @@ def _warn_of_harm(fit: Fit, sure: int, n: int) -> None:
             FitWarning,
             stacklevel=3,
         )
-
-
-def _best_geometry(solver: str, learner: WeakLearner) -> Geometry:
-    """Return the geometry that None stands for; what trees boosted in another one offer could not be taken."""
-    return "euclidean" if solver == "first" else learner.geometry or "mirror"
-
-
-def check_options(
-    solver: str,
-    geometry: str | None,
-    step: object,
-    validation_fraction: object,
-    max_updates: object,
-    monitor: str | None = None,
-    patience: object = None,
-    callback: object = None,
-) -> None:
-    """Refuse options that have no meaning, before any work is done."""
-    for name, given, valid in (
-        ("solver", solver, tuple(SOLVERS)),
-        ("geometry", geometry, (None, "euclidean", "mirror")),
-        ("monitor", monitor, (None, "brier", "log_loss", "violation")),
-    ):
-        if given not in valid:
-            words = [word for word in valid if word is not None]
-            raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(words)}.{suggest(str(given), words)}")
-    if solver == "first" and geometry == "mirror":
-        raise InvalidInput(
-            'The solver "first" is the paper\'s Euclidean algorithm; use "worst" or "block" with geometry="mirror".'
-        )
-    _check_step(step, solver)
-    check_share("validation_fraction", validation_fraction)
-    for name, value in (("max_updates", max_updates), ("patience", patience)):
-        if value is not None:
-            check_whole(name, value, 1)
-    if callback is not None and not callable(callback):
-        raise InvalidInput(f"callback must be a function of a Record, but {callback!r} was given.")
-
-
-def _check_step(step: object, solver: str) -> None:
-    if step is None or (isinstance(step, str) and step == "newton" and solver != "first"):
-        return
-    if isinstance(step, bool) or not isinstance(step, Real) or not 0 < float(step) <= 1:
-        more = "" if solver == "first" else ' or "newton"'
-        raise InvalidInput(
-            f"step must be None, a number in (0, 1]{more} for the solver {solver!r}, but {step!r} was given."
-        )
-
-
-def read_random_state(random_state: int | np.random.Generator | None) -> np.random.Generator:
-    """Return the generator of a seed."""
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"random_state must be None, a whole number or a Generator, but {random_state!r} was given."
-        ) from error

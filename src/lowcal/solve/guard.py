@@ -18,16 +18,14 @@ import numpy as np
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
-from lowcal.rows import START, Rows
+from lowcal.rows import START, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.keys import Dealt, count
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
-from lowcal.solve.stopping import Patience
+from lowcal.solve.stopping import Patience, Status, Watch
 from lowcal.subpopulations.base import WeakLearner
 
-#: The share of the rows in each fold.
-SHARE = 0.2
 #: This many held-out rows are enough to judge on: with more rows, not every fold is judged.
 JUDGED = 20_000
 #: A fold holds no more rows than this.
@@ -57,7 +55,7 @@ def is_harmless(problem: Problem) -> bool:
     return bool(features / (2.0 * problem.n) < HARMLESS)
 
 
-class Fold:
+class FoldRun:
     """The solver on the rows outside a fold, and the predictions on the fold."""
 
     def __init__(self, problem: Problem, solver: str, held: Rows) -> None:
@@ -94,7 +92,7 @@ class Fold:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class FoldScores:
     """Losses of every judged row, and the predictions of every fold."""
 
     brier: FloatArray
@@ -102,15 +100,17 @@ class Scores:
     p: Sequence[FloatArray]
 
 
-class Guard:
+class Guard(Watch):
     """Judges every step of a fit by its likes on the folds."""
 
-    def __init__(self, folds: Sequence[Fold], geometry: Geometry, rounds: int | None) -> None:
+    status = Status.GUARDED
+
+    def __init__(self, folds: Sequence[FoldRun], geometry: Geometry, rounds: int | None) -> None:
         self.folds, self.geometry = folds, geometry
         weight = np.concatenate([fold.held.weight for fold in folds])
         self.weight = weight / weight.sum()
-        self.best = self.now = self._scores()
-        self.start, self.order = self.now, self._auc(self.now)
+        self.chosen = self.now = self._scores()
+        self.order = self._auc(self.now)
         self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
         self.n_kept, self.n_undone = 0, 0
 
@@ -133,20 +133,21 @@ class Guard:
         if self.patience is None:
             return False
         score = dot(self.weight, self._watched(self.now))
-        if score < self.patience.best and self._is_gain(self.best, self.now):
-            self.best = self.now
+        if score < self.patience.best and self._is_gain(self.chosen, self.now):
+            self.chosen = self.now
             self.patience.best, self.patience.best_updates = score, self.n_kept
         return self.n_kept - self.patience.best_updates >= self.patience.rounds
 
-    def figures(self, scores: Scores) -> dict[str, float | None]:
-        """Return the cross-fitted figures of a record."""
-        return {
-            "held_out_violation": None,
-            "held_out_brier": dot(self.weight, scores.brier),
-            "held_out_log_loss": dot(self.weight, scores.log_loss),
-        }
+    def best(self, n_updates: int) -> int:
+        """Return the best number of small steps; of others, all that were kept."""
+        return n_updates if self.patience is None else self.patience.best_updates
 
-    def _is_gain(self, before: Scores, after: Scores) -> bool:
+    def figures(self, state: State) -> dict[str, float | None]:
+        """Return the cross-fitted figures of a record."""
+        losses = {"held_out_brier": self.now.brier, "held_out_log_loss": self.now.log_loss}
+        return {name: dot(self.weight, each) for name, each in losses.items()}
+
+    def _is_gain(self, before: FoldScores, after: FoldScores) -> bool:
         """Whether the mean loss falls by more standard errors of its change than caution asks, and order is kept.
 
         Euclidean steps clip to 0 and 1, where order is lost: there the loss alone decides.
@@ -155,18 +156,18 @@ class Guard:
         is_lower = are_enough(self.weight) and mean < -caution(self.n_undone) * error
         return is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
 
-    def _auc(self, scores: Scores) -> float:
+    def _auc(self, scores: FoldScores) -> float:
         """Return the mean AUC within the folds: each has its own fit, and their levels differ."""
         each = [auc(p, fold.held.y, fold.held.weight) for p, fold in zip(scores.p, self.folds, strict=True)]
         return float(np.mean(each))
 
-    def _watched(self, scores: Scores) -> FloatArray:
+    def _watched(self, scores: FoldScores) -> FloatArray:
         return scores.brier if self.geometry == "euclidean" else scores.log_loss
 
-    def _scores(self) -> Scores:
+    def _scores(self) -> FoldScores:
         each = [fold.tried for fold in self.folds]
         p, y = np.concatenate(each), np.concatenate([fold.held.y for fold in self.folds])
-        return Scores(brier_losses(p, y), log_losses(p, y), each)
+        return FoldScores(brier_losses(p, y), log_losses(p, y), each)
 
 
 def caution(n_undone: int) -> float:
@@ -208,7 +209,7 @@ def make_guard(
             continue
         # what is left of violations matters to the fit on all rows alone
         own = replace(problem, rows=fitted, learner=learner, is_measured=problem.alpha > 0.0, past=())
-        folds.append(Fold(own, solver, held))
+        folds.append(FoldRun(own, solver, held))
     return Guard(folds, problem.geometry, rounds) if folds else None
 
 

@@ -99,7 +99,8 @@ class Forecaster:
         """Return the forecast for a row with memberships c in [-1, 1], shape (n_groups,)."""
         if self._pending is not None:
             raise InvalidInput("predict was called twice; tell the outcome of the last forecast with update(y) first.")
-        return self._show(self._predict(self._read_memberships(c)))
+        p = self._predict(self._read_memberships(c))
+        return float(p[0]) if len(p) == 1 else p
 
     def update(self, y: ArrayLike) -> None:
         """Take the outcome of the last forecast: 0 or 1 or a number between, or the class 0..l-1."""
@@ -138,9 +139,6 @@ class Forecaster:
         self._sums += c[:, None, None] * self._rule.gains(p, y)
         self._pending = None
         self.n_steps += 1
-
-    def _show(self, p: FloatArray) -> float | FloatArray:
-        return float(p[0]) if len(p) == 1 else p
 
     def _read_memberships(self, c: ArrayLike) -> FloatArray:
         given = _numbers(c, "c")

@@ -9,7 +9,7 @@ beforehand. What the rows decide is released in no other way, so the run costs w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 
@@ -17,13 +17,19 @@ import numpy as np
 from scipy.special import log_softmax
 
 from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Outcomes
+from lowcal.data.progress import Progress
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, parse_notion
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, Weight, evaluate, monomials, n_intervals
-from lowcal.rows import START
-from lowcal.rows.updates import Update
+from lowcal.rows import START, Memory
+from lowcal.rows.updates import Predictor, Update
+from lowcal.solve.options import ALPHA, Options
+from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import Problem, single_term
+from lowcal.solve.stopping import Status
 from lowcal.subpopulations.private import Private
 from lowcal.theory.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
 from lowcal.theory.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
@@ -109,6 +115,28 @@ class PrivacyGuarantee:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class PrivateFit(Fit):
+    """What `multicalibrate` returns for `Private(...)`; all of it is private and may be published.
+
+    `violation` is the released, noisy score of the pair that the last round selected, `history` the released scores
+    (its losses are nan: they are not released), and `upper` bounds the supremum over the class on the fitted rows
+    with probability 1 - beta. `guarantee` says what was paid and what is promised. The status is "reached" if the
+    last score was below 3/4 of the tolerance and the errors were small enough for alpha, "undecided" if they were
+    not, "limit" if the rounds ran out.
+    """
+
+    guarantee: PrivacyGuarantee = field(kw_only=True)
+
+    def __str__(self) -> str:
+        updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
+        return (
+            f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates}, released score "
+            f"{self.violation:.3g}; with probability {1 - self.guarantee.beta:g} the supremum is at most "
+            f"{self.upper:.3g} on the fitted rows. {self.guarantee}"
+        )
+
+
 def plan(private: Private, problem: Problem, d: int, most: int | None = None) -> PrivacyGuarantee:
     """Return the budget of a fit, fixed before the rows are looked at: rounds, eps0, tolerance and step.
 
@@ -129,16 +157,20 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
     limit = min(needed, inf if most is None else most)
     if private.max_rounds is not None:
         return budget(int(min(limit, private.max_rounds)))
-    return budget(max(_affordable(budget, int(limit)), min(LEAST_ROUNDS, int(limit))))
-
-
-def _affordable(budget: Callable[[int], PrivacyGuarantee], limit: int) -> int:
-    """Return the most rounds, up to the limit, whose errors are at most a quarter of the tolerance; 0 if none."""
 
     def is_accurate(rounds: int) -> bool:
         made = budget(rounds)
         return made.selection_error + made.release_error <= made.tolerance / 4
 
+    return budget(max(most_rounds(is_accurate, int(limit)), min(LEAST_ROUNDS, int(limit))))
+
+
+def most_rounds(is_accurate: Callable[[int], bool], limit: int) -> int:
+    """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none.
+
+    >>> most_rounds(lambda rounds: rounds <= 5, 100)
+    5
+    """
     low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
     while high - low > 1:
         middle = (low + high) // 2
@@ -177,6 +209,54 @@ def _update(problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: t
     c, u, a = np.unravel_index(pair, shape)
     member = problem.learner.member(int(c))
     return Update((single_term(member, weights[u], int(a), shape[2], -step if sign else step),))
+
+
+def fit_privately(
+    chosen: Private,
+    outcomes: Outcomes,
+    table: Frame,
+    options: Options,
+    rng: np.random.Generator,
+) -> PrivateFit:
+    """Consume the private rounds; only what they release is kept."""
+    weight = outcomes.weight
+    if np.ptp(weight) > 1e-9 * weight.max():
+        raise InvalidInput(
+            "Private(...) takes no sample weights: a heavy row would need more noise. Leave sample_weight out."
+        )
+    learner, notion, alpha = chosen.listed(table, weight), parse_notion(options.notion), options.target or ALPHA
+    problem = Problem(Memory.of(learner.rows, outcomes.p, outcomes.y, weight), notion, learner, alpha)
+    most = None if options.max_updates is None else options.max_updates + 1
+    guarantee = plan(chosen, problem, outcomes.p.shape[1], most)
+    updates: list[Update] = []
+    history: list[Record] = []
+    violation, status = np.nan, Status.LIMIT
+    with Progress(options.progress, alpha) as bar:
+        for violation, update in rounds(problem, guarantee, rng):
+            history[-1:] = [Record(len(updates), violation, np.nan, np.nan)] if updates else []
+            if updates and options.callback is not None and options.callback(history[-1]):
+                status = Status.STOPPED
+                break
+            if update is None:
+                break
+            updates.append(update)
+            history.append(Record(len(updates), np.nan, np.nan, np.nan))
+            bar.show(len(updates), violation)
+    if status is Status.LIMIT and violation < guarantee.threshold:
+        status = Status.REACHED if guarantee.accuracy <= alpha else Status.UNDECIDED
+    return PrivateFit(
+        Predictor(problem.learner.encoder, tuple(updates), outcomes.layout),
+        status,
+        tuple(history),
+        float(violation),
+        guarantee.upper(violation),
+        guarantee.rounds - 1,
+        problem.learner.n_calls,
+        True,
+        notion,
+        alpha,
+        guarantee=guarantee,
+    )
 
 
 def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generator) -> int:

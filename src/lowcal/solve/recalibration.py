@@ -36,9 +36,9 @@ from lowcal.notions.weights import evaluate, monomials
 from lowcal.rows.updates import Predictor
 from lowcal.solve.candidates import LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
 from lowcal.solve.crossfits import Predicted, fit_simple
-from lowcal.solve.fitting import read_random_state
 from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, remember_rows
+from lowcal.solve.options import read_random_state
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations.base import Encoded, WeakLearner

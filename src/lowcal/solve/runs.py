@@ -15,12 +15,10 @@ from lowcal.data.errors import FitInterrupted
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Progress
 from lowcal.notions import Notion, Suprema
-from lowcal.rows import START, Rows, State
-from lowcal.rows.passes import losses
+from lowcal.rows import START, State
 from lowcal.rows.updates import Predictor
-from lowcal.solve.guard import Guard
 from lowcal.solve.solvers import SOLVERS, Problem, Step, are_within, bound, explore
-from lowcal.solve.stopping import Monitor, Patience, Status
+from lowcal.solve.stopping import Status, Watch
 
 
 @dataclass(frozen=True)
@@ -159,33 +157,6 @@ class Fit:
         )
 
 
-class HeldOut:
-    """The held-out rows: follows every update, measures, and runs out of patience."""
-
-    def __init__(self, rows: Rows, monitor: Monitor, rounds: int) -> None:
-        self.rows, self.monitor = rows, monitor
-        self.patience = Patience(rounds)
-
-    def scores(self, problem: Problem, state: State, with_violation: bool) -> dict[str, float | None]:
-        """Return the held-out figures of a record; the violation only where it is wanted or watched."""
-        violation = None
-        if with_violation or self.monitor == "violation":
-            alpha = None if self.monitor == "violation" else problem.alpha  # what is compared must not be rough
-            violation = float(replace(problem, rows=self.rows).measure(state, alpha)[0].value.max())
-        lost = losses(self.rows, state)
-        return {
-            "held_out_violation": violation,
-            "held_out_brier": lost.brier,
-            "held_out_log_loss": lost.log_loss,
-        }
-
-    def is_over(self, scores: dict[str, float | None], n_updates: int) -> bool:
-        """Say whether patience has run out after a number of updates."""
-        score = scores[f"held_out_{self.monitor}"]
-        assert score is not None
-        return self.patience.is_over(score, n_updates)
-
-
 class Run:
     """One fit: the loop that consumes the solver's stream."""
 
@@ -194,15 +165,14 @@ class Run:
         problem: Problem,
         solver: str,
         layout: Layout,
-        held_out: HeldOut | None,
-        guard: Guard | None,
+        watch: Watch,
         max_updates: int | None,
         callback: Callable[[Record], bool | None] | None,
         floor: float | None,
         keep: Callable[[Sequence[Step]], None] | None = None,
     ) -> None:
         self.problem = problem
-        self.solver, self.layout, self.held_out, self.guard = solver, layout, held_out, guard
+        self.solver, self.layout, self.watch = solver, layout, watch
         self.max_updates, self.callback, self.floor, self.keep = max_updates, callback, floor, keep
         self.steps: list[Step] = []
         self.states: list[State] = [START]
@@ -211,7 +181,7 @@ class Run:
     def __call__(self, progress: bool) -> Fit:
         """Consume updates until the stream ends or a stop rule speaks."""
         self.bound = bound(self.solver, self.problem)
-        self.before = self._before()
+        self.before = self._record(START)
         status = None
         with Progress(progress, self.problem.alpha) as bar:
             try:
@@ -232,7 +202,7 @@ class Run:
         stream = SOLVERS[self.solver](self.problem, START)
         step = next(stream, None)
         while step is not None:
-            is_kept = self.guard is None or self.guard.keeps(step)
+            is_kept = self.watch.keeps(step)
             if is_kept:
                 yield step
             try:
@@ -240,19 +210,9 @@ class Run:
             except StopIteration:
                 return
 
-    def _before(self) -> Record:
-        """Return the figures before the first update."""
-        scores: dict[str, float | None] = {}
-        if self.held_out is not None:
-            scores = self.held_out.scores(self.problem, START, False)
-            self.held_out.is_over(scores, 0)
-        elif self.guard is not None:
-            scores = self.guard.figures(self.guard.start)
-        return self._record(START, scores)
-
-    def _record(self, state: State, scores: dict[str, float | None]) -> Record:
+    def _record(self, state: State) -> Record:
         lost = self.problem.losses(state)
-        return replace(Record(state.n_updates, np.nan, lost.brier, lost.log_loss), **scores)  # type: ignore[arg-type]
+        return Record(state.n_updates, np.nan, lost.brier, lost.log_loss, **self.watch.figures(state))
 
     def _take(self, step: Step) -> Status | None:
         """Record an update; return a status if it is time to stop."""
@@ -262,29 +222,21 @@ class Run:
         self.steps.append(step)
         if self.keep is not None:
             self.keep(self.steps)
-        n = step.state.n_updates
-        scores: dict[str, float | None] = {}
-        if self.held_out is not None:
-            scores = self.held_out.scores(self.problem, step.state, self.solver != "first")
-        elif self.guard is not None:
-            scores = self.guard.figures(self.guard.now)
-        self.history.append(self._record(step.state, scores))
+        self.history.append(self._record(step.state))
         if self.callback is not None and self.callback(replace(self.history[-1], violation=step.violation)):
             return Status.STOPPED
-        if self.held_out is not None and self.held_out.is_over(scores, n):
-            return Status.PATIENCE
-        if self.guard is not None and self.guard.is_over():
-            return Status.GUARDED
-        if n >= (self.bound if self.max_updates is None else self.max_updates):
+        if self.watch.is_over():
+            return self.watch.status
+        if step.state.n_updates >= (self.bound if self.max_updates is None else self.max_updates):
             return Status.LIMIT
         return None
 
     def _finish(self, status: Status | None) -> Fit:
         """Measure once more, keep the best held-out predictor, and say what holds."""
         self.end = self.states[-1]
-        best = self._best()
+        best = self.watch.best(len(self.history))
         if best < self.end.n_updates and status is not Status.STOPPED:
-            status = Status.PATIENCE if self.guard is None else Status.GUARDED
+            status = self.watch.status
             self.end = self.states[best]
         if status is Status.LIMIT:
             explore(self.problem, self.end)  # a learner that was cut short is asked once more before anything is said
@@ -316,14 +268,6 @@ class Run:
         """Whether the rows themselves say how far to go."""
         return self.problem.alpha == 0.0 or self.floor is not None
 
-    def _best(self) -> int:
-        """Return how many updates held-out rows keep."""
-        if self.held_out is not None:
-            return self.held_out.patience.best_updates
-        if self.guard is not None and self.guard.patience is not None:
-            return self.guard.patience.best_updates
-        return len(self.history)
-
     def _status(self, found: Suprema, status: Status | None) -> Status:
         """Return what is true of the final predictor."""
         if status in (Status.PATIENCE, Status.STOPPED):
@@ -332,7 +276,7 @@ class Run:
             return Status.NOISE if self._is_open else Status.REACHED
         if status is not None:
             return status
-        if self.guard is not None and self.guard.n_undone:
+        if self.watch.n_undone:
             return Status.GUARDED
         if self.problem.alpha == 0.0:
             return Status.NOISE

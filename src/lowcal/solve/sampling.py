@@ -24,8 +24,7 @@ from lowcal.notions.moments import moments
 from lowcal.notions.weights import evaluate
 from lowcal.rows.updates import Predictor, Update
 from lowcal.solve.homes import choose_subpopulations
-from lowcal.solve.private import PrivacyGuarantee
-from lowcal.solve.private_runs import PrivateFit
+from lowcal.solve.private import PrivacyGuarantee, PrivateFit, most_rounds
 from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import single_term
 from lowcal.solve.stopping import Status
@@ -195,7 +194,8 @@ def fresh(
     learner = _bind(subpopulations, X, table.take(first))
     plan = _counted(plan, learner, outcomes.layout)
     if n_rounds is None:
-        n_rounds = _most_rounds(plan, len(rest)) or FEW_ROUNDS
+        most = min(plan.rounds_needed, len(rest))
+        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
     check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
     parts = np.array_split(rest, n_rounds)
     batches = ((outcomes.y[part], outcomes.p[part], learner.encoder(table.take(part))) for part in parts)
@@ -259,16 +259,6 @@ def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> Wea
 def _counted(plan: _Plan, learner: WeakLearner, layout: Layout) -> _Plan:
     pairs = n_pairs(plan.notion, len(learner.names), layout.n_classes)
     return replace(plan, pairs=pairs, n_classes=layout.n_classes)
-
-
-def _most_rounds(plan: _Plan, n_rows: int) -> int:
-    """Return how many accurate batches the rows give, at most what is needed; 0 if not even one."""
-    low, high = 0, min(plan.rounds_needed, n_rows) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = replace(plan, rounds=middle).is_accurate(n_rows // middle)
-        low, high = (middle, high) if enough else (low, middle)
-    return low
 
 
 def _unpack(batch: Any) -> Batch:

@@ -30,7 +30,16 @@ from lowcal.rows.base import START, Local, Rows, State
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import Evidence, Gradient, Seen, losses
 from lowcal.rows.updates import Term, Update
-from lowcal.solve.blocks import GRAM_ROWS, RIDGE, WITNESS_ROWS, ridge_solve, solve_all, split_terms, take_columns
+from lowcal.solve.blocks import (
+    GRAM_ROWS,
+    MOST_WITNESSES,
+    RIDGE,
+    WITNESS_ROWS,
+    ridge_solve,
+    solve_all,
+    split_terms,
+    take_columns,
+)
 from lowcal.solve.steps import shrunk_step
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
@@ -39,8 +48,6 @@ from lowcal.subpopulations.memberships import Members
 SCREEN = 1.0
 #: Features that a pool leaves out have this many times their own curvature as a penalty.
 SHUT = 1e6
-#: At most this many subpopulations bring a witness of their own into one step (infinite weight classes).
-MOST_WITNESSES = 100
 #: Weights of several classes that are more than this times the labels are replaced by the notion's few probes.
 MANY_PRODUCTS = 64
 #: A step of groups is made of at most this many Newton steps; it ends with one that gains less than this share.
@@ -188,17 +195,12 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     safe = np.where(live, v, 1.0)
     excess = np.where(live, np.square(g) / safe - 1.0, 0.0)
     information = np.where(live, np.square(h) / safe, 0.0)
-    count, extra, known = (_by_pool(each, pools) for each in (live.astype(np.float64), excess, information))
+    count, extra, known = np.zeros((3, int(pools.max()) + 1, g.shape[1]))
+    for total, each in ((count, live), (extra, excess), (known, information)):
+        np.add.at(total, pools, each.sum(axis=2))
     is_seen = (extra > SCREEN * np.sqrt(2.0 * count)) & (known > 0.0)
     precision = np.divide(known, n * extra, out=np.full(extra.shape, np.inf), where=is_seen)
     return np.where(live, precision[pools][:, :, None], np.inf)
-
-
-def _by_pool(values: FloatArray, pools: IntArray) -> FloatArray:
-    """Return the sums over the members of each pool and over labels, shape (pools, S)."""
-    total = np.zeros((int(pools.max()) + 1, values.shape[1]))
-    np.add.at(total, pools, values.sum(axis=2))
-    return total
 
 
 # --- steps ----------------------------------------------------------------------------------------------------
@@ -447,7 +449,9 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     f = groups.predict(theta)
     g, h = groups.moments(groups.rows.residuals(f)), groups.moments(_curvatures(f, groups.rows.weight), 2)
     for _ in range(LOOSENED):
-        found = _variances(g[..., going], h[..., going], worth[going], pools)
+        flat, here, bends = (len(g), -1, 1), g[..., going], h[..., going]  # columns of weights have pools of their own
+        noise = (bends / worth[going]).reshape(flat)
+        found = 1.0 / precisions(here.reshape(flat), bends.reshape(flat), noise, pools, 1.0).reshape(here.shape)
         more = found.any(axis=(0, 1))  # whether rows say more than their prior allows for
         going = going[more]
         if not len(going):
@@ -457,13 +461,6 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
             groups.take(going), hessian(), variance[..., going], theta[..., going]
         )
     return np.asarray(theta)
-
-
-def _variances(g: FloatArray, h: FloatArray, worth: FloatArray, pools: IntArray) -> FloatArray:
-    """Return the prior variances that moments and curvatures (m, 2, F) tell, under each column of weights."""
-    flat = (len(g), -1, 1)
-    found = precisions(g.reshape(flat), h.reshape(flat), (h / worth).reshape(flat), pools, 1.0)
-    return np.asarray(1.0 / found.reshape(g.shape))
 
 
 def _curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:

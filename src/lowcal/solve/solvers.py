@@ -29,6 +29,7 @@ from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, loss
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import block_terms
+from lowcal.solve.options import Tolerance
 from lowcal.solve.shrinkage import (
     are_many,
     depths_of,
@@ -44,7 +45,6 @@ from lowcal.solve.shrinkage import (
     witness_step,
 )
 from lowcal.solve.steps import line_search, newton
-from lowcal.solve.tolerances import Tolerance
 from lowcal.subpopulations.base import Family, Offer, WeakLearner
 
 #: The potential may rise by this much through rounding before a step counts as no progress.
@@ -56,15 +56,6 @@ LITTLE = 0.02
 START_STEPS = 2
 #: A supremum that exceeds alpha by a smaller share than this equals it: two sums of the same numbers differ so much.
 SLACK = 1e-12
-
-
-def is_within(supremum: float, alpha: float) -> bool:
-    """Say whether the supremum is at most alpha, up to rounding.
-
-    >>> is_within(0.1 + 0.2, 0.3), is_within(0.3001, 0.3)
-    (True, False)
-    """
-    return bool(supremum <= alpha * (1.0 + SLACK))
 
 
 def are_within(suprema: FloatArray, limits: FloatArray) -> bool:
@@ -433,10 +424,12 @@ def _boosted(problem: Problem, state: State, stage: tuple[int, ...]) -> Step | N
 
 
 def _shrunk(problem: Problem, state: State, moved: State | None, stage: tuple[int, ...]) -> Step | None:
-    """Return a shrunk step, if it gains as much as the bound counts on."""
+    """Return a shrunk step, if it gains as much as the bound counts on, and a row's worth: 1 / n, as noise has half."""
     if moved is None:
         return None
-    return _progressed(problem, state, moved, _seen(problem, state), _least(problem), stage)
+    seen = float(problem.suprema(state).value.max()) if problem.is_measured else np.nan
+    least = guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem))
+    return _progressed(problem, state, moved, seen, max(least, 1.0 / problem.n), stage)
 
 
 def _progressed(
@@ -445,16 +438,6 @@ def _progressed(
     """Return the step to a state if the potential falls by at least so much."""
     progress = problem.loss(state) - problem.loss(moved)
     return Step(moved, seen, progress, stage) if progress >= least - ROUNDING else None
-
-
-def _seen(problem: Problem, state: State) -> float:
-    """Return the violation that a step is made for."""
-    return float(problem.suprema(state).value.max()) if problem.is_measured else np.nan
-
-
-def _least(problem: Problem) -> float:
-    """Return the least gain of a shrunk step: what the bound counts on, and a row's worth: 1 / n, as noise has half."""
-    return max(guaranteed_progress(problem, problem.notion.gain(problem.d) * _target(problem)), 1.0 / problem.n)
 
 
 def _target(problem: Problem) -> float:

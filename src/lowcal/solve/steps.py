@@ -14,7 +14,7 @@ import numpy as np
 from lowcal.kernels import clipped
 from lowcal.kernels.simplex import FloatArray, Geometry
 from lowcal.rows.base import Rows, State
-from lowcal.rows.passes import Ahead, Along, Clipped, Hidden, Slopes, Tries, reach
+from lowcal.rows.passes import Along, Clipped, Hidden, Slopes, Tries, reach
 from lowcal.rows.updates import Term
 
 #: Multiples of the Newton step at which slopes are taken: before it the loss falls, and a separable direction has no
@@ -40,25 +40,24 @@ def line_search(rows: Rows, state: State, terms: tuple[Term, ...], geometry: Geo
     if ahead.newton == 0.0:
         return 0.0
     if geometry == "mirror":
-        return _root(lambda steps: rows.run(Slopes(state, state, terms, steps, ahead.most)), ahead)
+        sign, newton_step = float(np.sign(ahead.newton)), abs(ahead.newton)
+
+        def slopes(steps: tuple[float, ...]) -> FloatArray:
+            signed = tuple(sign * eta for eta in steps)
+            return sign * rows.run(Slopes(state, state, terms, signed, ahead.most))
+
+        return sign * root_between(slopes, [newton_step * multiple for multiple in MULTIPLES])
     if rows.d == 1:
-        return float(np.sign(ahead.slope)) * _clipped(rows, Clipped(state, terms, ahead))
+        return float(np.sign(ahead.slope)) * _clipped_step(rows, Clipped(state, terms, ahead))
     tries = tuple(ahead.newton * multiple for multiple in TRIED)
     return tries[int(np.argmin(rows.run(Tries(state, terms, tries))))]
 
 
-def _clipped(rows: Rows, along: Clipped) -> float:
+def _clipped_step(rows: Rows, along: Clipped) -> float:
     """Return the global minimiser over eta >= 0 of E(y - clip(f + eta delta, 0, 1))^2."""
     if rows.scale.n < clipped.BINNED_FROM:
         return clipped.sorted_step(rows.run(Hidden(along, None))[0])
     return clipped.binned_step(rows.run(along), lambda hidden: rows.run(Hidden(along, hidden)))
-
-
-def _root(slopes: SlopesAt, ahead: Ahead) -> float:
-    """Return the step at which the slope of a convex loss is 0, one to 64 Newton steps away."""
-    sign = float(np.sign(ahead.newton))
-    steps = tuple(ahead.newton * multiple for multiple in MULTIPLES)
-    return sign * root_between(lambda at: sign * slopes(tuple(sign * eta for eta in at)), [sign * eta for eta in steps])
 
 
 def root_between(slopes: SlopesAt, steps: Sequence[float]) -> float:

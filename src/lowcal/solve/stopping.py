@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
 
 import numpy as np
 
 from lowcal.notions.smooth import Smooth
-from lowcal.rows import START
+from lowcal.rows import START, Rows, State
 from lowcal.rows.grids import smooth_on_grid
-from lowcal.solve.solvers import Problem, explore
+from lowcal.rows.passes import losses
+from lowcal.solve.options import Monitor
+from lowcal.solve.solvers import Problem, Step, explore
 
 
 class Status(StrEnum):
@@ -58,8 +59,6 @@ _SENTENCES = {
     Status.CHOSEN: "the shares of candidates that held-out rows support",
 }
 
-Monitor = Literal["brier", "log_loss", "violation"]
-
 #: Labels are redrawn this often for listed subpopulations, and for a learner, which has to search anew in each.
 DRAWS, DRAWS_TO_SEARCH = 40, 12
 #: Points of the grid on which smooth weights see the predictions of redrawn labels.
@@ -79,6 +78,61 @@ class Patience:
         if score < self.best - 1e-12:
             self.best, self.best_updates = score, n_updates
         return n_updates - self.best_updates >= self.rounds
+
+
+class Watch:
+    """What looks at a fit from outside and may stop it: held-out rows, or the guard; this one never does."""
+
+    #: How a fit ends that the watch stopped.
+    status = Status.LIMIT
+    #: Steps that were undone.
+    n_undone = 0
+
+    def keeps(self, step: Step) -> bool:
+        """Whether a step is kept; the solver is told of those that are undone."""
+        return True
+
+    def figures(self, state: State) -> dict[str, float | None]:
+        """Return the figures of held-out rows after a state, for its record; called once for each state kept."""
+        return {}
+
+    def is_over(self) -> bool:
+        """Whether the fit should stop at the last state."""
+        return False
+
+    def best(self, n_updates: int) -> int:
+        """Return how many of the updates are kept in the end."""
+        return n_updates
+
+
+class HeldOut(Watch):
+    """The held-out rows: follow every update, measure, and run out of patience."""
+
+    status = Status.PATIENCE
+
+    def __init__(self, rows: Rows, monitor: Monitor, patience: Patience, problem: Problem, has_violation: bool) -> None:
+        self.problem, self.monitor, self.patience = replace(problem, rows=rows), monitor, patience
+        self.has_violation, self._is_over = has_violation, False
+
+    def figures(self, state: State) -> dict[str, float | None]:
+        """Return the held-out figures; the violation only where it is wanted or watched."""
+        lost, violation = losses(self.problem.rows, state), None
+        if self.monitor == "violation" or (self.has_violation and state is not START):
+            alpha = None if self.monitor == "violation" else self.problem.alpha  # what is compared must not be rough
+            violation = float(self.problem.measure(state, alpha)[0].value.max())
+        found = {"violation": violation, "brier": lost.brier, "log_loss": lost.log_loss}
+        score = found[self.monitor]
+        assert score is not None
+        self._is_over = self.patience.is_over(score, state.n_updates)
+        return {f"held_out_{name}": figure for name, figure in found.items()}
+
+    def is_over(self) -> bool:
+        """Whether patience has run out."""
+        return self._is_over
+
+    def best(self, n_updates: int) -> int:
+        """Return the number of updates that are best on the held-out rows."""
+        return self.patience.best_updates
 
 
 def noise_floor(problem: Problem, draws: int | None = None) -> float:

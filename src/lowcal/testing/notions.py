@@ -22,7 +22,8 @@ from lowcal.kernels.reference import Codes, Design, Matrix, Stacked, Table
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
 from lowcal.notions.weights import Weight
-from lowcal.solve.fitting import SolverName, multicalibrate, read_random_state
+from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.options import SolverName, read_random_state
 from lowcal.subpopulations import Memberships
 from lowcal.testing.rules import CLOSE, Findings, Rule, attempt, largest_rise, listed
 

@@ -20,7 +20,8 @@ from lowcal.data.errors import InvalidInput, sentence
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.simplex import FloatArray, IntArray, brier
-from lowcal.solve.fitting import SolverName, multicalibrate, read_random_state
+from lowcal.solve.fitting import multicalibrate
+from lowcal.solve.options import SolverName, read_random_state
 from lowcal.subpopulations import Family, Groups, Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Residual
 from lowcal.testing.rules import CLOSE, Findings, Rule, attempt, distance, largest_rise, listed

@@ -21,8 +21,8 @@ from lowcal.data.errors import InvalidInput, MissingExtra, brief, printable, sug
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.notions import Notion, Witness
+from lowcal.solve.options import Tolerance
 from lowcal.solve.runs import Fit
-from lowcal.solve.tolerances import Tolerance
 from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
 
 if TYPE_CHECKING:
