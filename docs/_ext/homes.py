@@ -25,10 +25,10 @@ def add_homes(_app: Any, document: nodes.document) -> None:
 
 
 def homes_of(name: str) -> list[str]:
-    """Return the addresses of a name in the module that defines it and in the packages around that, but for lowcal.
+    """Return the addresses of a name in the module that defines it and in all packages around that.
 
     >>> homes_of("lowcal.Trees.bind")
-    ['lowcal.subpopulations.Trees.bind', 'lowcal.subpopulations.trees.Trees.bind']
+    ['lowcal.Trees.bind', 'lowcal.subpopulations.Trees.bind', 'lowcal.subpopulations.trees.Trees.bind']
     """
     parts = name.split(".")
     for size in range(len(parts) - 1, 0, -1):
@@ -37,7 +37,7 @@ def homes_of(name: str) -> list[str]:
         except ModuleNotFoundError:
             continue
         home = getattr(getattr(module, parts[size], None), "__module__", "").split(".")
-        found = [".".join(home[:k] + parts[size:]) for k in range(2, len(home) + 1)]
+        found = [".".join(home[:k] + parts[size:]) for k in range(1, len(home) + 1)]
         return found + [short for name in found for short in shortcuts_of(name)]
     return []
 

@@ -171,7 +171,8 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Look up the columns that the class names before anything is fitted, and remember all names."""
         table = Frame.of(X)
         for part in self.subpopulations.each() if isinstance(self.subpopulations, Subpopulations) else ():
-            resolve(part.given_columns, table)
+            if type(part).__module__.startswith("lowcal."):  # a user's class may mean something else by columns
+                resolve(part.given_columns, table)
         self._columns = table.names
 
     def __sklearn_tags__(self) -> Tags:

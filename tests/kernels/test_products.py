@@ -137,4 +137,5 @@ def test_all_other_modules_leave_products_of_numbers_to_this_one():
         "kernels/reference.py: P.T @ self.matrix",  # sparse
         "kernels/reference.py: self.matrix.T @ self.matrix.multiply(h[:, None])",  # sparse
         "notions/weights.py: index @ radix",  # whole numbers
+        "rows/base.py: rows @ np.random.default_rng(0).random(rows.shape[1])",  # sparse
     ]
