@@ -16,7 +16,7 @@ from lowcal.data.inputs import read_rows
 from lowcal.solve.candidates import Shared, Side, fit
 from lowcal.solve.crossfits import fit_simple
 from lowcal.solve.guard import deal
-from lowcal.solve.recalibration import JUDGED, Fold, Judge, Look, _choose
+from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, Fold, Judge, Look, _choose, _sampled
 from lowcal.solve.runs import Candidates
 from worlds import sigmoid
 
@@ -399,6 +399,18 @@ def test_an_interrupt_keeps_the_best_candidate_so_far(monkeypatch):
     with pytest.raises(KeyboardInterrupt) as early:
         recalibrate(y, p, X)
     assert not isinstance(early.value, lowcal.FitInterrupted)
+
+
+def test_the_choice_is_made_on_a_sample_of_many_rows():
+    few, many = np.full(CHOSEN_ON, 1.0 / CHOSEN_ON), np.linspace(1.0, 2.0, CHOSEN_ON + 50_000)
+    assert _sampled(few, 0) is few
+    kept = _sampled(many, 0)
+    assert np.count_nonzero(kept) == CHOSEN_ON
+    assert np.array_equal(kept[kept > 0.0], many[kept > 0.0])
+    assert kept[: len(kept) // 2].any()
+    assert not np.array_equal(kept, _sampled(many, 1))
+    ((fitted, held),) = deal(kept, 0.2, 0, JUDGED)
+    assert len(fitted) + len(held) == CHOSEN_ON
 
 
 def test_rows_without_weight_are_as_good_as_gone():

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
+#: The choice is made on at most this many rows, a sample of more: it hardly changes, and all rows are fitted only once.
+CHOSEN_ON = 300_000
 #: Shares that are smaller than this are left out.
 LEAST_SHARE = 0.05
 #: A difference of sums that is this small a share of them is rounding.
@@ -88,7 +90,8 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds; above 12,000 rows as many of them are judged as hold that many.
+    cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 300,000 rows, the
+        choice is made on a sample of 300,000 and then fitted to all rows.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
@@ -207,7 +210,7 @@ def _look(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> Look:
     if not are_enough(outcomes.weight):
         judge = Judge(whole, protected, [len(outcomes.p)])
         return Look(judge, list(judge.all({UNCHANGED: outcomes.p}).values()), True)
-    dealt = list(deal(outcomes.weight, 1.0 / cv, shared.seed, JUDGED))
+    dealt = list(deal(_sampled(outcomes.weight, shared.seed), 1.0 / cv, shared.seed, JUDGED))
     judged = Side.of(shared, outcomes, np.concatenate([held for _, held in dealt]))
     judge = Judge(judged, protected, [len(held) for _, held in dealt])
     judged_by_now = list[Judged]()
@@ -216,6 +219,14 @@ def _look(whole: Side, protected: WeakLearner, cv: int, passes: Passes) -> Look:
     except KeyboardInterrupt:
         return Look(judge, judged_by_now, False)
     return Look(judge, judged_by_now, True)
+
+
+def _sampled(weight: FloatArray, seed: int) -> FloatArray:
+    """Return the weights of rows, zeros outside a sample of those that the choice is made on."""
+    if len(weight) <= CHOSEN_ON:
+        return weight
+    inside = np.random.default_rng(seed).permutation(len(weight))[:CHOSEN_ON]
+    return np.where(np.isin(np.arange(len(weight)), inside), weight, 0.0)
 
 
 def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judge, passes: Passes) -> Iterator[Judged]:
