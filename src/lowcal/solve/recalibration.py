@@ -52,7 +52,7 @@ AT_A_TIME, PATIENCE = 10, 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
 #: The choice is made on at most this many rows, a sample of more: it hardly changes, and all rows are fitted only once.
-CHOSEN_ON = 300_000
+CHOSEN_ON = 150_000
 #: Shares that are smaller than this are left out.
 LEAST_SHARE = 0.05
 #: A difference of sums that is this small a share of them is rounding.
@@ -90,8 +90,8 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 300,000 rows, the
-        choice is made on a sample of 300,000 and then fitted to all rows.
+    cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 150,000 rows, the
+        choice is made on a sample of 150,000 and then fitted to all rows.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.
