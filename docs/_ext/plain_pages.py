@@ -92,5 +92,5 @@ class LinkNames(SphinxTransform):
 
 
 def leave_code(_app: Any, _env: Any, node: pending_xref, code: nodes.Element) -> nodes.Element | None:
-    """Return the plain code of a name that the reference lacks; `tests/test_docs.py` checks that it exists."""
+    """Return the plain code of a name that the reference lacks; `tests/docs/test_docs.py` checks that it exists."""
     return code if node.get("may_be_missing") else None

@@ -90,8 +90,8 @@ def recalibrate(
         `multicalibrate`; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
-    cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 150,000 rows, the
-        choice is made on a sample of 150,000 and then fitted to all rows.
+    cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 150,000, the
+        choice is made on a sample of 150,000 rows and then fitted to all of them.
     progress : show a progress bar (needs tqdm, else plain lines on standard error).
     random_state : seed of the folds; equal calls give equal predictors with or without one.
     classes : names of the columns of p, where the values of y do not tell.

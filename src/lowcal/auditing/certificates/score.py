@@ -287,7 +287,7 @@ def _witness_noise(f: FloatArray, chance: FloatArray, W: FloatArray) -> tuple[No
 #: A limit is searched by this many steps outwards, each longer by this factor, and then by this many halvings.
 STEPS, GROWTH, HALVINGS = 30, 1.5, 45
 #: Share of one label taken off a deviation. With 2 to 40 labels expected and critical values from 1.96 to 3.4 there are
-#: then at most 1.2 times as many misses as stated, 1.7 times without it (tests/test_certificates.py).
+#: then at most 1.2 times as many misses as stated, 1.7 times without it (tests/auditing/test_certificates.py).
 CONTINUITY = 0.15
 #: Skewness below this is none: the formula divides by it.
 NO_SKEW = 1e-6

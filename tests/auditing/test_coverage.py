@@ -75,7 +75,7 @@ def opposed(n: int, seed: int = 0) -> Population:
 def audits(monkeypatch):
     """The cases of benchmarks/intervals.py, with compiled passes at every size: thousands of audits are made here."""
     monkeypatch.setattr(line, "COMPILE_FROM", 0)
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     return importlib.import_module("intervals")
 
 

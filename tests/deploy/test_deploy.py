@@ -9,7 +9,7 @@ import pytest
 
 import pages
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "deploy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 
 pytest.importorskip("onnx", reason="the page exports to ONNX")
 pytest.importorskip("onnxruntime", reason="the page runs an ONNX graph")

@@ -9,7 +9,7 @@ import pytest
 from lowcal.datasets import adult, load_adult
 from lowcal.errors import InvalidInput
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PARQUET = ROOT.parent / "shared" / "data" / "adult.parquet"
 SHIPPED = Path(adult.__file__).parent / "data" / "adult.npz"
 

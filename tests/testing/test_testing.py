@@ -786,7 +786,7 @@ def test_a_learner_that_looks_at_one_sign_finds_less_in_the_other() -> None:
     """It finds something in every residual, so that only the sizes tell."""
     import re
 
-    page = (Path(__file__).parent.parent / "docs" / "how-to" / "add-a-hypothesis-class.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "add-a-hypothesis-class.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     code = code[: code.index("[Everyone()], learn)", code.index("class Intervals")) + len("[Everyone()], learn)")]
     X = np.random.default_rng(0).normal(size=(300, 2))
