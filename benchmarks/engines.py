@@ -30,7 +30,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels import switch
 from lowcal.kernels.line import solve_line
 from lowcal.kernels.parts import outer_moments
-from lowcal.kernels.reference import Codes, Table
+from lowcal.kernels.reference import Codes, DecodeTable
 from lowcal.notions.moments import moments_at
 from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
@@ -481,7 +481,7 @@ def growth() -> None:
 
 def codes_of_one(n: int) -> None:
     """Every row in the same bin, the worst case of a histogram."""
-    ones = Codes((np.zeros(n, dtype=np.uint8),), (Table(sparse.csr_array(np.ones((1, 1)))),))
+    ones = Codes((np.zeros(n, dtype=np.uint8),), (DecodeTable(sparse.csr_array(np.ones((1, 1)))),))
     R = np.ones((n, 2))
     t = times({"one": lambda: ones.moments(R), "read": reading(n, 17)})
     show("   all rows in one bin, two moments / reading", t["one"] / t["read"])

@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss
 
 from lowcal.kernels import line
 from lowcal.kernels.line import PURE, Method, aggregate, passes_for, solve_line
-from lowcal.kernels.reference import Codes, Matrix, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Matrix
 from lowcal.notions.smooth import Smooth
 
 REPEATS = 3
@@ -56,7 +56,7 @@ def columns(n: int, seed: int = 1) -> Codes:
     """Ten categorical columns of ten levels: 100 groups."""
     rng = np.random.default_rng(seed)
     codes = tuple(rng.integers(0, 10, n).astype(np.uint8) for _ in range(10))
-    return Codes(codes, tuple(Table(sparse.csr_array(np.eye(10))) for _ in codes))
+    return Codes(codes, tuple(DecodeTable(sparse.csr_array(np.eye(10))) for _ in codes))
 
 
 def solvers(compiled: ModuleType) -> None:

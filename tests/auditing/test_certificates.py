@@ -21,7 +21,7 @@ from lowcal.auditing.certificates.draws import Draws, MomentScores, draw, new_se
 from lowcal.auditing.certificates.finite_sample import BLOCKS, LARGEST_STAKE, Bets, _phi, _stakes, mean_limit
 from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels import reference
-from lowcal.kernels.reference import Codes, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
@@ -331,7 +331,7 @@ def test_deviations_of_several_labels_add_up():
 
 
 def test_squared_memberships_of_codes_and_matrices():
-    half = Codes((np.array([0, 1, 1], dtype=np.uint8),), (Table(sparse.csr_array([[1.0, 0.0], [0.5, 0.25]])),))
+    half = Codes((np.array([0, 1, 1], dtype=np.uint8),), (DecodeTable(sparse.csr_array([[1.0, 0.0], [0.5, 0.25]])),))
     both = Stacked((half, Matrix(np.array([[0.5], [1.0], [0.0]])), Matrix(sparse.csr_array([[0.5], [0.0], [0.1]]))))
     np.testing.assert_allclose(both.power(2).dense(), np.square(both.dense()))
 

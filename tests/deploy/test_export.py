@@ -23,7 +23,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout
 from lowcal.data.onnx_graph import FEW, Graph, GraphColumns, Port
 from lowcal.deploy.export import input_names, move, to_onnx
-from lowcal.kernels.reference import Table
+from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import weights
 from lowcal.notions.weights import Cell, Knots, Monomial, Points
 from lowcal.rows.updates import Predictor, Term, Update
@@ -486,7 +486,7 @@ def test_a_split_table_holds_the_same_members(drawn, small_enough):
         dense *= inside.reshape([size if b == a else 1 for b in range(len(shape))] + [m])
     if rng.random() < 0.3:
         dense[..., 0] = rng.random(shape) < 0.5
-    decode = Table(sparse.csr_array(dense.reshape(-1, m)))
+    decode = DecodeTable(sparse.csr_array(dense.reshape(-1, m)))
     before = codes.SMALL
     codes.SMALL = small_enough
     try:

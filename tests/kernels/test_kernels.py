@@ -17,7 +17,7 @@ from scipy.special import expit
 from lowcal.kernels import clipped, compiled_loops, loops, portable, reference, switch, trees
 from lowcal.kernels.clipped import Clipping, Line, binned_step, sorted_step
 from lowcal.kernels.loops import padded
-from lowcal.kernels.reference import Codes, Table
+from lowcal.kernels.reference import Codes, DecodeTable
 from lowcal.kernels.simplex import FAR, odds, of_odds_against, sigmoid
 from lowcal.kernels.switch import kernels_for
 from lowcal.notions import weights
@@ -196,7 +196,7 @@ def test_groups_within_codes(engine: ModuleType, seed: int, n: int, levels: int,
     B = rng.normal(size=(4, 3)) * rng.integers(0, 2, (4, 3))
     a, b, H = codes_of(rng, n, levels), codes_of(rng, n, 4), rng.normal(size=(q, n))
     out, expected = np.zeros((q, levels, 3)), np.zeros((q, levels, 3))
-    engine.add_groups(a, b, Table(sparse.csr_array(B)).parts, H, out)
+    engine.add_groups(a, b, DecodeTable(sparse.csr_array(B)).parts, H, out)
     for i in range(n):
         expected[:, a[i]] += H[:, i, None] * B[b[i]]
     np.testing.assert_allclose(out, expected, atol=1e-13)
@@ -272,7 +272,7 @@ def design_of(rng: np.random.Generator, n: int) -> tuple[Codes, np.ndarray]:
     wide = rng.integers(0, 5, (2, n)).astype(np.uint8)
     codes = (wide.T[:, 0], rng.integers(0, 3, 2 * n).astype(np.uint16)[::2])  # not contiguous
     C = np.concatenate([t[c] for t, c in zip(tables, codes, strict=True)], axis=1)
-    return Codes(codes, tuple(Table(sparse.csr_array(t)) for t in tables)), C
+    return Codes(codes, tuple(DecodeTable(sparse.csr_array(t)) for t in tables)), C
 
 
 @settings(deadline=None, max_examples=60)
@@ -373,7 +373,7 @@ def test_small_fits_do_not_import_numba() -> None:
 
 def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:
     n = -(-switch.COMPILE_FROM // 6)  # three columns and two weights: two numbers a row alone would be too few
-    two = Table(sparse.csr_array(np.eye(2)))
+    two = DecodeTable(sparse.csr_array(np.eye(2)))
     design = Codes(tuple(np.zeros(n, dtype=np.uint8) for _ in range(3)), (two,) * 3)
     assert MomentSums(design, monomials(1, 1), 1).kernels.IS_COMPILED
     assert not MomentSums(design.rows(slice(0, 100)), monomials(1, 1), 1).kernels.IS_COMPILED

@@ -9,14 +9,17 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from lowcal.kernels.logistic import ENOUGH, Path, Regression, ascend, fit_coefficients, fit_line, regress
-from lowcal.kernels.reference import Codes, Matrix, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Matrix
 from lowcal.kernels.simplex import sigmoid
 
 
 def make(n=400, seed=0, spread=1.5, fraction=False):
     rng = np.random.default_rng(seed)
     codes = [rng.integers(0, k, n).astype(np.uint8) for k in (3, 4)]
-    tables = [Table(sparse.csr_array(np.column_stack([np.ones(3), np.eye(3)]))), Table(sparse.csr_array(np.eye(4)))]
+    tables = [
+        DecodeTable(sparse.csr_array(np.column_stack([np.ones(3), np.eye(3)]))),
+        DecodeTable(sparse.csr_array(np.eye(4))),
+    ]
     z = rng.normal(0, spread, n)
     truth = 1 / (1 + np.exp(-(0.4 * z + 0.5 * (codes[0] == 1) - 0.6 * z * (codes[1] == 2))))
     y = truth if fraction else (rng.random(n) < truth).astype(float)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lowcal.kernels import reference
-from lowcal.kernels.reference import Codes, Cumulative, Matrix, Stacked, Table, histogram, pieces, stack
+from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Matrix, Stacked, histogram, pieces, stack
 
 FORMS = ["codes", "cumulative", "dense", "sparse", "stacked"]
 
@@ -21,7 +21,7 @@ def make(form, rng, n):
         tables = [rng.integers(0, 2, size) * rng.normal(size=size) for size in sizes]
         codes = [rng.integers(0, size[0], n).astype(rng.choice([np.uint8, np.uint16, np.int64])) for size in sizes]
         matrix = np.concatenate([t[c] for t, c in zip(tables, codes, strict=True)], axis=1)
-        return Codes(tuple(codes), tuple(Table(sparse.csr_array(t)) for t in tables)), matrix
+        return Codes(tuple(codes), tuple(DecodeTable(sparse.csr_array(t)) for t in tables)), matrix
     if form == "cumulative":
         levels = int(rng.integers(3, 7))
         code = rng.integers(0, levels, n).astype(np.uint8)
@@ -105,7 +105,7 @@ def test_tables_give_their_columns(seed, levels):
     code = np.arange(levels)[:, None]
     cut = np.arange(1, levels - 1)
     explicit = np.concatenate([(code >= 1) & (code <= cut), code > cut], axis=1).astype(float)
-    table = Table(sparse.csr_array(explicit))
+    table = DecodeTable(sparse.csr_array(explicit))
     groups = rng.integers(0, explicit.shape[1], 4)
     values, theta = rng.normal(size=(levels, 2)), rng.normal(size=(explicit.shape[1], 2))
     for decode in (cumulative, table):
@@ -171,10 +171,10 @@ def test_members_are_found_in_any_order(design, few):
 
 def test_wide_products_with_small_tables_skip_zeros_and_agree(monkeypatch):
     rng = np.random.default_rng(0)
-    table = Table(sparse.csr_array(rng.integers(0, 2, (6, 4)) * rng.random((6, 4))))
+    table = DecodeTable(sparse.csr_array(rng.integers(0, 2, (6, 4)) * rng.random((6, 4))))
     histogram, theta = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
     narrow = table.gather(histogram), table.spread(theta)
     monkeypatch.setattr(reference, "UNSPLIT_VECTOR", 2 * 6 * 4)
-    monkeypatch.delattr(Table, "_dense")  # a product with the zeros would fail
+    monkeypatch.delattr(DecodeTable, "_dense")  # a product with the zeros would fail
     np.testing.assert_allclose(table.gather(histogram), narrow[0], rtol=1e-14)
     np.testing.assert_allclose(table.spread(theta), narrow[1], rtol=1e-14)

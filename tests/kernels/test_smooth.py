@@ -10,7 +10,7 @@ from scipy import sparse
 
 from lowcal.kernels import line, transport
 from lowcal.kernels.line import PURE, FloatArray, aggregate, solve_line
-from lowcal.kernels.reference import Codes, Design, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Design, Matrix, Stacked
 from lowcal.notions import Suprema, smooth
 from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Memory
@@ -28,7 +28,7 @@ def sample(seed: int, n: int, d: int) -> tuple[FloatArray, FloatArray, Design]:
     rho = ((y - p) * (weight / weight.sum())[:, None])[:, -max(d, 2) :]
     if d == 1:
         p, rho = p[:, :1], rho[:, :1]
-    levels = Codes((rng.integers(0, 3, n).astype(np.uint8),), (Table(sparse.csr_array(np.eye(4))),))
+    levels = Codes((rng.integers(0, 3, n).astype(np.uint8),), (DecodeTable(sparse.csr_array(np.eye(4))),))
     numbers = np.column_stack([np.ones(n), rng.random(n), rng.uniform(-1, 1, n)])
     return p, rho, Stacked((levels, Matrix(numbers)))
 

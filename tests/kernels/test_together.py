@@ -8,7 +8,7 @@ from scipy import sparse
 
 from lowcal.kernels import together
 from lowcal.kernels.logistic import Regression, fit_coefficients, regress
-from lowcal.kernels.reference import Codes, Table
+from lowcal.kernels.reference import Codes, DecodeTable
 from lowcal.kernels.together import Grouped, Regressions, Weighted, fit_each, regress_each
 from worlds import sigmoid
 
@@ -21,7 +21,9 @@ def world(seed: int, n: int = 600, columns: int = 3) -> tuple[Weighted, Grouped]
     y = (rng.random(n) < sigmoid(0.6 * z + 0.8 * (codes[0] == 1) - 0.2)).astype(float)
     weight = rng.random((n, columns)) * (rng.random((n, columns)) < 2 / 3)
     tables = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1], [1, 0, 0]]), np.array([[0.0, 0], [1, 0], [0, 1]])
-    design = Codes(codes, tuple(Table(sparse.csr_array(table)) for table in tables))  # the first group is everyone
+    design = Codes(
+        codes, tuple(DecodeTable(sparse.csr_array(table)) for table in tables)
+    )  # the first group is everyone
     return Weighted(z, y, weight / weight.sum(axis=0)), Grouped(design)
 
 

@@ -15,7 +15,7 @@ from brackets import bracket
 from directions import along
 from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
-from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
 from lowcal.kernels.simplex import TIE
 from lowcal.notions.low_degree import _linear_witness, best_linear
 from lowcal.notions.moments import displacement, moments
@@ -307,7 +307,7 @@ def designs(draw: st.DrawFn) -> Design:
     rng = np.random.default_rng(draw(seeds))
     n = draw(st.integers(1, 30))
     levels, ordered = draw(st.integers(1, 6)), draw(st.integers(3, 7))
-    table = Table(sparse.csr_array((rng.random((levels, 4)) < 0.5) * rng.random((levels, 4))))
+    table = DecodeTable(sparse.csr_array((rng.random((levels, 4)) < 0.5) * rng.random((levels, 4))))
     codes = Codes(
         (rng.integers(0, levels, n).astype(np.uint8), rng.integers(0, ordered, n).astype(np.uint16)),
         (table, Cumulative.every(ordered)),

@@ -18,7 +18,7 @@ from lowcal.auditing.audits import Sample, judge
 from lowcal.auditing.certificates import Panel, draws
 from lowcal.auditing.certificates.score import ConstraintSums
 from lowcal.data.inputs import read_rows
-from lowcal.kernels.reference import Table
+from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Cell, Weight, monomials
 from lowcal.rows import Memory, Scale, Shard, disk
@@ -261,7 +261,7 @@ def test_a_group_of_light_rows_is_summed_as_exactly_as_a_heavy_one(weights: tupl
     p, light = rng.random((n, 1)), np.arange(n) % 2
     y, weight = (rng.random((n, 1)) < p).astype(float), np.where(light, 1e-3, 1.0) / n
     codes = (light.astype(np.uint8),)
-    family = CodeFamily(("heavy", "light"), (0,), (Table(sparse.csr_array(np.eye(2))),))
+    family = CodeFamily(("heavy", "light"), (0,), (DecodeTable(sparse.csr_array(np.eye(2))),))
     rows = Memory([Shard(codes, p, y, weight, Scale(10**9, float(weight.max())))])
     noise, square = rows.run(ConstraintSums((family,), weights, 0.0, rows.is_even, ("noise", "square")))
     U = np.column_stack([u(p) for u in weights])[:, :, None]

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from lowcal.kernels import exact
 from lowcal.kernels.exact import ExactSums, Fine, Grid, Tables, decode
-from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
 
 seeds = st.integers(0, 2**32 - 1)
 KINDS = ["codes", "dense", "columns", "sparse", "float32", "bytes", "stacked"]
@@ -22,7 +22,7 @@ KINDS = ["codes", "dense", "columns", "sparse", "float32", "bytes", "stacked"]
 def design(kind: str, rng: np.random.Generator, n: int) -> Design:
     """Return a design of one kind; memberships lie in [0, 1]."""
     codes = rng.integers(0, 6, n).astype(np.uint8), rng.integers(0, 5, n).astype(np.uint16)
-    tables = Table(sparse.csr_array(rng.random((6, 4)) * (rng.random((6, 4)) < 0.6))), Cumulative.every(5)
+    tables = DecodeTable(sparse.csr_array(rng.random((6, 4)) * (rng.random((6, 4)) < 0.6))), Cumulative.every(5)
     shares = rng.random((n, 3)) * (rng.random((n, 3)) < 0.7)
     made: dict[str, Design] = {
         "codes": Codes(codes, tables),

@@ -15,7 +15,7 @@ import lowcal
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels import parts
 from lowcal.kernels.parts import Parts, outer_moments
-from lowcal.kernels.reference import Codes, Cumulative, Design, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
 from lowcal.notions import low_degree
 from lowcal.notions.low_degree import LowDegree
 from lowcal.notions.weights import Monomial
@@ -32,7 +32,8 @@ def make_design(kind: str, rng: np.random.Generator, n: int) -> Design:
     matrix = rng.random((n, 4)) * (rng.random((n, 4)) < 0.5)
     made: dict[str, Design] = {
         "codes": Codes(
-            (codes, codes[::-1].copy()), (Table(sparse.csr_array(np.tri(7))), Table(sparse.csr_array(np.eye(7))))
+            (codes, codes[::-1].copy()),
+            (DecodeTable(sparse.csr_array(np.tri(7))), DecodeTable(sparse.csr_array(np.eye(7)))),
         ),
         "thresholds": Codes((codes,), (Cumulative.every(7),)),
         "matrix": Matrix(matrix),

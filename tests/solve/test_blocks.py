@@ -8,7 +8,7 @@ from lowcal.datasets import make_miscalibrated
 from scipy import sparse
 
 import lowcal
-from lowcal.kernels.reference import Codes, Cumulative, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Matrix, Stacked
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import CellIds, Knots, Monomial
 from lowcal.rows import START, Memory, base
@@ -212,7 +212,7 @@ CLASSES = {
 
 
 def table(decode):
-    return Table(sparse.csr_array(decode))
+    return DecodeTable(sparse.csr_array(decode))
 
 
 @pytest.mark.parametrize("curvatures", [1, 2])

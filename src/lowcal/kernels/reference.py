@@ -177,7 +177,7 @@ class Decode(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class DecodeTable:
     """A sparse decode table."""
 
     matrix: sparse.csr_array
@@ -209,9 +209,9 @@ class Table:
         """Return decode theta."""
         return product(self._dense if self._is_small(theta) else self.matrix, theta)
 
-    def take(self, groups: IntArray) -> Table:
+    def take(self, groups: IntArray) -> DecodeTable:
         """Return the columns of some groups."""
-        return Table(sparse.csr_array(self.matrix.tocsc()[:, groups]))
+        return DecodeTable(sparse.csr_array(self.matrix.tocsc()[:, groups]))
 
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes."""
@@ -221,9 +221,9 @@ class Table:
     def _dense(self) -> FloatArray:
         return np.asarray(self.matrix.toarray())
 
-    def power(self, exponent: int) -> Table:
+    def power(self, exponent: int) -> DecodeTable:
         """Return the table of powers: itself where memberships are 0 and 1."""
-        return self if self.is_sharp else Table(self.matrix.power(exponent))
+        return self if self.is_sharp else DecodeTable(self.matrix.power(exponent))
 
     @cached_property
     def is_sharp(self) -> bool:
@@ -870,9 +870,11 @@ def _pair_gram(a: IntArray, A: Decode, b: IntArray, B: Decode, H: FloatArray, nu
         pairs = pair_histogram(a, b, A.shape[0], B.shape[0], H, numbers)
         by_a = A.gather(pairs.reshape(A.shape[0], -1)).reshape(A.shape[1], B.shape[0], -1)
         return _gathered(B, by_a.transpose(2, 1, 0)).transpose(0, 2, 1)
-    if isinstance(B, Table) and (A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, Table)):
+    if isinstance(B, DecodeTable) and (
+        A.shape[0] * B.shape[1] <= A.shape[1] * B.shape[0] or not isinstance(A, DecodeTable)
+    ):
         return _gathered(A, _group_sums(a, A.shape[0], b, B, H))
-    if isinstance(A, Table):
+    if isinstance(A, DecodeTable):
         return _gathered(B, _group_sums(b, B.shape[0], a, A, H)).transpose(0, 2, 1)
     return weighted_gram(Codes((a,), (A,)), Codes((b,), (B,)), H)
 
@@ -884,7 +886,7 @@ def _gathered(A: Decode, sums: FloatArray) -> FloatArray:
     return by_a.reshape(A.shape[1], q, groups).transpose(1, 0, 2)
 
 
-def _group_sums(a: IntArray, levels: int, b: IntArray, B: Table, H: FloatArray) -> FloatArray:
+def _group_sums(a: IntArray, levels: int, b: IntArray, B: DecodeTable, H: FloatArray) -> FloatArray:
     """Return sum_i [a_i = v] H_ik B[b_i, g] as (q, levels, m)."""
     n, q = H.shape
     total = np.zeros((q, levels, B.shape[1]))

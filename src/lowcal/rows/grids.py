@@ -15,7 +15,7 @@ import numpy as np
 
 from lowcal.kernels.exact import ExactSums, Grid, Tables, Wholes, decode
 from lowcal.kernels.line import solve_lines
-from lowcal.kernels.reference import Codes, Design, Table, columns_of, pieces
+from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import on_grid
@@ -100,7 +100,7 @@ def _of_coordinate(design: Design, ids: IntArray, size: int, rho: FloatArray, gr
     parts = []
     for column in columns_of(design):
         decode_table = column.decode[0] if isinstance(column, Codes) else None
-        if isinstance(column, Codes) and isinstance(decode_table, Table):
+        if isinstance(column, Codes) and isinstance(decode_table, DecodeTable):
             start, groups, share = decode_table.parts
             counts = np.diff(start)[column.codes[0]]
             rows = np.repeat(np.arange(len(rho)), counts)

@@ -26,10 +26,10 @@ from lowcal.kernels.reference import (
     CHUNK,
     Codes,
     Cumulative,
+    DecodeTable,
     Design,
     Matrix,
     Stacked,
-    Table,
     columns_of,
     pieces,
     sample_rows,
@@ -496,12 +496,12 @@ def take_columns(design: Design, members: IntArray) -> Design:
 
 def _runs(design: Design, members: IntArray, per_member: int) -> CodeColumn | None:
     """Return a code column as runs of disjoint groups; None where they are short: the groups overlap too much."""
-    if not isinstance(design, Codes) or not isinstance(design.decode[0], Table):
+    if not isinstance(design, Codes) or not isinstance(design.decode[0], DecodeTable):
         return None
     codes, table = design.codes[0], design.decode[0]
     if table.shape[0] > len(codes):
         occupied, codes = np.unique(codes, return_inverse=True)
-        table = Table(table.matrix[occupied])
+        table = DecodeTable(table.matrix[occupied])
     starts, matrix = np.flatnonzero(np.diff(table.runs, prepend=0)).tolist(), table.matrix.tocsc()
     is_long = len(members) == 1 or len(members) >= LEAST_RUN * len(starts) or per_member > MANY_WEIGHTS
     if not is_long or matrix.shape[0] * per_member**2 > MOST_SUMS:

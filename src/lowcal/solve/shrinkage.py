@@ -21,7 +21,7 @@ import numpy as np
 
 from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
-from lowcal.kernels.reference import Codes, Design, Table, columns_of, stack
+from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, log_loss, mirror, scores, sigmoid
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
@@ -166,14 +166,14 @@ def pools_of(design: Design) -> IntArray:
     """Return the number of every member's pool: groups that partition the rows, or all columns of a matrix.
 
     >>> from scipy import sparse
-    >>> both = Table(sparse.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])))  # everyone, a, b
+    >>> both = DecodeTable(sparse.csr_array(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])))  # everyone, a, b
     >>> pools_of(Codes((np.array([0, 1, 1]),), (both,)))
     array([1, 2, 2])
     """
     pools, last = [], 0
     for column in columns_of(design):
         m = column.shape[1]
-        if isinstance(column, Codes) and isinstance(column.decode[0], Table):
+        if isinstance(column, Codes) and isinstance(column.decode[0], DecodeTable):
             runs = column.decode[0].runs
             pools.append(last + runs)
             last = pools[-1][-1]

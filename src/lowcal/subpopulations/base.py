@@ -28,7 +28,7 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
 from lowcal.kernels.products import dot
-from lowcal.kernels.reference import Codes, Design, Table, stack
+from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
 from lowcal.subpopulations.single_row import Always, Read, RowFacts
@@ -119,7 +119,7 @@ MORE_RESIDUALS = 8
 #: Of so many groups that are too small the names are said.
 MOST_LISTED = 3
 #: The table of a code column with one level and one group.
-_ONE = Table(sparse.csr_array(np.ones((1, 1))))
+_ONE = DecodeTable(sparse.csr_array(np.ones((1, 1))))
 
 
 @FAMILIES.register

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from lowcal.data.checked_json import Numbers, Plain, Shares
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphLookUp, GraphMembers, Value
-from lowcal.kernels.reference import Codes, Cumulative, Decode, Design, Table
+from lowcal.kernels.reference import Codes, Cumulative, Decode, DecodeTable, Design
 from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import FAMILIES, ReadFor, TupleEncoder
 from lowcal.subpopulations.single_row import CodeRead, Read, RowFacts
@@ -111,7 +111,7 @@ class CodeFamily(LookUpFamily):
         """Yield look-ups of code columns, or of the raw columns that were merged into them."""
         for members, k, decode in self._by_column():
             shape = encoder.shapes[k]
-            if not isinstance(decode, Table):
+            if not isinstance(decode, DecodeTable):
                 yield GraphLookUp(members, encoder.code(columns, k, range(len(shape))), decode)
                 continue
             for axes, inside, table in _split_once(columns, decode, shape, numbers):
@@ -158,7 +158,7 @@ def _read_table(at: Plain, sizes: Sequence[int]) -> tuple[int, Decode]:
     if (np.diff(levels) < 0).any() or len(np.unique(levels * n_groups + groups)) < len(levels):
         entries.refuse("entries level by level, each once")
     starts = np.concatenate([[0], np.cumsum(np.bincount(levels, minlength=n_levels))])
-    return column, Table(sparse.csr_array((values, groups, starts), shape=(n_levels, n_groups)))
+    return column, DecodeTable(sparse.csr_array((values, groups, starts), shape=(n_levels, n_groups)))
 
 
 def _read_cumulative(at: Plain, sizes: Sequence[int]) -> tuple[int, Decode]:
@@ -175,10 +175,10 @@ DECODES: dict[str, Callable[[Plain, Sequence[int]], tuple[int, Decode]]] = {
 }
 
 #: Some members of a table, by the axes (columns) that they depend on, as a table over the levels of these.
-Split = tuple[tuple[int, ...], IntArray, Table]
+Split = tuple[tuple[int, ...], IntArray, DecodeTable]
 
 
-def _split_once(columns: GraphColumns, decode: Table, shape: Sequence[int], numbers: int) -> list[Split]:
+def _split_once(columns: GraphColumns, decode: DecodeTable, shape: Sequence[int], numbers: int) -> list[Split]:
     """Return `split`, once for the same table: many updates of one group each use few groups."""
     key = ("split", tuple(shape), decode.shape, *(array.tobytes() for array in decode.parts), numbers)
     if key not in columns.known:
@@ -187,7 +187,7 @@ def _split_once(columns: GraphColumns, decode: Table, shape: Sequence[int], numb
     return found
 
 
-def split(decode: Table, shape: Sequence[int], numbers: int) -> list[Split]:
+def split(decode: DecodeTable, shape: Sequence[int], numbers: int) -> list[Split]:
     """Return the groups of a table over joint levels: together while their table is small, else by their columns.
 
     `shape` are the levels of the merged columns, `numbers` the coefficients of a group.
@@ -229,7 +229,7 @@ def _distinct(groups: IntArray, level: IntArray, m: int) -> IntArray:
     return np.bincount(pairs[:, 0], minlength=m)
 
 
-def project(decode: Table, shape: Sequence[int], axes: Sequence[int]) -> Table:
+def project(decode: DecodeTable, shape: Sequence[int], axes: Sequence[int]) -> DecodeTable:
     """Return the table over the joint levels of some axes, for groups that depend on no other."""
     entries = decode.matrix.tocoo()
     levels = np.unravel_index(entries.row, tuple(shape))
@@ -238,4 +238,4 @@ def project(decode: Table, shape: Sequence[int], axes: Sequence[int]) -> Table:
         row = row * shape[a] + levels[a]
     pairs, first = np.unique(np.column_stack([row, entries.col]), axis=0, return_index=True)
     size = (prod(shape[a] for a in axes), decode.shape[1])
-    return Table(sparse.csr_array((entries.data[first], (pairs[:, 0], pairs[:, 1])), shape=size))
+    return DecodeTable(sparse.csr_array((entries.data[first], (pairs[:, 0], pairs[:, 1])), shape=size))

@@ -23,7 +23,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
 from lowcal.data.onnx_graph import GraphColumns, Value
-from lowcal.kernels.reference import Table, histogram
+from lowcal.kernels.reference import DecodeTable, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     CLASSES,
@@ -208,7 +208,7 @@ class _Tables:
         for k in used:
             levels = np.concatenate([e[0] for e in self.entries[k]])
             groups = np.concatenate([e[1] for e in self.entries[k]])
-            tables.append(Table(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
+            tables.append(DecodeTable(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
         names = tuple(name for k in used for name in self.names[k])
         depths = tuple(depth for k in used for depth in self.depths[k])
         return CodeFamily(names, tuple(used), tuple(tables), depths)

@@ -21,7 +21,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
-from lowcal.kernels.reference import AnyArray, Codes, Design, Matrix, Table, pack, pieces
+from lowcal.kernels.reference import AnyArray, Codes, DecodeTable, Design, Matrix, pack, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     CLASSES,
@@ -250,9 +250,9 @@ class Bits:
 
 
 @cache
-def _table(bits: tuple[int, ...]) -> Table:
+def _table(bits: tuple[int, ...]) -> DecodeTable:
     """Return the table of some bits of a byte; bytes with the same ones share it."""
-    return Table(sparse.csr_array(_BITS[:, bits]))
+    return DecodeTable(sparse.csr_array(_BITS[:, bits]))
 
 
 _BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)

@@ -17,7 +17,7 @@ from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
-from lowcal.kernels.reference import Cumulative, Decode, Table, histogram
+from lowcal.kernels.reference import Cumulative, Decode, DecodeTable, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.subpopulations.base import (
     CLASSES,
@@ -137,7 +137,7 @@ def _list_thresholds(encoder: ThresholdEncoder, X: Frame, everyone: bool) -> Cod
     tables: list[tuple[int, Decode]] = []
     if everyone:
         names.append(EVERYONE)
-        tables.append((0, Table(sparse.csr_array(np.ones((len(encoder.cuts[0]) + 2, 1))))))
+        tables.append((0, DecodeTable(sparse.csr_array(np.ones((len(encoder.cuts[0]) + 2, 1))))))
     for k, (column, cuts) in enumerate(zip(encoder.columns, encoder.cuts, strict=True)):
         if len(cuts):
             tables.append((k, Cumulative.every(len(cuts) + 2)))

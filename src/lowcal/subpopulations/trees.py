@@ -25,7 +25,7 @@ from lowcal.data.inputs import check_positive, check_whole
 from lowcal.data.onnx_graph import GraphColumns, GraphLookUp, GraphMatrix, Value
 from lowcal.kernels.exact import Scale
 from lowcal.kernels.products import by_row, gram, product
-from lowcal.kernels.reference import Codes, Design, Matrix, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Design, Matrix
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
 from lowcal.subpopulations.asking import Asked, Residuals, Visited, part_of_rows
 from lowcal.subpopulations.base import (
@@ -311,14 +311,14 @@ class TreeNodes:
         return Codes((leaf,), (self.table,))
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> DecodeTable:
         """Which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
             under += leaves[:, None] == self.nodes
             leaves = (leaves - 1) // 2
-        return Table(sparse.csr_array(under))
+        return DecodeTable(sparse.csr_array(under))
 
     def take(self, members: IntArray) -> TreeNodes:
         """Return some of the nodes."""

@@ -18,7 +18,7 @@ from scipy.optimize import linprog
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
-from lowcal.kernels.reference import Codes, Design, Matrix, Stacked, Table
+from lowcal.kernels.reference import Codes, DecodeTable, Design, Matrix, Stacked
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Notion, Suprema, Witness, parse_notion
 from lowcal.notions.weights import Weight
@@ -390,7 +390,7 @@ def storage_of_memberships_does_not_matter(notion: Notion, sample: TrialSample) 
     table, codes = np.unique(sample.C, axis=0, return_inverse=True)
     kinds: dict[str, Design] = {
         "a sparse matrix": Matrix(sparse.csr_array(sample.C)),
-        "codes": Codes((codes.ravel().astype(np.uint8),), (Table(sparse.csr_array(table)),)),
+        "codes": Codes((codes.ravel().astype(np.uint8),), (DecodeTable(sparse.csr_array(table)),)),
         "two designs side by side": Stacked((Matrix(sample.C[:, :1]), Matrix(sample.C[:, 1:]))),
     }
     found = sample.suprema(notion)

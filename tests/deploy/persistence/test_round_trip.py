@@ -34,7 +34,7 @@ from lowcal import (
 )
 from lowcal.data.checked_json import Plain
 from lowcal.deploy.saved_models import read_model, write_model
-from lowcal.kernels.reference import Table
+from lowcal.kernels.reference import DecodeTable
 from lowcal.notions.weights import Points
 from lowcal.rows.updates import MANY, Compiled, Term, Update
 from lowcal.subpopulations.codes import CodeFamily
@@ -161,7 +161,7 @@ def test_shares_of_groups() -> None:
     fit, *data = fitted("groups")
     update = fit.predictor.updates[0]
     (term,) = update.terms
-    halves = tuple(Table(0.5 * table.matrix) for table in term.family.decode)
+    halves = tuple(DecodeTable(0.5 * table.matrix) for table in term.family.decode)
     half = replace(term, family=CodeFamily(term.family.names, term.family.columns, halves))
     predictor = replace(fit.predictor, updates=(Update((half,)), update))
     assert predictor(data[0], data[1]).tobytes() != fit.predictor[:1](data[0], data[1]).tobytes()
