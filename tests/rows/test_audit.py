@@ -205,9 +205,16 @@ def test_trees_are_measured_alike(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0].mass, found[1].mass)
 
 
-@pytest.mark.parametrize("chosen", [Groups(["g", "h"]), Trees(2)], ids=["groups", "nodes"])
 @pytest.mark.parametrize("method", ["bootstrap", "exact"])
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize(
+    ("d", "chosen"),
+    [
+        pytest.param(2, Groups(["g", "h"]), id="groups-2"),
+        pytest.param(2, Trees(2), id="nodes-2"),
+        pytest.param(3, Groups(["g", "h"]), id="groups-3"),
+        pytest.param(3, Trees(2), id="nodes-3", marks=pytest.mark.slow),
+    ],
+)
 def test_smooth_weights_on_disk_are_judged_by_the_safe_side_of_their_bracket(
     d: int, method: str, chosen: Subpopulations, tmp_path: Path
 ) -> None:
