@@ -255,7 +255,7 @@ class Rows(ABC):
         """Return rows by their numbers, which increase, with weights that sum to one; None: all of them."""
 
     def few(self, seed: int | Sequence[int], size: int) -> Local:
-        """Return so many rows, drawn by a seed; all, if there are no more: few enough in an order that they tell."""
+        """Return that many rows, drawn by a seed, or all if there are fewer; few rows come in an order of their own."""
         which = sample_rows(self.scale.n, seed, size)
         return self._sorted if which is None and self.scale.n <= SORTED else self.sample(which)
 

@@ -129,7 +129,7 @@ def smooth_on_grid(rows: Rows, state: State, families: Sequence[Family], points:
 
 
 def _runs(families: Sequence[Family], most: int) -> Iterator[tuple[Family, ...]]:
-    """Yield families, cut so that at most so many members come together."""
+    """Yield families in pieces of at most that many members."""
     held: list[Family] = []
     size = 0
     for family in families:
