@@ -16,15 +16,16 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Numbers, Plain, PlainLabels
+from lowcal.data.checked_json import Numbers, Plain, PlainFields, PlainLabels
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
-from lowcal.subpopulations.base import ColumnChoice, effective_rows, is_enough, list_rare
+from lowcal.subpopulations.base import ColumnChoice
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
+from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -191,6 +192,18 @@ class LevelEncoder(Protocol):
     @property
     def levels(self) -> Sequence[Levels]:
         """How each column is read."""
+
+
+@dataclass(frozen=True)
+class ByLevels(PlainFields):
+    """An encoder that reads every column as levels."""
+
+    levels: tuple[Levels, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(level.column for level in self.levels)
 
 
 def levels_of(encoder: object) -> Sequence[Levels]:

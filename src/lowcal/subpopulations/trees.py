@@ -39,12 +39,12 @@ from lowcal.subpopulations.base import (
     ReadFor,
     Residual,
     WeakLearner,
-    check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
-from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowBlock, RowFacts
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.sizes import check_min_mass
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -326,7 +326,7 @@ class TreeNodes:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
-        number, block = facts.block(("leaves", self.tree.depth), LeafBlock)
+        number, block = facts.block(("leaves", self.tree.depth), Walk.of)
         content = self.tree.feature.tobytes() + self.tree.cut.tobytes()
         return [CodeRead(number, block.place(content, self.tree), self.table)]
 
@@ -377,7 +377,7 @@ class TreeSum:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sum, with those of all forests of this depth."""
-        number, block = facts.block(("sums", self.forest.depth), SumBlock)
+        number, block = facts.block(("sums", self.forest.depth), _all_sums)
         arrays = (self.forest.feature, self.forest.cut, self.forest.value, np.float64(self.scale))
         return [MemberRead(number, [block.place(b"".join(array.tobytes() for array in arrays), self)])]
 
@@ -456,25 +456,13 @@ def _leaves(columns: GraphColumns, encoder: BinEncoder, forest: Forest) -> Value
     return graph.add("Sub", node, n_inner)
 
 
-class LeafBlock(RowBlock):
-    """Trees of one depth, each kept once, walked down together on a single row."""
-
-    def evaluator(self) -> Evaluate:
-        """Return the leaves of all trees as one function of the bins."""
-        return Walk.of(self.values)
-
-
-class SumBlock(RowBlock):
-    """Sums of forests of one depth, each kept once."""
-
-    def evaluator(self) -> Evaluate:
-        """Return all sums, brought into [-1, 1], as one function of the bins."""
-        families: list[TreeSum] = self.values
-        walk = Walk.of([family.forest for family in families])
-        value = np.concatenate([family.forest.value[:, :, 0] for family in families])
-        trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]
-        scale = np.array([family.scale for family in families])
-        return lambda bins: np.clip(np.add.reduceat(value[trees, walk(bins)], starts) / scale, -1.0, 1.0)
+def _all_sums(families: list[TreeSum]) -> Evaluate:
+    """Return the sums of forests of one depth, brought into [-1, 1], as one function of the bins of a single row."""
+    walk = Walk.of([family.forest for family in families])
+    value = np.concatenate([family.forest.value[:, :, 0] for family in families])
+    trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]
+    scale = np.array([family.scale for family in families])
+    return lambda bins: np.clip(np.add.reduceat(value[trees, walk(bins)], starts) / scale, -1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
