@@ -35,7 +35,7 @@ MOST_COUNTED = 1 << 16
 ROWS_IN_CACHE = 1 << 14
 #: Up to so many cuts are compared with each number, more are searched.
 FEW_CUTS = 64
-#: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
+#: About so many rows show whether a column has many distinct numbers; columns of fewer rows than SAMPLE are sorted.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
 #: Dates of a file lie within this many seconds of 1970: microseconds fit into 64 bits.
 MOST_SECONDS = 9e12
@@ -304,72 +304,46 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
-    return replace(_learn_numbers(column, n_bins, seen), is_date=column.is_date)
+    if not column.is_rounded and _are_many(column.numbers, seen, n_bins):
+        return Levels(column.name, None, _cuts_of_many(column.numbers, n_bins), column.is_date)
+    known: Sequence[float] = _exact_values(column, seen) if column.is_rounded else values_of(column, seen)[0].tolist()
+    if len(known) <= n_bins:
+        return Levels(column.name, tuple(_plain(v) for v in known), is_date=column.is_date)
+    return Levels(column.name, None, quantile_cuts(*values_of(column, seen), n_bins), column.is_date)
 
 
-def _learn_numbers(column: Column, n_bins: int, seen: FloatArray) -> Levels:
-    """Return the levels of numbers: each of few, or bins cut at quantiles."""
-    if column.is_rounded:
-        return _learn_exact(column, n_bins, seen)
-    values = column.numbers
-    if len(values) > SAMPLE and _counted(values, seen) is None and _are_many(values, seen, n_bins):
-        return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
-    distinct, mass = values_of(column, seen)
-    if len(distinct) <= n_bins:
-        return Levels(column.name, tuple(_plain(v) for v in distinct))
-    return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
-
-
-def _learn_exact(column: Column, n_bins: int, seen: FloatArray) -> Levels:
-    """Return the levels of numbers that floats round: each of few, with all its digits, or bins of their floats."""
+def _exact_values(column: Column, seen: FloatArray) -> list[float]:
+    """Return the distinct numbers that have weight where floats round some of them, with all their digits."""
     distinct, codes = column.distinct()
-    present = {distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None}
-    if len(present) <= n_bins:
-        return Levels(column.name, tuple(_plain(v) for v in sorted(present)))
-    return Levels(column.name, None, quantile_cuts(*_sorted_values(column.numbers, seen), n_bins))
+    return sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
 
 
-@dataclass(frozen=True, eq=False)
 class LevelMasses:
-    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted."""
+    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted.
 
-    sample_weight: FloatArray
+    >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+    array([[0.5 , 0.25],
+           [1.  , 0.5 ]])
+    """
 
-    @cached_property
-    def each(self) -> FloatArray | None:
-        """The sums of one row if all have the same weight."""
-        w = _each(self.sample_weight)
-        return None if w is None else np.array([w, w * w])
+    def __init__(self, sample_weight: FloatArray) -> None:
+        each = _each(sample_weight)
+        self._one = None if each is None else np.array([each, each * each])
+        self._all = np.column_stack([sample_weight, np.square(sample_weight)]) if each is None else np.zeros((0, 2))
 
     def __call__(self, codes: IntArray, count: int) -> FloatArray:
-        """Return the sums, shape (count, 2).
+        """Return the sums, shape (count, 2)."""
+        return histogram(codes, self._all, count) if self._one is None else _count(codes, count)[:, None] * self._one
 
-        >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
-        array([[0.5 , 0.25],
-               [1.  , 0.5 ]])
-        """
-        if self.each is None:
-            return histogram(codes, self._both, count)
-        if codes.dtype == np.uint8 and codes.flags.c_contiguous and count <= 256:
-            return np.asarray(count_bytes(codes.view(np.uint8))[:count, None] * self.each)
-        total = np.zeros(count, dtype=np.intp)
-        for part in pieces(len(codes), CHUNK // CACHE):
-            total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=count)
-        return np.asarray(total[:, None] * self.each)
 
-    def of_levels(self, levels: Levels, X: Frame, codes: IntArray) -> FloatArray:
-        """Return the sums of a column's levels; the rows of categories are counted once for all questions."""
-        column = X.column(levels.column)
-        if self.each is None or levels.categories is None or column.is_numeric:
-            return self(codes, levels.count)
-        found = column.tally(levels.numbers, MISSING, UNSEEN)
-        count = np.zeros(levels.count, dtype=np.intp)
-        count[: len(found)] = found
-        return np.asarray(count[:, None] * self.each)
-
-    @cached_property
-    def _both(self) -> FloatArray:
-        return np.column_stack([self.sample_weight, np.square(self.sample_weight)])
+def _count(codes: NDArray[Any], size: int) -> IntArray:
+    """Count small whole numbers, a piece of the rows at a time."""
+    if codes.dtype == np.uint8 and codes.flags.c_contiguous and size <= 256:
+        return np.asarray(count_bytes(codes)[:size])
+    total = np.zeros(size, dtype=np.intp)
+    for part in pieces(len(codes), CHUNK // CACHE):
+        total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=size)
+    return total
 
 
 def _each(sample_weight: FloatArray) -> float | None:
@@ -394,16 +368,16 @@ class Weighed(NamedTuple):
 def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
     """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
-    mass = weigh.of_levels(levels, X, codes)
+    mass = weigh(codes, levels.count)
     worth = effective_rows(*mass.T)
     enough = is_enough(worth, min_mass)
     rare, is_examined = list_rare(worth, levels.name, f"values of {levels.column}", min_mass), bool(enough.any())
-    if levels.categories is None or enough[FIRST:].all():
-        return Weighed(levels, codes, mass, rare, is_examined)
-    kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
-    levels = replace(levels, categories=kept)
-    codes = levels.codes(X)
-    return Weighed(levels, codes, weigh.of_levels(levels, X, codes), rare, is_examined)
+    if levels.categories is not None and not enough[FIRST:].all():
+        kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
+        levels = replace(levels, categories=kept)
+        codes = levels.codes(X)
+        mass = weigh(codes, levels.count)
+    return Weighed(levels, codes, mass, rare, is_examined)
 
 
 def values_of(column: Column, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -448,14 +422,10 @@ def _sorted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[Flo
 
 def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Return the same for whole numbers of a small range, a piece of the rows at a time; None for others."""
-    low, high = _range(values)
-    if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
+    low, high = (float(least.reduce(values)) if len(values) else np.nan for least in (np.fmin, np.fmax))
+    if not (high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
         return None
-    size = int(high - low) + 1
-    each = _each(sample_weight)
-    if each is not None and values.dtype == np.uint8 and values.flags.c_contiguous:
-        every = count_bytes(values)
-        return np.flatnonzero(every).astype(np.float64), np.asarray(every[every > 0] * each)
+    size, each = int(high - low) + 1, _each(sample_weight)
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
     for part in pieces(len(values), CHUNK // CACHE):
         which, weight = _places_from(values[part], low, size), sample_weight[part]
@@ -466,13 +436,6 @@ def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArra
             mass += np.bincount(which, weight, size + 1)
     present = np.flatnonzero(held[:size])
     return np.asarray(low + present), mass[present] if each is None else np.asarray(held[present] * each)
-
-
-def _range(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the smallest and the largest number that is present; infinite ones if there is none."""
-    if values.dtype.kind == "f" or len(values) == 0:
-        return float(np.fmin.reduce(values, initial=np.inf)), float(np.fmax.reduce(values, initial=-np.inf))
-    return float(values.min()), float(values.max())
 
 
 def _places_from(values: NDArray[Any], low: float, size: int) -> IntArray | None:
@@ -497,46 +460,23 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
 
 
 def _are_many(values: NDArray[Any], sample_weight: FloatArray, count: int) -> bool:
-    """Whether even some of the rows with weight hold more distinct numbers than this."""
-    some = slice(None, None, max(1, len(values) // SOME_ROWS))
-    return len(np.unique(values[some][sample_weight[some] > 0.0])) > count + 1  # NaN is one of them
+    """Whether rows of equal weights hold more distinct numbers than this, as a few of them show, not all whole."""
+    if len(values) <= SAMPLE or values.dtype.kind != "f" or _each(sample_weight) is None:
+        return False
+    some = values[:: len(values) // SOME_ROWS]
+    return len(np.unique(some)) > count + 1 and bool((np.floor(some) != some).any())  # NaN is one of them
 
 
-def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
-    """Return `quantile_cuts` of many distinct numbers, sorting none but those near the cuts; the others are counted.
+def _cuts_of_many(values: NDArray[Any], n_bins: int) -> tuple[float, ...]:
+    """Return `quantile_cuts` of rows of equal weights: order statistics, which need no sort.
 
-    >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), np.ones(5), 2)
+    >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), 2)
     (2.0,)
     """
-    values = values.astype(np.float64, copy=False)
-    edges = _edges(values, sample_weight, n_bins)
-    kind = np.min_scalar_type(FIRST + len(edges))
-    part = _bins(values, edges, kind)
-    mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
-    mass[MISSING] = 0.0
-    reached = np.cumsum(mass)
-    targets = (np.arange(1, n_bins) / n_bins - 1e-12) * reached[-1]
-    holds, last, cuts = np.searchsorted(reached, targets, side="left"), np.flatnonzero(mass)[-1], set()
-    for k in np.unique(holds):
-        inside = np.flatnonzero(part == k)
-        distinct, each = _sorted_values(values[inside], sample_weight[inside])
-        place = np.searchsorted(reached[k - 1] + np.cumsum(each), targets[holds == k], side="left")
-        cuts |= set(distinct[np.minimum(place, len(distinct) - 1)].tolist()) - ({distinct[-1]} if k == last else set())
-    return tuple(sorted(cuts))
-
-
-def _edges(values: FloatArray, sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
-    """Return numbers between which every cut lies, most likely, and few others: those of a sample around the cuts."""
-    some = sample_rows(len(values), 0, SAMPLE)
-    if some is not None:
-        values, sample_weight = values[some], sample_weight[some]
-    distinct, mass = _sorted_values(values, sample_weight)
-    if len(distinct) == 0:
-        return ()
-    margin = 2.0 * np.sqrt(np.square(sample_weight).sum()) / sample_weight.sum()  # four deviations of a share of 1/2
-    around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-margin, margin])
-    place = np.searchsorted(np.cumsum(mass) / mass.sum(), around.ravel(), side="left")
-    return tuple(np.unique(distinct[np.minimum(place, len(distinct) - 1)]).tolist())
+    present = values[~np.isnan(values)]
+    places = np.ceil((np.arange(1, n_bins) / n_bins - 1e-12) * len(present)).astype(np.intp) - 1
+    cuts = np.unique(np.partition(present, places)[places]).astype(np.float64).tolist()
+    return tuple(c for c in cuts if c < present.max())
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
