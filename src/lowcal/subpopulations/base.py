@@ -36,13 +36,21 @@ from lowcal.subpopulations.sizes import effective_rows, is_enough  # noqa: F401
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
-Encoded = Any
-
-EVERYONE = "everyone"
-
 T = TypeVar("T")
 
+#: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
+Encoded = Any
+#: Columns of X, as classes take them: names or positions; None is every column.
+ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
+#: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
+Residual: TypeAlias = Callable[[], FloatArray]
+
+#: The name of the whole population, and the table of its code column, which has one level.
+EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
+#: Up to this many residuals of one call get a member each; of more, the strongest of each label and of all.
+MOST_RESIDUALS, MORE_RESIDUALS = 16, 8
+
+EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
 _OWN = "Build the class from Groups, Memberships, Thresholds, Trees or Linear"
 ENCODERS, FAMILIES = Kinds("an encoder", _OWN), Kinds("a family of subpopulations", _OWN)
@@ -114,15 +122,6 @@ def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: i
             f"{type(family).__name__} can't be written as ONNX: it has no method `onnx`. Exported are {EXPORTED}."
         )
     return family.onnx(columns, encoder, numbers)
-
-
-EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
-#: Up to this many residuals of one call get a member each ...
-MOST_RESIDUALS = 16
-#: ... of more, the strongest of each label and this many of the strongest.
-MORE_RESIDUALS = 8
-#: The table of a code column with one level and one group.
-_ONE = DecodeTable(sparse.csr_array(np.ones((1, 1))))
 
 
 @FAMILIES.register
@@ -269,8 +268,7 @@ class WeakLearner:
     @property
     def offers(self) -> Sequence[Offer]:
         """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
-        offers: Sequence[Offer] = getattr(self.learner, "offers", ())
-        return offers
+        return getattr(self.learner, "offers", ())
 
     def design(self, rows: Encoded | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
@@ -286,21 +284,20 @@ class WeakLearner:
 
     def found(self, Z: FloatArray) -> Sequence[Family]:
         """Return the members that the learner finds for the columns of Z, be they known or not."""
-        return self._found(Asked(self._here, Given(Z, n_labels(self.weight[:, None] * Z))))
+        return self._found(self._here, Given(Z, n_labels(self.weight[:, None] * Z)))
 
     def ask(self, rows: Source, residuals: Residuals) -> bool:
         """Ask for members that correlate with residuals of rows, wherever these are; say whether there are new ones."""
-        return self._keep(self._found(Asked(rows, residuals)))
+        return self._keep(self._found(rows, residuals))
 
-    def _found(self, asked: Asked) -> Sequence[Family]:
+    def _found(self, rows: Source, residuals: Residuals) -> Sequence[Family]:
         if self.learner is None:
             return ()
         self.n_calls += 1
-        return answer(self.learner, asked, self.weight)
+        return answer(self.learner, Asked(rows, residuals), self.weight)
 
     @cached_property
     def _here(self) -> Here:
-        """The fitted rows as a source."""
         return Here(self.rows, self.weight)
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
@@ -339,8 +336,8 @@ class WeakLearner:
         before = len(self.families)
         for family in families:
             new = [j for j, name in enumerate(family.names) if name not in self._names]
+            self._names.update(family.names)
             if new:
-                self._names.update(family.names)
                 self.families.append(family if len(new) == len(family.names) else family.take(np.array(new)))
         return len(self.families) > before
 
@@ -352,14 +349,6 @@ class WeakLearner:
             return None
         member = self.member(j)
         return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
-
-
-#: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
-Residual: TypeAlias = Callable[[], FloatArray]
-
-
-#: Columns of X, as classes take them: names or positions; None is every column.
-ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
 
 
 class Subpopulations(ABC):

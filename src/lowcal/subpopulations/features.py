@@ -355,48 +355,47 @@ class Regressor(OfColumns):
         rows = encoder(X)
         if rows.shape[1] == 0:
             raise InvalidInput("Regressor has nothing to learn from: X has no column with values. Give it one.")
-        name = self._name(encoder.names)
-        w = sample_weight / sample_weight.sum()
-        seen = w > 0
-        number = count(1)
+        w, number = sample_weight / sample_weight.sum(), count(1)
+        seen, name = w > 0, " ".join(repr(self.estimator).split())
+        if self.columns is not None:  # so that those of a union are told apart
+            name += f" on {', '.join(encoder.names)}"
 
         def learn(Z: FloatArray) -> Sequence[Family]:
             size = product(np.square(Z[seen]).T, 1.0 / w[seen])
-            found = [_fit(self.estimator, rows, Z[:, a], w) for a in strongest(size, Z)]
-            return [FittedRegressors((f"{name} #{next(number)}",), (h,), (s,)) for h, s in found if s > 0]
+            found = [_fit(self.estimator, rows[seen], Z[seen, a], w[seen]) for a in strongest(size, Z)]
+            return [FittedRegressor(f"{name} #{next(number)}", h, scale) for h, scale in found if scale > 0]
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
-    def _name(self, features: Sequence[str]) -> str:
-        """Say which regressor this is, so that those of a union are told apart."""
-        model = " ".join(repr(self.estimator).split())
-        return model if self.columns is None else f"{model} on {', '.join(features)}"
-
 
 @dataclass(frozen=True, eq=False)
-class FittedRegressors:
-    """FittedRegressors regressors with the scale that brings each into [-1, 1]."""
+class FittedRegressor:
+    """A regressor with the scale that brings it into [-1, 1]."""
 
-    names: tuple[str, ...]
-    estimators: tuple[Any, ...]
-    scales: tuple[float, ...]
+    name: str
+    estimator: Any
+    scale: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one name."""
+        return (self.name,)
 
     def design(self, rows: FloatArray) -> Design:
         """Return the signed memberships."""
         if len(rows) == 0:  # scikit-learn refuses to predict for nobody
-            return Matrix(np.zeros((0, len(self.names))))
-        columns = [h.predict(rows) / s for h, s in zip(self.estimators, self.scales, strict=True)]
-        return Matrix(np.clip(np.column_stack(columns).astype(np.float64), -1.0, 1.0))
+            return Matrix(np.zeros((0, 1)))
+        h = np.asarray(self.estimator.predict(rows) / self.scale, dtype=np.float64)
+        return Matrix(np.clip(h.reshape(-1, 1), -1.0, 1.0))
 
-    def take(self, members: IntArray) -> FittedRegressors:
-        """Return some of the members."""
-        estimators, scales = [self.estimators[j] for j in members], [self.scales[j] for j in members]
-        return FittedRegressors(tuple(self.names[j] for j in members), tuple(estimators), tuple(scales))
+    def take(self, members: IntArray) -> FittedRegressor:
+        """Return itself: there is one member."""
+        return self
 
     def onnx(self, columns: object, encoder: object, numbers: int) -> NoReturn:
         """Refuse: lowcal can't translate a foreign model."""
         raise InvalidInput(
-            f"The predictor uses Regressor({type(self.estimators[0]).__name__}(...)), a foreign model that lowcal "
+            f"The predictor uses Regressor({type(self.estimator).__name__}(...)), a foreign model that lowcal "
             f"can't write as ONNX. Exported are {EXPORTED}: fit again with Trees(n_trees=25) or Linear()."
         )
 
@@ -425,7 +424,6 @@ def _fit(estimator: Any, rows: FloatArray, z: FloatArray, w: FloatArray) -> tupl
     from sklearn.utils.validation import has_fit_parameter
 
     h = clone(estimator)
-    seen = w > 0
-    weights = {"sample_weight": w[seen] / w[seen].mean()} if has_fit_parameter(h, "sample_weight") else {}
-    h.fit(rows[seen], z[seen] / w[seen], **weights)
-    return h, float(np.abs(h.predict(rows[seen])).max())
+    weights = {"sample_weight": w / w.mean()} if has_fit_parameter(h, "sample_weight") else {}
+    h.fit(rows, z / w, **weights)
+    return h, float(np.abs(h.predict(rows)).max())

@@ -87,12 +87,14 @@ class Levels:
             return f"{self.column} is missing"
         if self.categories is not None:
             return f"{self.column}={self.shown[level - FIRST]}"
-        lower, upper = (None, *self.shown)[level - FIRST], (*self.shown, None)[level - FIRST]
-        if lower is None and upper is None:
-            return f"{self.column} is present"
-        left = "" if lower is None else f"{lower}<"
-        right = "" if upper is None else f"<={upper}"
-        return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
+        return self.between(level - 1, level)
+
+    def between(self, low: int, high: int) -> str:
+        """Return the name of the bins after `low` up to `high`: '28<age<=37', 'age>37', 'age is present'."""
+        left = "" if low == MISSING else f"{self.shown[low - FIRST]}<"
+        if high < self.count - 1:
+            return f"{left}{self.column}<={self.shown[high - FIRST]}"
+        return f"{self.column}>{left[:-1]}" if left else f"{self.column} is present"
 
     @cached_property
     def numbers(self) -> dict[Hashable, int]:
@@ -180,7 +182,8 @@ class Levels:
         if len(inner) and levels.categories is not None:
             cuts.refuse("empty beside categories")
         seconds: Any = levels.cuts if levels.categories is None else levels.categories
-        if is_date and not (dates[0].value is True and all(_is_moment(value) for value in seconds)):
+        are_moments = all(type(value) in (int, float) and abs(value) <= MOST_SECONDS for value in seconds)
+        if is_date and not (dates[0].value is True and are_moments):
             at.refuse("levels of dates: seconds since 1970")
         return levels
 
@@ -219,11 +222,6 @@ def read_columns(at: Plain) -> tuple[Levels, ...]:
     return levels
 
 
-def _is_moment(value: Any) -> bool:
-    """Whether this is a number of seconds that a date can hold."""
-    return type(value) in (int, float) and abs(value) <= MOST_SECONDS
-
-
 def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
     """Return the level of each number: how many cuts lie below it, or that it is missing.
 
@@ -233,20 +231,17 @@ def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> I
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
     for part in pieces(len(values), CHUNK // ROWS_IN_CACHE):
         here = values[part].astype(np.float64, copy=False)
-        below = _count_below(here, edges) if len(edges) <= FEW_CUTS else np.searchsorted(edges, here, side="left")
+        below: NDArray[Any] = np.zeros(len(here), dtype=np.uint8)
+        if len(edges) > FEW_CUTS:
+            below = np.searchsorted(edges, here, side="left")
+        else:  # edge by edge: there is nothing to branch on
+            for edge in edges:
+                below += (here > edge).view(np.uint8)
         np.add(below, FIRST, out=found[part], casting="unsafe")
         missing = np.isnan(here)
         if missing.any():
             found[part][missing] = MISSING
     return found
-
-
-def _count_below(values: FloatArray, edges: FloatArray) -> NDArray[np.uint8]:
-    """Return the same as a search among few sorted edges, edge by edge: there is nothing to branch on."""
-    below = np.zeros(len(values), dtype=np.uint8)
-    for edge in edges:
-        below += (values > edge).view(np.uint8)
-    return below
 
 
 def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kind: np.dtype[Any]) -> IntArray:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from scipy import sparse
@@ -64,16 +64,14 @@ class Memberships(OfSizes):
         names = self._read_names(X)
         encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
-        every = Members(names, tuple(range(len(names))))
-        C = every.design(rows)
-        sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
-        worth = effective_rows(sums[:, 0], sums[:, 1])
+        C = Members(names, tuple(range(len(names)))).design(rows)
+        worth = effective_rows(*C.moments(np.column_stack([sample_weight, np.square(sample_weight)])).T)
         kept = self._kept(worth)
         family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
-        known: list[Family] = [Everyone(), family] if self.everyone else [family]
+        known: list[Family] = [Everyone()] * self.everyone + [family] * (len(kept) > 0)
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
-        return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
+        return WeakLearner(encoder, rows, sample_weight, known, left_out=LeftOut(rare))
 
     def _kept(self, worth: FloatArray) -> IntArray:
         return np.flatnonzero(is_enough(worth, self.min_mass))
@@ -132,7 +130,10 @@ class MembershipEncoder:
             )
         if X.is_sparse:
             matrix = X.sparse()
-            _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
+            wrong = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= 1)))
+            if len(wrong):
+                place = matrix.tocoo()
+                _refuse(place.row[wrong[0]], X.names[place.col[wrong[0]]], matrix.data[wrong[0]])
             return matrix
         columns = self.columns if is_by_name else X.names
         C = X.held(columns)
@@ -188,29 +189,18 @@ def _stored(C: AnyArray, names: Sequence[str]) -> Bits | AnyArray:
     if bits is not None:
         return Bits(bits, C.shape[1])
     for part in pieces(*C.shape):
-        _check(C[part], partial(_place, part.start, C.shape[1]), names)
+        wrong = ~((C[part] >= 0) & (C[part] <= 1))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            _refuse(part.start + row, names[column], C[part][row, column])
     return C
 
 
-def _place(start: int, m: int, k: int) -> tuple[int, int]:
-    """Return row and column of the k-th number of a piece that begins at a row."""
-    return start + k // m, k % m
-
-
-def _check(values: AnyArray, place: Callable[[int], tuple[int, int]], names: Sequence[str]) -> None:
-    good = (values >= 0) & (values <= 1)
-    if not good.all():
-        k = int((~good).ravel().argmax())
-        row, column = place(k)
-        raise InvalidInput(
-            f"Memberships must lie in [0, 1], but row {row}, column {names[column]!r} holds {values.ravel()[k]:.6g}. "
-            "Clip or rescale it; missing memberships are not allowed."
-        )
-
-
-def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
-    """Return row and column of the k-th stored number."""
-    return int(np.searchsorted(matrix.indptr, k, side="right") - 1), int(matrix.indices[k])
+def _refuse(row: int, column: str, value: float) -> NoReturn:
+    raise InvalidInput(
+        f"Memberships must lie in [0, 1], but row {row}, column {column!r} holds {value:.6g}. "
+        "Clip or rescale it; missing memberships are not allowed."
+    )
 
 
 @dataclass(frozen=True, eq=False)

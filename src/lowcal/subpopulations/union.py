@@ -76,34 +76,31 @@ def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> Wea
     known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
     encoder = UnionEncoder(tuple(one.encoder for one in learners))
     rows = tuple(one.rows for one in learners)
-    learn = None if all(one.is_exact for one in learners) else LearnEach(learners)
+    learn = None if all(one.is_exact for one in learners) else _LearnEach(learners)
     rare = dict.fromkeys(group for one in learners for group in one.left_out.groups)  # parts may name the same
     silent = dict.fromkeys(column for one in learners for column in one.left_out.columns)
     return WeakLearner(encoder, rows, sample_weight, known, learn, LeftOut(tuple(rare), tuple(silent)))
 
 
-class LearnEach:
+class _LearnEach:
     """Makes new members with every part that learns, and offers what the parts that boost offer."""
 
     def __init__(self, learners: Sequence[WeakLearner]) -> None:
         self.learners = learners
 
     def ask(self, asked: Asked) -> Sequence[Family]:
-        """Return the new families of all parts."""
         found: list[Family] = []
         for i, one in enumerate(self.learners):
             if one.learner is not None:
                 found += [Part(i, family) for family in answer(one.learner, asked.of_part(i), one.weight)]
         return found
 
-    def on(self, encoder: UnionEncoder) -> LearnEach:
-        """Return the same parts for rows of another encoder."""
+    def on(self, encoder: UnionEncoder) -> _LearnEach:
         parts = zip(self.learners, encoder.parts, strict=True)
-        return LearnEach([one.on(own, None, one.weight) for one, own in parts])
+        return _LearnEach([one.on(own, None, one.weight) for one, own in parts])
 
     @property
     def boosts(self) -> bool:
-        """Whether some part boosts."""
         return any(one.boosts for one in self.learners)
 
     @property
@@ -113,7 +110,6 @@ class LearnEach:
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """What the parts of this geometry proposed last."""
         return [
             replace(offer, family=Part(i, offer.family))
             for i, one in enumerate(self.learners)
