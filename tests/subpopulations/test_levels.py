@@ -19,13 +19,13 @@ from lowcal.subpopulations.groups import Groups
 from lowcal.subpopulations.levels import (
     MISSING,
     UNSEEN,
-    LevelMasses,
     Levels,
     drop_rare,
     learn_levels,
     quantile_cuts,
     weighted_values,
 )
+from lowcal.subpopulations.sizes import masses_of
 
 numbers = st.sampled_from([0.0, -0.0, 1.0, 2.0, 7.0, -3.0, 0.5, 1e17, -1e300, np.inf, -np.inf, np.nan])
 whole = st.sampled_from([0.0, 1.0, 2.0, 7.0, -3.0, 65_530.0, np.nan])
@@ -66,7 +66,7 @@ def test_masses_of_levels_are_sums_over_rows(column, weight):
     X = Table.of({"x": column})
     known = ("a", "b") if column.dtype == object else (1, 2)
     levels_ = Levels("x", known)
-    found = drop_rare(levels_, X, LevelMasses(weight), 0.0)
+    found = drop_rare(levels_, X, masses_of(weight), 0.0)
     assert found.codes.tolist() == [2, 3, 1, 2, 0, 3]
     for level in range(4):
         inside = weight[found.codes == level]
@@ -100,7 +100,7 @@ def test_whole_numbers_are_the_floats_that_equal_them(data):
     for values in draw:
         assert learned.codes(Table.of({"x": values})).tolist() == learned.codes(Table.of({"x": values * 1.0})).tolist()
     found, same = (
-        drop_rare(learned, Table.of({"x": v}), LevelMasses(weight), 0.7) for v in (draw[0], draw[0].astype(float))
+        drop_rare(learned, Table.of({"x": v}), masses_of(weight), 0.7) for v in (draw[0], draw[0].astype(float))
     )
     assert found.levels == same.levels
     np.testing.assert_array_equal(found.mass, same.mass)

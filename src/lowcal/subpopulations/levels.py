@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lowcal.data.checked_json import Numbers, Plain, PlainFields, PlainLabels
 from lowcal.data.errors import InvalidInput
-from lowcal.data.frames import Column, count_bytes
+from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
@@ -222,7 +222,7 @@ def read_columns(at: Plain) -> tuple[Levels, ...]:
     return levels
 
 
-def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
+def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dtype[Any]) -> IntArray:
     """Return the level of each number: how many cuts lie below it, or that it is missing.
 
     >>> _bins(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
@@ -256,16 +256,14 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     }
     known = np.array(sorted(numbers), dtype=np.float64)
     levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=kind)
-    are_close = len(known) > 0 and _are_close(known)
-    if are_close and _are_close(levels[:-1].astype(np.float64)) and _are_within(values, known[0], known[-1]):
+    is_run = len(known) > 0 and float(known[0]).is_integer() and (np.diff(known) == 1.0).all()
+    if is_run and (np.diff(levels[:-1]) == 1).all() and _are_within(values, known[0], known[-1]):
         shift = (int(levels[0]) - int(known[0])) % (1 << 8 * kind.itemsize)  # sums of unsigned numbers wrap around
         return np.asarray(np.add(values, kind.type(shift), dtype=kind, casting="unsafe"))
-    find = _places if are_close else np.searchsorted
-    found = np.empty(len(values), dtype=kind)
-    padded = np.append(known, np.nan)
+    found, padded = np.empty(len(values), dtype=kind), np.append(known, np.nan)
     for part in pieces(len(values), CHUNK // CACHE):
         here = values[part]
-        place = find(known, here)
+        place = _bins(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
 
@@ -278,18 +276,6 @@ def _are_within(values: NDArray[Any], low: float, high: float) -> bool:
 def _fits(number: int) -> bool:
     """Whether a float holds this whole number exactly."""
     return number.bit_length() <= 1000 and int(float(number)) == number
-
-
-def _are_close(known: FloatArray) -> bool:
-    """Whether sorted numbers are consecutive whole numbers, as those of most codes are."""
-    return bool(np.isfinite(known).all() and (np.diff(known) == 1.0).all() and float(known[0]).is_integer())
-
-
-def _places(known: FloatArray, values: FloatArray) -> IntArray:
-    """Return where values would stand among consecutive whole numbers; the place after the last if nowhere."""
-    shifted = values - known[0]
-    inside = (shifted >= 0.0) & (shifted < len(known))
-    return np.where(inside, shifted, len(known)).astype(np.intp)
 
 
 def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
@@ -313,34 +299,6 @@ def _exact_values(column: Column, seen: FloatArray) -> list[float]:
     return sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
 
 
-class LevelMasses:
-    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted.
-
-    >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
-    array([[0.5 , 0.25],
-           [1.  , 0.5 ]])
-    """
-
-    def __init__(self, sample_weight: FloatArray) -> None:
-        each = _each(sample_weight)
-        self._one = None if each is None else np.array([each, each * each])
-        self._all = np.column_stack([sample_weight, np.square(sample_weight)]) if each is None else np.zeros((0, 2))
-
-    def __call__(self, codes: IntArray, count: int) -> FloatArray:
-        """Return the sums, shape (count, 2)."""
-        return histogram(codes, self._all, count) if self._one is None else _count(codes, count)[:, None] * self._one
-
-
-def _count(codes: NDArray[Any], size: int) -> IntArray:
-    """Count small whole numbers, a piece of the rows at a time."""
-    if codes.dtype == np.uint8 and codes.flags.c_contiguous and size <= 256:
-        return np.asarray(count_bytes(codes)[:size])
-    total = np.zeros(size, dtype=np.intp)
-    for part in pieces(len(codes), CHUNK // CACHE):
-        total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=size)
-    return total
-
-
 def _each(sample_weight: FloatArray) -> float | None:
     """Return the weight of every row, if all have the same."""
     is_same = len(sample_weight) > 0 and bool((sample_weight == sample_weight[0]).all())
@@ -360,10 +318,13 @@ class Weighed(NamedTuple):
     is_examined: bool
 
 
-def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
-    """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
+def drop_rare(levels: Levels, X: Frame, masses: FloatArray, min_mass: float) -> Weighed:
+    """Return the levels without categories worth fewer than min_mass rows, which no group could hold.
+
+    `masses` are w and w^2 of every row.
+    """
     codes = levels.codes(X)
-    mass = weigh(codes, levels.count)
+    mass = histogram(codes, masses, levels.count)
     worth = effective_rows(*mass.T)
     enough = is_enough(worth, min_mass)
     rare, is_examined = list_rare(worth, levels.name, f"values of {levels.column}", min_mass), bool(enough.any())
@@ -371,7 +332,7 @@ def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> 
         kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
         levels = replace(levels, categories=kept)
         codes = levels.codes(X)
-        mass = weigh(codes, levels.count)
+        mass = histogram(codes, masses, levels.count)
     return Weighed(levels, codes, mass, rare, is_examined)
 
 
@@ -497,11 +458,6 @@ def show_dates(seconds: Sequence[float]) -> tuple[str, ...]:
     units: tuple[Literal["D", "s", "us"], ...] = ("D", "s", "us")
     unit = next(u for u in units if (moments.astype(f"datetime64[{u}]") == moments).all())
     return tuple(np.datetime_as_string(moments, unit=unit).tolist())
-
-
-def show_cuts(cuts: Sequence[float], column: Column) -> tuple[str, ...]:
-    """Write the cut points of a column as dates or as numbers."""
-    return show_dates(cuts) if column.is_date else show_numbers(cuts)
 
 
 def _plain(value: float) -> int | float:

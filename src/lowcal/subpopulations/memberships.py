@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -36,7 +37,7 @@ from lowcal.subpopulations.base import (
     WeakLearner,
 )
 from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, RowReader, number
-from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, list_rare, require_members
+from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, list_rare, masses_of, require_members
 
 
 @CLASSES.register
@@ -65,10 +66,11 @@ class Memberships(OfSizes):
         encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
         C = Members(names, tuple(range(len(names)))).design(rows)
-        worth = effective_rows(*C.moments(np.column_stack([sample_weight, np.square(sample_weight)])).T)
+        worth = effective_rows(*C.moments(masses_of(sample_weight)).T)
         kept = self._kept(worth)
-        family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
-        known: list[Family] = [Everyone()] * self.everyone + [family] * (len(kept) > 0)
+        known: list[Family] = [Everyone()] if self.everyone else []
+        if len(kept):
+            known.append(Members(tuple(names[j] for j in kept), tuple(kept.tolist())))
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
         return WeakLearner(encoder, rows, sample_weight, known, left_out=LeftOut(rare))
@@ -146,7 +148,7 @@ class MembershipEncoder:
         columns = self.columns
 
         def read(row: Row) -> list[float]:
-            values = [_membership(row(c), c) for c in columns]
+            values = [float(v) if isinstance(v := row(c), bool | np.bool_) else number(v, c) for c in columns]
             if not all(0.0 <= value <= 1.0 for value in values):
                 self(Frame.of({c: [value] for c, value in zip(columns, values, strict=True)}))
             return values
@@ -166,10 +168,6 @@ class MembershipEncoder:
         if not shown or (found is not None and (len(found) != len(shown) or len(set(found)) < len(found))):
             at.refuse("names and different columns, as many of each")
         return cls(shown, found)
-
-
-def _membership(value: Any, name: str) -> float:
-    return float(value) if isinstance(value, bool | np.bool_) else number(value, name)
 
 
 def _numbers(column: Column) -> FloatArray:
@@ -238,10 +236,7 @@ class Bits:
 @cache
 def _table(bits: tuple[int, ...]) -> DecodeTable:
     """Return the table of some bits of a byte; bytes with the same ones share it."""
-    return DecodeTable(sparse.csr_array(_BITS[:, bits]))
-
-
-_BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
+    return DecodeTable(sparse.csr_array((np.arange(256)[:, None] >> np.array(bits) & 1).astype(np.float64)))
 
 
 @FAMILIES.register
@@ -264,14 +259,8 @@ class Members(PlainFields):
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""
-        runs: list[tuple[int, list[int]]] = []
-        for j in self.columns:
-            if runs and runs[-1][0] == j // 8:
-                runs[-1][1].append(j % 8)
-            else:
-                runs.append((j // 8, [j % 8]))
-        decode = tuple(_table(tuple(bits)) for _, bits in runs)
-        return Codes(tuple(packed[byte] for byte, _ in runs), decode)
+        runs = [(packed[byte], tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
+        return Codes(tuple(codes for codes, _ in runs), tuple(_table(bits) for _, bits in runs))
 
     def take(self, members: IntArray) -> Members:
         """Return some of the members."""

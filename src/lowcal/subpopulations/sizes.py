@@ -15,6 +15,11 @@ from lowcal.kernels.simplex import SMALLEST, FloatArray
 MOST_LISTED = 3
 
 
+def masses_of(sample_weight: FloatArray) -> FloatArray:
+    """Return w and w^2 of every row, shape (n, 2): their sums over a group tell how many rows it is worth."""
+    return np.column_stack([sample_weight, np.square(sample_weight)])
+
+
 def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
     """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
     return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
