@@ -69,6 +69,7 @@ def prints(
     ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("kind", CLASSES)

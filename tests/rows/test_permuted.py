@@ -37,6 +37,7 @@ def prints(given: dict[str, Any], **options: Any) -> set[tuple[int, float, str]]
     return found
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.1"])

@@ -287,6 +287,7 @@ def test_foreign_estimators_have_no_plain_form(data: definition.World) -> None:
         fit.predictor.to_dict()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("solver", ["first", "worst", "block"])
 @pytest.mark.parametrize("kind", [lowcal.Groups(), lowcal.Trees(), lowcal.Linear(), lowcal.Regressor(Ridge())])
 @pytest.mark.parametrize("guard", [True, False])
@@ -304,7 +305,7 @@ def test_same_seed_same_bytes(kind: lowcal.Subpopulations, solver: str, guard: b
             guard=guard,
             validation_fraction=0.0 if guard else 0.2,
             random_state=7,
-            max_updates=20,
+            max_updates=5,
         )
 
     a, b = once(), once()

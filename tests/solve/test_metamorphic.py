@@ -76,6 +76,7 @@ def data(request: pytest.FixtureRequest) -> definition.World:
 
 
 # ------------------------------------------------------------------------------------------------ rows and weights
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_doubled_rows_are_doubled_weights(
@@ -101,6 +102,7 @@ def test_doubled_rows_are_doubled_weights_for_every_class(data: definition.World
     )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_ratios_of_weights_count(data: definition.World, kind: str, way: tuple[str, str]) -> None:
@@ -112,6 +114,7 @@ def test_only_the_ratios_of_weights_count(data: definition.World, kind: str, way
         same(base, fit(data, way, kind=kind), data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_without_weight_count_for_nothing(data: definition.World, kind: str, way: tuple[str, str]) -> None:
@@ -121,12 +124,14 @@ def test_rows_without_weight_count_for_nothing(data: definition.World, kind: str
     same(silent, absent, data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_of_rows(data: definition.World, kind: str, way: tuple[str, str]) -> None:
     same(fit(data, way, kind=kind), fit(data, way, kind=kind, rows=np.random.default_rng(3).permutation(160)), data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_order_of_rows_for_every_notion(data: definition.World, notion: str, way: tuple[str, str]) -> None:

@@ -62,8 +62,10 @@ def memberships(kind: str, data: definition.World, X: object, fit: lowcal.Fit) -
     return np.column_stack([everyone, *used.values()])
 
 
-def alpha_for(notion: str, outcome: str, solver: str) -> float:
+def alpha_for(notion: str, kind: str, outcome: str, solver: str) -> float:
     multi = outcome.endswith("classes")
+    if (notion, kind, solver) == ("full", "linear", "first"):
+        return 0.12 if multi else 0.04  # a least squares for each cell and update: ten times slower at 0.08 and 0.02
     if solver == "first":
         return 0.08 if multi and notion in ("smooth", "full") else 0.05 if multi else 0.02
     return 0.06 if multi and notion == "smooth" else 0.02
@@ -74,7 +76,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
     subpopulations, X = choose(kind, data)
     multi = outcome.endswith("classes")
     notion = f"full-{0.5 if multi else 0.25}" if notion == "full" else notion
-    alpha = alpha_for(notion.split("-0")[0], outcome, solver)
+    alpha = alpha_for(notion.split("-0")[0], kind, outcome, solver)
     slow = solver == "first" and multi and notion == "smooth"  # its basis must run at alpha / (2 N)
     fit = multicalibrate(
         data.y,
@@ -85,7 +87,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
         alpha=alpha,
         solver=solver,
         geometry=geometry,
-        max_updates=250 if slow else None,
+        max_updates=(12 if kind == "linear" else 250) if slow else None,  # a linear program for each new member
         guard=False,
     )
     # (a) the status is what the definition says
@@ -127,6 +129,7 @@ def check_history(fit: lowcal.Fit, data: definition.World, stages: list[np.ndarr
         assert fit.history[t].log_loss == pytest.approx(definition.log_loss(data.hot, stages[t]), abs=1e-8)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("outcome", ["binary", "3 classes"])
 @pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
 @pytest.mark.parametrize("kind", CLASSES)
