@@ -305,7 +305,7 @@ def test_same_seed_same_bytes(kind: lowcal.Subpopulations, solver: str, guard: b
             guard=guard,
             validation_fraction=0.0 if guard else 0.2,
             random_state=7,
-            max_updates=5,
+            max_updates=20,
         )
 
     a, b = once(), once()
