@@ -1,19 +1,32 @@
 """The stages of the tests: `make test`, `make test-integration` and `make test-slow`.
 
-A test belongs to the second stage by its file, and a product of parameters (`pytest.mark.product`) by its values.
+A test belongs to the second stage by its file, by a process that it starts (`run_python`), or, where it is one of a
+product of parameters (`pytest.mark.product`), by its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
-#: Files and folders whose tests start processes, build the site, compile kernels, drive a browser, or simulate at length.
-INTEGRATION: tuple[str, ...] = ()
+#: Files and folders whose tests start processes, build the site, compile kernels, drive a browser or simulate much.
+INTEGRATION = (
+    "auditing/reports/test_browser.py",
+    "auditing/reports/test_demo_page.py",
+    "auditing/test_coverage.py",
+    "cli/test_commands_process.py",
+    "deploy/persistence/test_mutations.py",
+    "docs",
+    "kernels/test_compiled.py",
+    "package/test_benchmarks.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -24,9 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def in_second_stage(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the tests of the files and folders above."""
+    """Yield the tests of the files and folders above, and those that start a process."""
     places = [HERE / place for place in INTEGRATION]
-    return (item for item in items if any(item.path.is_relative_to(place) for place in places))
+    for item in items:
+        if "run_python" in getattr(item, "fixturenames", ()) or any(map(item.path.is_relative_to, places)):
+            yield item
 
 
 def beyond_pairs(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
@@ -53,3 +68,15 @@ def pairs_of(case: pytest.Function) -> set[frozenset[tuple[str, int]]]:
     """Return the pairs of values of a case; cases with the same value hold the same object."""
     values = [(name, id(value)) for name, value in case.callspec.params.items()]
     return set(map(frozenset, combinations(values, 2)))
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs Python with some arguments in a process of its own, which must succeed."""
+
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
