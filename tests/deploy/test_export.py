@@ -163,6 +163,7 @@ def check(data: World, kind: str, notion: str, way: tuple[str, str], n_classes: 
     agree(predictor, p, X)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("kind", CLASSES)

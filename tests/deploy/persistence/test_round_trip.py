@@ -88,6 +88,7 @@ def check_fit(kind: int | str, name: str, notion: str, solver: str, geometry: st
     check(fit.predictor, again(fit.predictor), *data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("kind", [2, 3])
 @pytest.mark.parametrize("notion", range(len(NOTIONS)))
 @pytest.mark.parametrize("name", saved.NAMES)
@@ -374,6 +375,7 @@ def test_metadata_and_bytes(tmp_path: Path) -> None:
     assert persistence.read_metadata(tmp_path / "a.json") == {}
 
 
+@pytest.mark.integration
 def test_another_process_predicts_the_same_bytes(tmp_path: Path) -> None:
     fit, p, here, _ = fitted("mixed union", 3, geometry="mirror")
     persistence.save(fit, tmp_path / "m.json")
