@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lowcal
-from directions import along
 from lowcal.data.frames import Table
 from lowcal.kernels import compiled_loops, loops, switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, sorted_step
@@ -23,6 +22,7 @@ from lowcal.rows import START
 from lowcal.rows.passes import Slopes
 from lowcal.solve.steps import line_search, newton
 from lowcal.subpopulations.batches import BatchEncoder
+from worlds import along
 
 # --- joint codes ------------------------------------------------------------------------------------------------
 

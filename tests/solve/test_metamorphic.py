@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 import definition
 import lowcal
 from study import multicalibrate
+from worlds import WAYS
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
-WAYS = (
-    ("first", "euclidean"),
-    ("worst", "euclidean"),
-    ("worst", "mirror"),
-    ("block", "euclidean"),
-    ("block", "mirror"),
-)
 
 KINDS = {
     "groups": lowcal.Groups(["g0", "g1"], min_mass=0),

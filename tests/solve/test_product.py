@@ -12,16 +12,10 @@ import lowcal
 from lowcal.data.frames import Table
 from lowcal.notions.weights import LogOdds, Monomial
 from study import multicalibrate
+from worlds import WAYS
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
 CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")
-SOLVERS = (
-    ("first", "euclidean"),
-    ("worst", "euclidean"),
-    ("worst", "mirror"),
-    ("block", "euclidean"),
-    ("block", "mirror"),
-)
 
 OUTCOMES = {"binary": (2, False), "3 classes": (3, False), "4 classes": (4, False), "bounded": (2, True)}
 
@@ -131,14 +125,14 @@ def check_history(fit: lowcal.Fit, data: definition.World, stages: list[np.ndarr
 
 @pytest.mark.product
 @pytest.mark.parametrize("outcome", ["binary", "3 classes"])
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_the_definition_holds(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> None:
     run(notion, kind, solver, geometry, outcome)
 
 
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize(
     ("notion", "kind"), [("degree-1", "groups"), ("degree-2", "fractional"), ("smooth", "groups"), ("full", "trees")]
 )
@@ -146,7 +140,7 @@ def test_four_classes(notion: str, kind: str, solver: str, geometry: str) -> Non
     run(notion, kind, solver, geometry, "4 classes")
 
 
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize(
     ("notion", "kind"),
     [("multiaccuracy", "linear"), ("degree-2", "groups"), ("smooth", "intersections"), ("full", "indicators")],
@@ -156,7 +150,7 @@ def test_bounded_outcomes(notion: str, kind: str, solver: str, geometry: str) ->
 
 
 @pytest.mark.parametrize("outcome", ["binary", "3 classes"])
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> None:
     """f <- project(f + sum theta c(x) w(f)), or odds times its exponential, read off the terms and raw X."""
     data = world(outcome)
