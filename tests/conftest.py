@@ -25,7 +25,10 @@ INTEGRATION = (
     "deploy/persistence/test_mutations.py",
     "docs",
     "kernels/test_compiled.py",
+    "notions/test_lp_agreement.py",
     "package/test_benchmarks.py",
+    "rows/test_threads.py",
+    "solve/test_harm.py",
 )
 
 

@@ -189,6 +189,7 @@ def expected_to_fail(estimator):
     return dict.fromkeys(names, "the rows are split at random")
 
 
+@pytest.mark.integration
 @parametrize_with_checks(
     [
         Classifier(),
