@@ -24,6 +24,7 @@ INTEGRATION = (
     "cli/test_commands_process.py",
     "deploy/persistence/test_mutations.py",
     "docs",
+    "experiments",
     "kernels/test_compiled.py",
     "notions/test_lp_agreement.py",
     "package/test_benchmarks.py",
