@@ -30,7 +30,7 @@ demo: .venv/.base
 lint: .venv/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
+	$(PY) -m mypy --num-workers 2
 
 # one BLAS thread for each test worker: two that spin on the same two cores are many times slower
 test test-integration test-slow: export OPENBLAS_NUM_THREADS = 1

@@ -1,6 +1,6 @@
 """The stages of the tests: `make test`, `make test-integration` and `make test-slow`.
 
-A test belongs to the second stage by its file, by a process that it starts (`run_python`), or, where it is one of a
+A test belongs to the second stage by its name, by a process that it starts (`run_python`), or, where it is one of a
 product of parameters (`pytest.mark.product`), by its values.
 """
 
@@ -10,26 +10,42 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-#: Files and folders whose tests start processes, build the site, compile kernels, drive a browser or simulate much.
+#: The tests of the second stage: they start processes, build the site, drive a browser, compare compiled kernels with
+#: their definitions, run what belongs to other libraries, or simulate. A name stands for all tests that begin with it.
 INTEGRATION = (
     "auditing/reports/test_browser.py",
     "auditing/reports/test_demo_page.py",
+    "auditing/test_audit.py::test_noise_is_not_found_by_a_learner",
     "auditing/test_coverage.py",
+    "auditing/test_per_person.py::test_intervals_per_person_cover",
+    "cli/test_cli.py::test_demo",
     "cli/test_commands_process.py",
     "deploy/persistence/test_mutations.py",
-    "docs",
-    "experiments",
+    "deploy/persistence/test_round_trip.py::test_a_base_model",
+    "deploy/persistence/test_round_trip.py::test_a_classifier",
+    "deploy/persistence/test_round_trip.py::test_another_process",
+    "deploy/test_export.py::test_fits_to_predictions_of_zero_and_one",
+    "docs/",
+    "experiments/",
     "kernels/test_compiled.py",
     "notions/test_lp_agreement.py",
     "package/test_benchmarks.py",
+    "rows/test_audit.py::test_trees_agree",
+    "rows/test_memory.py::test_compiled_trees",
     "rows/test_threads.py",
     "solve/test_harm.py",
+    "solve/test_product.py::test_four_classes",
+    "test_estimators.py::test_a_base_model_is_recalibrated_by",
+    "test_estimators.py::test_a_base_model_on_few_rows",
+    "test_estimators.py::test_in_a_pipeline",
+    "test_estimators.py::test_no_check_is_skipped",
+    "test_estimators.py::test_scikit_learn_checks",
+    "testing/test_testing.py::test_our_",
+    "theory/test_complexity.py::test_an_audit_of_a_perfect_model",
 )
 
 
@@ -41,10 +57,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def in_second_stage(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the tests of the files and folders above, and those that start a process."""
-    places = [HERE / place for place in INTEGRATION]
+    """Yield the tests named above, and those that start a process."""
+    names = tuple(f"tests/{name}" for name in INTEGRATION)
     for item in items:
-        if "run_python" in getattr(item, "fixturenames", ()) or any(map(item.path.is_relative_to, places)):
+        if item.nodeid.startswith(names) or "run_python" in getattr(item, "fixturenames", ()):
             yield item
 
 

@@ -189,7 +189,6 @@ def expected_to_fail(estimator):
     return dict.fromkeys(names, "the rows are split at random")
 
 
-@pytest.mark.integration
 @parametrize_with_checks(
     [  # without a base model, the classifier passes all of them in the next test
         Regressor(),
@@ -211,7 +210,6 @@ def outcomes(estimator):
     return found
 
 
-@pytest.mark.integration
 def test_no_check_is_skipped_that_the_nearest_relative_passes():
     ours = outcomes(Classifier())
     with warnings.catch_warnings():

@@ -184,7 +184,6 @@ def test_bets_agree(notion: str, d: int, weight: str | None, tmp_path: Path) -> 
 TREES = [Trees(2), Trees(2, n_trees=3), Groups(["g"]) + Trees(2, columns=["h", "x"])]
 
 
-@pytest.mark.product
 @pytest.mark.parametrize("method", ["bootstrap", "exact"])
 @pytest.mark.parametrize("d", [2, 4])
 @pytest.mark.parametrize("chosen", TREES, ids=["nodes", "sums", "union"])

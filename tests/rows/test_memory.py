@@ -100,7 +100,6 @@ def test_so_is_a_fit_of_more_rows_than_one_block(kind: str) -> None:
     assert set(found) == {found[0]}
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("kind", LEARNED)
 def test_compiled_trees_are_the_same_bits_too(kind: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,6 @@ def test_the_definition_holds(notion: str, kind: str, solver: str, geometry: str
     run(notion, kind, solver, geometry, outcome)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize(
     ("notion", "kind"), [("degree-1", "groups"), ("degree-2", "fractional"), ("smooth", "groups"), ("full", "trees")]

@@ -369,7 +369,6 @@ def test_metadata_and_bytes(tmp_path: Path) -> None:
     assert persistence.read_metadata(tmp_path / "a.json") == {}
 
 
-@pytest.mark.integration
 def test_another_process_predicts_the_same_bytes(tmp_path: Path) -> None:
     fit, p, here, _ = fitted("mixed union", 3, geometry="mirror")
     persistence.save(fit, tmp_path / "m.json")
