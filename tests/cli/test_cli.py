@@ -1,7 +1,6 @@
 """The command: help, errors in one sentence, exit codes, and the demonstration on real data."""
 
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -225,14 +224,12 @@ def test_options_say_what_they_are(capsys):
     assert parser().parse_args([*FIT, "--groups", "--a column"]).groups == ["g", "--a column"]
 
 
-def test_help_needs_no_library():
+def test_help_needs_no_library(run_python):
     script = "import sys; from lowcal.cli.main import parser; parser().format_help(); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = done.stdout
+    loaded = run_python("-c", script).stdout
     assert "'lowcal.cli.main'" in loaded
     assert not any(f"'{name}'" in loaded for name in ("numpy", "scipy", "pyarrow", "narwhals", "sklearn"))
 
 
-def test_python_m_lowcal_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "lowcal", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("lowcal 0.")
+def test_python_m_lowcal_is_the_command(run_python):
+    assert run_python("-m", "lowcal", "--version").stdout.startswith("lowcal 0.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import subprocess
-import sys
 from decimal import Decimal
 from enum import Enum
 
@@ -691,15 +689,14 @@ def test_a_column_of_missing_dates_is_any_missing_column():
     assert not column.is_date
 
 
-def test_arrays_need_no_data_frame_library():
+def test_arrays_need_no_data_frame_library(run_python):
     code = (
         "import sys, numpy as np, scipy.sparse as sp; from lowcal.data.frames import Table;"
         "Table.of(np.eye(2)).column(0); Table.of({'a': ['x']}).column('a'); Table.of([[1]]).column(0);"
         "Table.of(sp.eye_array(2)).column(0);"
         "print([m for m in ('narwhals', 'pandas', 'polars', 'pyarrow') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert run_python("-c", code).stdout.strip() == "[]"
 
 
 def test_categories_of_pandas_are_read_as_they_are_held():

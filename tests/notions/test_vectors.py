@@ -78,12 +78,12 @@ def test_multiaccuracy_is_negatively_correlated_and_degree_two_is_not(labels: st
     assert measured.violation[measured.names.index("x1=1")] == pytest.approx(1 / 27, abs=1e-7)
     assert measured.mass[measured.names.index("x1=1")] == pytest.approx(1 / 3, abs=1e-12)
 
-    calibrated = multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-6, **options)
+    calibrated = multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-5, **options)
     assert calibrated.status == "reached"
     g = calibrated.predictor(f, world.X)
     found = conditional(world, g)
     assert found["covariance"] > 0.2
-    assert found["covariance"] == pytest.approx(found["variance"], abs=1e-5)  # e_1 - e_0 E f = 0
+    assert found["covariance"] == pytest.approx(found["variance"], abs=1e-4)  # e_1 - e_0 E f = 0
     assert found["tpr"] > found["mean"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
 import sys
 
 import pytest
@@ -84,10 +83,13 @@ def test_star_import_gives_every_name():
     assert set(lowcal.__all__) <= set(space)
 
 
-def modules_after(statement):
-    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+@pytest.fixture
+def modules_after(run_python):
+    def modules(statement):
+        code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+        return set(run_python("-c", code).stdout.split())
+
+    return modules
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,11 @@ def modules_after(statement):
         ("from lowcal import multicalibrate", {"sklearn", "pandas", "polars", "pyarrow", "matplotlib", "tqdm"}),
     ],
 )
-def test_importing_loads_nothing_that_is_not_needed(statement, absent):
+def test_importing_loads_nothing_that_is_not_needed(modules_after, statement, absent):
     assert not absent & modules_after(statement)
 
 
-def test_the_estimators_load_little_more_than_scikit_learn_does():
+def test_the_estimators_load_little_more_than_scikit_learn_does(modules_after):
     ours = modules_after("from lowcal import MulticalibratedClassifier")
     known = (
         modules_after("import sklearn.calibration, sklearn.model_selection, sklearn.frozen") | sys.stdlib_module_names

@@ -20,8 +20,8 @@ import lowcal
 from lowcal import Groups, InvalidInput, Trees, multicalibrate
 
 FITS = [
-    {"alpha": 1e-6, "guard": False, "geometry": "euclidean"},
-    {"alpha": 1e-6, "guard": False},
+    {"alpha": 1e-4, "guard": False, "geometry": "euclidean"},
+    {"alpha": 1e-4, "guard": False},
     {"alpha": 3e-3, "guard": False, "solver": "worst"},
     {"alpha": 5e-2, "guard": False, "solver": "first", "notion": "multiaccuracy"},
     {"notion": "degree-3"},

@@ -7,10 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import lowcal
 from lowcal.notions.weights import LogOdds, Monomial
-
-
-def sigmoid(z):
-    return 1 / (1 + np.exp(-z))
+from worlds import sigmoid
 
 
 def bent(n, seed=0):

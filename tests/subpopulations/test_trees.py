@@ -22,12 +22,9 @@ from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.trees import OWN_TREES, TreeSum, combination_of
 from lowcal.testing import check_subpopulations
 from study import multicalibrate
+from worlds import uniform
 
 N = 800
-
-
-def uniform(n):
-    return np.full(n, 1.0 / n)
 
 
 @pytest.fixture(scope="module")
