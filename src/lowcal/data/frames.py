@@ -174,7 +174,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's; missing is None, -1, or the last."""
+        """Give the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places
@@ -387,13 +387,11 @@ def _of_sparse(X: Any) -> Table:
     matrix = X.tocsr().astype(np.float64, copy=False)
     n_rows, n_columns = matrix.shape
     names = _numbered(n_columns)
-    return Table(
-        names,
-        n_rows,
-        lambda k: Column(names[k], matrix[:, [k]].toarray()[:, 0]),
-        is_named=False,
-        matrix=matrix,
-    )
+
+    def read(k: int) -> Column:
+        return Column(names[k], matrix[:, [k]].toarray()[:, 0])
+
+    return Table(names, n_rows, read, is_named=False, matrix=matrix)
 
 
 def _of_mapping(X: Mapping[Any, Any]) -> Table:

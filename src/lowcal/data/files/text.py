@@ -73,9 +73,9 @@ class TextFile:
     names: tuple[str, ...] = ()
 
     def batches(self, names: Sequence[str] | None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
-        """Yield record batches of some columns (None: all) as text; `add` is given the number of bytes that were read for each.
+        """Yield record batches of some columns (None: all) as text; where a row is longer than a block, in longer ones.
 
-        Where a row is longer than a block, the rest is read in longer ones.
+        `add` is given the number of bytes that were read for each.
         """
         from pyarrow import ArrowInvalid
 
