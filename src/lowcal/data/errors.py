@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 #: Longer names are abbreviated in tables of text.
 WIDE = 60
@@ -58,6 +60,14 @@ class FitInterrupted(LowcalError, KeyboardInterrupt):
 
 class CheckFailed(LowcalError, AssertionError):
     """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
+
+
+def load_extra(name: str, remedy: str) -> Any:
+    """Import an optional library; where it is missing, or can't be imported, say what to do."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(remedy) from error
 
 
 def printable(text: str, keep: str = "") -> str:

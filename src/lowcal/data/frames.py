@@ -289,7 +289,7 @@ class Table:
         own = len(self.names)
 
         def read(k: int) -> Column:
-            return self.column(k) if k < own else _from_array(names[k - own], numbers[:, k - own])
+            return self.column(self.names[k]) if k < own else _from_array(names[k - own], numbers[:, k - own])
 
         return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowcal.data.errors import InvalidInput, MissingExtra
+from lowcal.data.errors import InvalidInput, load_extra
 from lowcal.kernels.reference import Cumulative, Decode
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -288,7 +287,4 @@ GraphMembers: TypeAlias = GraphEverybody | GraphMatrix | GraphLookUp
 
 def load_onnx() -> Any:
     """Import onnx, which only this package needs."""
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise MissingExtra("onnx is not installed; run: pip install 'lowcal[onnx]'") from error
+    return load_extra("onnx", "onnx is not installed; run: pip install 'lowcal[onnx]'")

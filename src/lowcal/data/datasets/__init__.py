@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import BytesIO
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, MissingExtra, sentence, suggest
+from lowcal.data.errors import InvalidInput, load_extra, sentence, suggest
 
 __all__ = ["Dataset", "load_adult", "make_miscalibrated", "parity_square", "two_halves"]
 
@@ -94,10 +93,7 @@ class Dataset:
         import narwhals.stable.v2 as nw
 
         _check_choice("backend", backend, ("pandas", "polars", "pyarrow"))
-        try:
-            import_module(backend)
-        except ImportError as error:
-            raise MissingExtra(f"to({backend!r}) needs {backend}: pip install {backend}") from error
+        load_extra(backend, f"to({backend!r}) needs {backend}: pip install {backend}")
         if not isinstance(self.X, dict):
             raise InvalidInput(
                 f"X is already a frame of {type(self.X).__module__.split('.')[0]}; "

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra, some_of, suggest
+from lowcal.data.errors import InvalidInput, MissingColumn, load_extra, some_of, suggest
 
 #: The number of rows in work at a time: what a pass needs of them stays in cache.
 BATCH_ROWS = 1 << 18
@@ -265,11 +265,8 @@ def check_readable(path: str) -> None:
 
 def require_pyarrow(what: str, extra: str = "files") -> None:
     """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
-        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}") from error
+    hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
+    load_extra("pyarrow", f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}")
 
 
 def is_several(path: str) -> bool:
