@@ -138,9 +138,8 @@ def _read(model: Any, two_columns: bool | None) -> _Source:
     predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
     # only memberships say that they were fitted on a bare array
     is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
-    return _Source(
-        predictor, bool(two_columns), False, None, is_bare, facts | {"classes": _json(predictor.layout.classes)}
-    )
+    facts |= {"classes": _json(predictor.layout.classes)}
+    return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
 
 
 def _read_estimator(model: Any, two_columns: bool | None) -> _Source:

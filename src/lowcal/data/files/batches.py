@@ -311,7 +311,7 @@ class Format:
             yield from self.batches(path, schema, names)
 
 
-def format_of(path: str) -> Format | None:
+def stored_format(path: str) -> Format | None:
     """Return the format of a file, which its first bytes tell; None of text and others."""
     check_readable(path)
     with open(path, "rb") as file:
@@ -322,7 +322,7 @@ def format_of(path: str) -> Format | None:
 def _of_files(paths: Sequence[Any]) -> Batches:
     """Return the rows of files, one after the other."""
     require_pyarrow("Reading rows from a file")
-    files = [(os.fspath(path), format_of(os.fspath(path))) for path in paths]
+    files = [(os.fspath(path), stored_format(os.fspath(path))) for path in paths]
     known = [(path, form) for path, form in files if form is not None]
     if len(known) < len(files):
         path = next(path for path, form in files if form is None)
