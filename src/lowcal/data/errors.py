@@ -7,6 +7,7 @@ which is what scikit-learn and its users catch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -140,6 +141,17 @@ def some_of(values: Sequence[object], most: int = 10) -> str:
     """
     shown = ", ".join(repr(value) for value in values[:most])
     return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return [name for name, times in Counter(names).items() if times > 1]
+
+
+def missing_column(where: str, name: object, names: Sequence[str]) -> MissingColumn:
+    """Return the error of a column that is not there; it names the nearest one."""
+    known = some_of(names) if names else "none"
+    return MissingColumn(f"{where} has no column {name!r}; it has {known}.{suggest(str(name), names)}")
 
 
 def suggest(given: str, valid: Iterable[str]) -> str:

@@ -14,7 +14,6 @@ and other containers are refused. Only narwhals speaks to the data frames, and i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.errors import InvalidInput, MissingColumn, some_of, suggest
+from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
@@ -350,8 +349,7 @@ class Table:
         if position is None and isinstance(name, (int, np.integer)):
             position = int(name)
         if position is None or not 0 <= position < len(self.names):
-            available = f"it has {some_of(self.names)}" if self.names else "it has none"
-            raise MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), self.names)}")
+            raise missing_column("X", name, self.names)
         return position
 
     def __repr__(self) -> str:
@@ -729,9 +727,7 @@ def _refuse(name: str, given: str) -> NoReturn:
 
 
 def _duplicates(names: Iterable[str]) -> InvalidInput:
-    """Name the columns that occur twice."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    return InvalidInput(f"X has several columns named {some_of(twice)}; rename them.")
+    return InvalidInput(f"X has several columns named {some_of(repeated(names))}; rename them.")
 
 
 def _type_name(value: object) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, MissingColumn, load_extra, some_of, suggest
+from lowcal.data.errors import InvalidInput, load_extra, missing_column, repeated, suggest
 
 #: The number of rows in work at a time: what a pass needs of them stays in cache.
 BATCH_ROWS = 1 << 18
@@ -91,7 +91,7 @@ def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> 
     """Refuse rows without a wanted column; name the nearest one."""
     for name in wanted:
         if name not in names:
-            raise MissingColumn(f"{where} has no column {name!r}; it has {some_of(names)}.{suggest(name, names)}")
+            raise missing_column(where, name, names)
 
 
 def open_batches(rows: object) -> Batches:
@@ -466,9 +466,8 @@ def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
     """Yield Arrow batches as one, if they hold rows."""
     batches = [batch for batch in waiting if batch.num_rows]
     names = batches[0].schema.names if batches else []
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"The rows have several columns named {twice!r}; rename them.")
+    if twice := repeated(names):
+        raise InvalidInput(f"The rows have several columns named {twice[0]!r}; rename them.")
     if batches:
         columns = zip(*(batch.columns for batch in batches), strict=True)
         yield {name: join(column) for name, column in zip(names, columns, strict=True)}

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.files.batches import (
     Batches,
@@ -273,8 +272,8 @@ def write_table(path: str, form: str, table: FileTable, more: Sequence[str], bat
     know what a text file holds, so it is read once before.
     """
     is_text_file = form in ("csv", "tsv")
-    twice = [name for name, times in Counter([*table.names, *more]).items() if times > 1 and not is_text_file]
-    if twice:
+    twice = repeated([*table.names, *more])
+    if twice and not is_text_file:
         what = f"named {twice[0]!r}" if twice[0] else "without a name"
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
     with open_bytes(path) as stream:
