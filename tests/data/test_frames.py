@@ -722,3 +722,8 @@ def test_columns_of_text_are_sorted_only_when_asked():
     assert not {"categories", "codes"} & set(vars(column))
     assert column.categories == ("a", "b")
     assert "codes" not in vars(column)
+
+
+def test_columns_named_like_positions_stay_where_they_are_when_others_are_joined():
+    table = Table.of({"1": [10.0], "0": [20.0]}).joined(["score"], np.array([[0.5]]))
+    assert [table.column(name).values.tolist() for name in ("1", "0", "score")] == [[10.0], [20.0], [0.5]]

@@ -33,7 +33,7 @@ from lowcal import (
     persistence,
 )
 from lowcal.data.checked_json import Plain
-from lowcal.deploy.saved_models import read_model, write_model
+from lowcal.deploy.persistence import read_model, write_model
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions.weights import Points
 from lowcal.rows.updates import MANY, Compiled, Term, Update
