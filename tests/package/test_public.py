@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,13 @@ def test_every_public_name_resolves(name):
 def test_names_live_where_the_package_says():
     assert set(lowcal._HOME) | set(lowcal._MODULES) | {"__version__"} == set(lowcal.__all__)
     assert len(set(lowcal.__all__)) == len(lowcal.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(lowcal.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == lowcal._HOME | dict.fromkeys(lowcal._MODULES, "lowcal")
 
 
 def test_dir_lists_the_public_names():

@@ -1,0 +1,8 @@
+"""The module `lowcal.data.datasets`, by the name that users know."""
+
+import sys
+
+import lowcal.data.datasets as home
+from lowcal.data.datasets import *  # noqa: F403 (for type checkers)
+
+sys.modules[__name__] = home

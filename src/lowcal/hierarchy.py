@@ -1,0 +1,8 @@
+"""The module `lowcal.theory.hierarchy`, by the name that users know."""
+
+import sys
+
+import lowcal.theory.hierarchy as home
+from lowcal.theory.hierarchy import *  # noqa: F403 (for type checkers)
+
+sys.modules[__name__] = home
