@@ -240,7 +240,7 @@ def said(capsys: Any) -> str:
     [
         (
             ["--groups", "sex"],
-            "t.csv does not fit into memory, which cross-validation needs to choose; ask for one fit by",
+            "t.csv does not fit into memory, which cross-validation needs; ask for one fit by",
         ),
         (
             ["--subpopulations", "linear"],

@@ -34,10 +34,7 @@ def run(options: argparse.Namespace) -> int:
         names = [name + options.suffix for name in recalibrator.probability]
         there = [name for name in names if name in table.names]
         if there:
-            raise InvalidInput(
-                f"{table.shown} already has a column {there[0]!r}; choose another ending than {options.suffix!r} for "
-                "the new names with --suffix."
-            )
+            raise InvalidInput(f"{table.shown} already has a column {there[0]!r}; choose another suffix with --suffix.")
         with showing(options, "recalibrating", table) as bar:
             write_table(options.out, form, table, names, recalibrator.batches(bar))
     if not options.quiet:
@@ -70,7 +67,7 @@ def _probability(
     classes = (0, 1) if predictor.layout.classes is None else predictor.layout.classes
     named = split_classes(options.classes, [str(value) for value in classes], len(names))
     first = {n: 0, 1: 1}.get(len(fitted))
-    known = {} if first is None else {name: k for k, name in enumerate(fitted, first)}
+    known = {name: k for k, name in enumerate(fitted, first)} if first is not None else {}
     return names, places_of(names, classes, known, named, "--probability")
 
 
@@ -125,8 +122,8 @@ class Recalibrator:
             some = ", ".join(map(repr, known[:3])) + (", ..." if len(known) > 3 else "")
             if value is not None:
                 say(
-                    f"lowcal: the model knows no value of column {name!r}: the file holds {value!r}, the fit had "
-                    f"{sentence(some)} It recalibrates by the other columns."
+                    f"lowcal: the model knows none of the values of column {name!r}: the file holds {value!r}, the fit "
+                    f"had {sentence(some)} Only the other columns are used."
                 )
 
 
