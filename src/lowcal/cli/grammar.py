@@ -361,19 +361,19 @@ class _CommandParser(_Parser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    layout: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     top = _Parser(
         prog="lowcal",
         description="Find the subpopulations on which a classifier's probabilities are miscalibrated, and recalibrate\n"
         "them (low-degree multicalibration).",
         epilog=_EPILOG,
-        **layout,  # type: ignore[arg-type]
+        **layout,
     )
     top.add_argument("--version", action="version", version=f"lowcal {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     for name, command in _COMMANDS.items():
-        help_ = {"help": command.short, "description": command.description, "epilog": command.epilog}
-        one = commands.add_parser(name, **help_, **layout)
+        texts: dict[str, Any] = {"description": command.description, "epilog": command.epilog}
+        one = commands.add_parser(name, help=command.short, **texts, **layout)
         for title, names in command.titles.items():
             _add(one.add_argument_group(title) if title else one, names, {**_OPTIONS, **command.own})
     return top

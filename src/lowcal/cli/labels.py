@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import commonprefix
 from shlex import quote
 from typing import Any
 
@@ -218,13 +219,8 @@ def _named(names: Sequence[str], classes: Iterable[str]) -> list[str]:
 
     The names are tried without a beginning and an end that all share, longest parts first.
     """
-    before, after = _shared(names), _shared([name[::-1] for name in names])
+    ends = (list(names), [name[::-1] for name in names])
+    before, after = (len(commonprefix(texts)) for texts in ends)  # noqa: RUF071 (letters are meant)
     cuts = sorted(((i, j) for i in range(before + 1) for j in range(after + 1)), key=sum)
     cut = ([name[i : len(name) - j] for name in names] for i, j in cuts)
     return next((one for one in cut if len(set(one)) == len(names) and all(one) and set(classes) <= set(one)), [])
-
-
-def _shared(names: Sequence[str]) -> int:
-    """Return how many first letters all names share."""
-    short = min(len(name) for name in names)
-    return next((k for k in range(short) if len({name[k] for name in names}) > 1), short)

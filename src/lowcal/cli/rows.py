@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, places_of
 from lowcal.cli.terminal import WrongUsage, say, showing
@@ -179,26 +180,7 @@ class FileRows:
 def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[str]) -> FileRows:
     """Check all rows, find their classes and what their columns hold, and return how the library reads them."""
     chosen = _choose_columns(options, table, (options.probability, *against))
-    seen: dict[Any, int] = {}
-
-    def look(arrays: Mapping[str, Any], before: int) -> None:
-        _note_labels(seen, arrays[chosen.label], chosen.label, before)
-        read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
-        for names in chosen.probability:
-            check_probabilities(names, [read[name] for name in names], before)
-        if chosen.weight is not None:
-            weight = read[chosen.weight]
-            bad = ~((weight >= 0.0) & (weight < np.inf))
-            _refuse_first(bad, chosen.weight, weight, before, lambda w: f"the weight {w:g} is negative or infinite.")
-
-    others = [*chosen.numbers, *(name for name in chosen.columns if name in chosen.categorical)]
-    with showing(options, "reading", table) as bar:
-        n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
-    if n == 0:
-        raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
-    labels = FileLabels(chosen.label, _label_values(seen, kinds[chosen.label], chosen.label, table.decimal))
-    for name in others:
-        kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
+    n, kinds, labels = _survey(options, table, chosen)
     classes, places = _classes_of(options, chosen, labels)
     rows = Batches(table.shown, lambda _: _convert(table, chosen, kinds, classes, places), lambda: (n, n * len(kinds)))
     X, n_used = (rows, n) if options.sample is None else _sample(rows, options)
@@ -209,6 +191,32 @@ def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[
     for note in found.notes:
         say(f"lowcal: {note}")
     return found
+
+
+def _survey(
+    options: argparse.Namespace, table: FileTable, chosen: Chosen
+) -> tuple[int, dict[str, Kind | None], FileLabels]:
+    """Check all rows; return their number, what each column holds, and the labels."""
+    seen: dict[Any, int] = {}
+
+    def look(arrays: Mapping[str, Any], before: int) -> None:
+        _note_labels(seen, arrays[chosen.label], chosen.label, before)
+        read = {name: numbers(arrays[name], table.decimal, name, before) for name in chosen.numbers}
+        for names in chosen.probability:
+            check_probabilities(names, [read[name] for name in names], before)
+        if chosen.weight is not None:
+            w = read[chosen.weight]
+            _refuse(~((w >= 0.0) & (w < np.inf)), chosen.weight, w, before, "the weight {:g} is negative or infinite.")
+
+    others = [*chosen.numbers, *(name for name in chosen.columns if name in chosen.categorical)]
+    with showing(options, "reading", table) as bar:
+        n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
+    if n == 0:
+        raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
+    values = _label_values(seen, kinds[chosen.label], chosen.label, table.decimal)
+    for name in others:
+        kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
+    return n, kinds, FileLabels(chosen.label, values)
 
 
 def _convert(
@@ -320,10 +328,9 @@ def arrange(columns: Sequence[FloatArray], places: Sequence[int]) -> FloatArray:
 
 def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
     """Refuse what is not a probability, or rows of several that do not sum to one."""
-    why = "is not a probability. Give numbers in [0, 1], not scores, logits or percentages."
+    why = "{:.8g} is not a probability. Give numbers in [0, 1], not scores, logits or percentages."
     for name, p in zip(names, columns, strict=True):
-        bad = ~((p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE))
-        _refuse_first(bad, name, p, before, lambda value: f"{value:.8g} {why}")
+        _refuse(~((p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE)), name, p, before, why)
     sums = np.sum(columns, axis=0)
     off = np.abs(sums - 1.0) > SUM_TOLERANCE
     if len(names) > 1 and off.any():
@@ -334,15 +341,13 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
         )
 
 
-def _refuse_first(
-    bad: np.typing.NDArray[np.bool_], name: str, values: FloatArray, before: int, why: Callable[[float], str]
-) -> None:
+def _refuse(bad: NDArray[np.bool_], name: str, values: FloatArray, before: int, why: str) -> None:
     """Refuse the first row that is bad, if there is one; a missing value as such."""
     if bad.any():
         row = int(bad.argmax())
         if np.isnan(values[row]):
             raise _missing(name, before + row)
-        raise InvalidInput(f"{place(name, before + row)}: {why(values[row])}")
+        raise InvalidInput(f"{place(name, before + row)}: {why.format(values[row])}")
 
 
 def _missing(name: str, row: int) -> InvalidInput:

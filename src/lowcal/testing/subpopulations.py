@@ -36,7 +36,6 @@ REPLAY = 1e-12
 AS_LARGE = 0.75
 
 CLIP = "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them."
-COPIES = "Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i."
 LOOK = "Look at the `encoder` and at the `design` of your families."
 
 
@@ -405,27 +404,20 @@ def it_forgets_when_fresh(trial: Trial) -> Findings:
     yield learner.names == known, "What a fresh learner learns appears in the old one."
 
 
-@rule(COPIES)
+@rule("Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i.")
 def weights_count_as_copies(trial: Trial) -> Findings:
-    """Rows given twice are rows of double weight: members of the same name are the same, and as much is found.
+    """Rows given twice are rows of double weight, and rows of weight 0 are absent; only the ratios of weights count.
 
     A class may count the effective rows of a group and leave out small ones, so a few may be in one of the two only.
     """
-    n = trial.table.n_rows
-    times = 1 + (trial.rng.random(n) < 0.4)
-    rows = np.repeat(np.arange(n), times)
-    weighted = trial.subpopulations.prepare(trial.table, times.astype(np.float64))
-    copied = trial.subpopulations.prepare(trial.table.take(rows))
-    yield from _alike(weighted, copied, rows, trial, "between double weights and rows given twice", is_strict=False)
-
-
-@rule(COPIES)
-def rows_without_weight_count_for_nothing(trial: Trial) -> Findings:
-    """A row of weight 0 is as good as absent, and only the ratios of weights count."""
+    table, prepare = trial.table, trial.subpopulations.prepare
+    times = 1 + (trial.rng.random(table.n_rows) < 0.4)
+    rows = np.repeat(np.arange(table.n_rows), times)
+    learners = prepare(table, times.astype(np.float64)), prepare(table.take(rows))
+    yield from _alike(*learners, rows, trial, "between double weights and rows given twice", is_strict=False)
     rows = np.flatnonzero(trial.weight > 0)
-    silent = trial.subpopulations.prepare(trial.table, 1000 * trial.weight)
-    absent = trial.subpopulations.prepare(trial.table.take(rows), trial.weight[rows])
-    yield from _alike(silent, absent, rows, trial, "between rows of weight 0 and these rows left out", is_strict=True)
+    learners = prepare(table, 1000 * trial.weight), prepare(table.take(rows), trial.weight[rows])
+    yield from _alike(*learners, rows, trial, "between rows of weight 0 and these rows left out", is_strict=True)
 
 
 def _alike(
