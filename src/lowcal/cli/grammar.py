@@ -162,7 +162,7 @@ _OPTIONS: Mapping[str, Options] = {
     "--json": _option("write the report as JSON", _name, "FILE"),
     "--markdown": _option("write the report as Markdown", _name, "FILE"),
     "--out": _option("file for the model", _name, "FILE", required=True),
-    "--format": _choice("of --out (default: by its name, or CSV)", "csv", "tsv", "parquet", "json", "jsonl"),
+    "--format": _choice("format of --out (default: from its name, or CSV)", "csv", "tsv", "parquet", "json", "jsonl"),
     "--suffix": _option("suffix of the new columns (default: _calibrated)", None, "TEXT", default="_calibrated"),
     "--quiet": _flag("print only errors"),
     "--progress": _option("show progress (default: on a terminal)", action=argparse.BooleanOptionalAction),

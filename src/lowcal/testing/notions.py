@@ -36,6 +36,7 @@ LARGE_TOLERANCE = 0.05
 #: Rounds of the search for residuals that are small on the basis and large on the class.
 ADVERSARY_ROUNDS = 6
 
+CONTRADICTION = "The supremum, its witnesses, the gain and the tolerance contradict each other; see the other rules."
 METHODS = ("gain", "basis", "tolerance", "probes", "features", "suprema")
 
 
@@ -443,13 +444,21 @@ def _harmless(sample: TrialSample, U: FloatArray, w: FloatArray, beta: float) ->
     return np.asarray(rho * min(1.0, beta / shown) if shown > 0 else rho)  # the program's own rounding is undone
 
 
-@rule(
-    "The supremum, its witnesses, the gain and the tolerance contradict each other; see the other rules.", draw_problem
-)
-def every_solver_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
-    """Fits reach alpha, Algorithm 1 where the basis is small and tolerant; the training Brier score never rises."""
+@rule(CONTRADICTION, on=draw_problem)
+def worst_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """The solver "worst" reaches alpha, and the training Brier score never rises (spec 4.3)."""
     yield from _fit(notion, sample, "worst")
+
+
+@rule(CONTRADICTION, on=draw_problem)
+def block_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """The solver "block" reaches alpha, and the training Brier score never rises."""
     yield from _fit(notion, sample, "block")
+
+
+@rule(CONTRADICTION, on=draw_problem)
+def first_reaches_alpha(notion: Notion, sample: TrialSample) -> Findings:
+    """Algorithm 1 reaches alpha where the basis is small and tolerant, and the training Brier score never rises."""
     alpha = _half(notion, sample)
     small = len(notion.basis(sample.p, alpha)) * sample.d <= SMALL_BASIS
     if small and notion.tolerance(sample.p, alpha) >= LARGE_TOLERANCE * alpha:
