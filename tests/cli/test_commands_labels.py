@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from lowcal.errors import InvalidInput
 
 from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, match_classes
 from lowcal.cli.terminal import WrongUsage
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
+from lowcal.errors import InvalidInput
 
 
 def numbers(*values):

@@ -4,9 +4,9 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from lowcal.complexity import audit_rows, sample_size, show_rows
 
 from lowcal.cli.main import main
+from lowcal.complexity import audit_rows, sample_size, show_rows
 
 
 def test_a_plan_for_groups(capsys):

@@ -11,12 +11,12 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.persistence import save
 
 import lowcal
 from lowcal.cli.main import main
 from lowcal.cli.terminal import is_wanted
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import save
 
 N = 4000
 

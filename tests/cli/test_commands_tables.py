@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.persistence import read, save
 
 import lowcal
 import lowcal.cli.audit as audit_command
@@ -22,6 +20,8 @@ import lowcal.data.files.batches as batches
 import lowcal.data.files.text as delimited
 from lowcal.auditing.reports import AuditReport
 from lowcal.cli.main import main
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import read, save
 
 N = 3000
 
