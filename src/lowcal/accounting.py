@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.theory.accounting as home
 from lowcal.theory.accounting import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.theory.accounting"]

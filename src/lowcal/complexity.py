@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.theory.complexity as home
 from lowcal.theory.complexity import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.theory.complexity"]

@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.data.datasets as home
 from lowcal.data.datasets import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.data.datasets"]

@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.auditing.metrics as home
 from lowcal.auditing.metrics import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.auditing.metrics"]

@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.solve.online as home
 from lowcal.solve.online import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.solve.online"]

@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.deploy.persistence as home
 from lowcal.deploy.persistence import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.deploy.persistence"]

@@ -2,7 +2,6 @@
 
 import sys
 
-import lowcal.solve.sampling as home
 from lowcal.solve.sampling import *  # noqa: F403 (for type checkers)
 
-sys.modules[__name__] = home
+sys.modules[__name__] = sys.modules["lowcal.solve.sampling"]

@@ -1,4 +1,4 @@
-"""Labels of a file: which class a row has, and which class each probability speaks of."""
+"""Labels of a file: which class a row has, and which class each probability refers to."""
 
 import numpy as np
 import pyarrow as pa

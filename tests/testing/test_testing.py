@@ -274,7 +274,7 @@ NOTION_MISTAKES = [
         wrong("suprema", both(lambda v: np.where(np.arange(len(v)) == 1, 0.3 * v, v)), "smooth"),
         r"upper\[1\] is .*, but its own witness",
     ),
-    ("equal_samples_have_equal_suprema", wrong("suprema", one_sided), "look at both signs"),
+    ("sign_of_the_residuals_does_not_matter", wrong("suprema", one_sided), "look at both signs"),
     (
         "equal_samples_have_equal_suprema",
         wrong("suprema", both(lambda v: np.where(v < 0.02, 0.0, v))),

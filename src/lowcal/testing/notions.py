@@ -248,6 +248,14 @@ def suprema_have_the_right_form(notion: Notion, sample: TrialSample) -> Findings
         yield bool(str(one)), f"str(witness({j})) is empty.", "Give its weights a __str__."
 
 
+@rule()
+def sign_of_the_residuals_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
+    """The supremum of |E[c <w(f), y - f>]| is the same for y - f and f - y."""
+    remedy = "The supremum is one of absolute values: look at both signs and keep the larger."
+    turned = sample.suprema(notion, times=-1.0)
+    yield from _same(sample, sample.suprema(notion), turned, 1.0, "residuals of the other sign", remedy)
+
+
 @rule("Both must be E[c <s w(f), y - f>] of the same signed weight.")
 def witness_attains_the_value(notion: Notion, sample: TrialSample) -> Findings:
     """value[j] = E[c_j <s w(f), y - f>] for the signed weight s w = witness(j)."""
@@ -317,17 +325,20 @@ def equal_samples_have_equal_suprema(notion: Notion, sample: TrialSample) -> Fin
     """Suprema follow the residuals, and depend neither on how rows are split and ordered nor on how C is stored."""
     found = sample.suprema(notion)
     for changed, times, other, remedy in _equal_samples(notion, sample):
-        for name in ("value", "upper"):
-            wanted, given = times * np.asarray(getattr(found, name)), np.asarray(getattr(other, name))
-            for j, (a, b) in enumerate(zip(wanted, given, strict=True)):
-                good = abs(a - b) <= max(1.0, times) * sample.slack
-                yield good, f"With {changed}: {name}[{j}] should be {a:.9g} and is {b:.9g}.", remedy
+        yield from _same(sample, found, other, times, changed, remedy)
+
+
+def _same(sample: TrialSample, found: Suprema, other: Suprema, times: float, changed: str, remedy: str) -> Findings:
+    """Find whether the suprema of a changed sample are `times` those of the sample."""
+    for name in ("value", "upper"):
+        wanted, given = times * np.asarray(getattr(found, name)), np.asarray(getattr(other, name))
+        for j, (a, b) in enumerate(zip(wanted, given, strict=True)):
+            good = abs(a - b) <= max(1.0, times) * sample.slack
+            yield good, f"With {changed}: {name}[{j}] should be {a:.9g} and is {b:.9g}.", remedy
 
 
 def _equal_samples(notion: Notion, sample: TrialSample) -> Iterator[tuple[str, float, Suprema, str]]:
     """Yield how a sample is changed, by what its suprema must then be multiplied, what they are, and a remedy."""
-    signs = "The supremum is one of absolute values: look at both signs and keep the larger."
-    yield "residuals of the other sign", 1.0, sample.suprema(notion, times=-1.0), signs
     for t in (0.125, 3.0):
         linear = "E[c <w(f), y - f>] is linear in the residuals; use no fixed thresholds."
         yield f"residuals times {t:g}", t, sample.suprema(notion, times=t), linear
