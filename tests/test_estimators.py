@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
-from lowcal.errors import InvalidInput
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
@@ -30,6 +29,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 
 import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
+from lowcal.errors import InvalidInput
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 from lowcal.solve.fitting import fit_rows
 

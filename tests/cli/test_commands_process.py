@@ -11,12 +11,12 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.persistence import save
 
 import lowcal
 from lowcal.cli.main import main
 from lowcal.cli.terminal import is_wanted
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import save
 
 N = 4000
 
@@ -63,7 +63,7 @@ MOMENTS = [
     (PREDICT, "lowcal.data.files.tables", "join_columns", 3, "old"),
     (PREDICT, "os", "fsync", 1, "old"),
     (PREDICT, "os", "fsync", 2, "new"),  # the folder's, after the file has its name
-    (FIT, "lowcal.cli.fit", "write", 1, "old"),
+    (FIT, "lowcal.cli.fit", "save", 1, "old"),
     (FIT, "os", "replace", 1, "old"),
 ]
 

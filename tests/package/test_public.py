@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,13 @@ def test_every_public_name_resolves(name):
 def test_names_live_where_the_package_says():
     assert set(lowcal._HOME) | set(lowcal._MODULES) | {"__version__"} == set(lowcal.__all__)
     assert len(set(lowcal.__all__)) == len(lowcal.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(lowcal.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == lowcal._HOME | dict.fromkeys(lowcal._MODULES, "lowcal")
 
 
 def test_dir_lists_the_public_names():
@@ -123,6 +132,14 @@ def test_public_modules_are_imported_by_the_names_that_users_know(name):
     module = importlib.import_module(f"lowcal.{name}")
     assert module is getattr(lowcal, name) is sys.modules[module.__name__]
     assert module.__spec__.name == module.__name__
+
+
+@pytest.mark.parametrize("name", sorted({*lowcal._MODULES} - {"testing"}))
+def test_type_checkers_can_follow_a_public_module_to_its_home(name):
+    """They read files: a module that only a hook can find is unknown to them."""
+    tree = ast.parse((Path(lowcal.__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert [(one.module, one.names[0].name) for one in imports] == [(getattr(lowcal, name).__name__, "*")]
 
 
 def test_other_modules_have_one_name():
