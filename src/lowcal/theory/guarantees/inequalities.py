@@ -91,9 +91,7 @@ class Inequality(Generic[N]):
     def allows(self: Inequality[float], estimate: float) -> bool | None:
         """Whether the estimate keeps the bound; None where one of the two is unknown."""
         beyond = estimate - self.bound if self.kind == "upper" else self.bound - estimate
-        if np.isnan(beyond):
-            return None
-        return bool(beyond <= ROUNDING * max(1.0, 1.0 / self.divisor))
+        return None if np.isnan(beyond) else bool(beyond <= ROUNDING * max(1.0, 1.0 / self.divisor))
 
     def scalar(self: Inequality[FloatArray]) -> Inequality[float]:
         """Return the same inequality as plain numbers, for a single subpopulation."""
@@ -103,15 +101,13 @@ class Inequality(Generic[N]):
     def words(self: Inequality[float], estimate: float) -> str:
         """Say the inequality in words."""
         at, sign = ("at most", "plus") if self.kind == "upper" else ("at least", "less")
-        kept = self.allows(estimate)
-        slack = f"{sign} {self.slack:.3g}" if self.slack > 0 else ""
+        size, kept = self.slack, self.allows(estimate)
+        more: list[str] = [f"{sign} {size:.3g}"] if size > 0 else []
         if kept is None:
-            limit = " ".join(part for part in (self.against, slack) if part) if self.against else f"{self.slack:.3g}"
+            limit = " ".join([self.against, *more]) if self.against else f"{size:.3g}"
             return f"{at} {limit} (f_star or replicates are needed to check it)"
-        known = f"{self.against} {self.reference:.4g}" if self.against else ""
-        why = ", ".join(part for part in (known, slack) if part and known)
-        verdict = "holds" if kept else "does not hold"
-        return f"{at} {self.bound:.4g} ({why + ': ' if why else ''}{verdict})"
+        known = ", ".join([f"{self.against} {self.reference:.4g}", *more]) + ": " if self.against else ""
+        return f"{at} {self.bound:.4g} ({known}{'holds' if kept else 'does not hold'})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,16 +187,12 @@ def all_hold(verdicts: Iterable[bool | None]) -> bool | None:
     return False if False in known else None if None in known else True
 
 
-def check_alpha(alpha: object) -> None:
-    """Refuse an alpha that is no number of at least 0; None stands for what is measured."""
-    if alpha is not None and not (isinstance(alpha, Real) and 0 <= float(alpha) < np.inf):
+def given_alpha(alpha: float, mass: FloatArray | float = 1.0) -> FloatArray:
+    """Return alpha_c = alpha / E[c] for an alpha that the user grants, which must be a number of at least 0."""
+    given: object = alpha
+    if not (isinstance(given, Real) and 0 <= float(given) < np.inf):
         raise InvalidInput(f"alpha must be a number of at least 0, or None for what is measured; got {alpha!r}.")
-
-
-def given_alpha(alpha: float, mass: FloatArray) -> FloatArray:
-    """Return alpha_c = alpha / E[c] for an alpha that the user grants."""
-    check_alpha(alpha)
-    return ratio(np.asarray(float(alpha)), mass)
+    return ratio(np.asarray(float(alpha)), np.asarray(mass))
 
 
 def ratio(a: FloatArray, b: FloatArray, empty: float = np.nan) -> FloatArray:
