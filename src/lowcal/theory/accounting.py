@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 from numbers import Real
+from typing import NamedTuple
 
 from scipy.optimize import brentq
 
@@ -35,8 +36,7 @@ class Cost:
         return f"({self.epsilon:.4g}, {self.delta:g})-differential privacy by {self.theorem}"
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """eps0, what each selection and each release may cost, and the theorem under which the total is kept."""
 
     eps0: float
@@ -44,20 +44,12 @@ class Share:
 
 
 def sensitivity(n_rows: int) -> float:
-    """Return 2/m: how far replacing one row moves a mean of m terms in [-1, 1].
-
-    >>> sensitivity(100)
-    0.02
-    """
+    """Return 2/m: how far replacing one row moves a mean of m terms in [-1, 1]."""
     return 2.0 / n_rows
 
 
 def laplace_scale(n_rows: int, eps0: float) -> float:
-    """Return 2 / (m eps0): Laplace noise of this scale makes a score eps0-private (sensitivity over eps0).
-
-    >>> laplace_scale(1000, 0.1)
-    0.02
-    """
+    """Return 2 / (m eps0): Laplace noise of this scale makes a score eps0-private (sensitivity over eps0)."""
     return sensitivity(n_rows) / eps0
 
 
@@ -65,9 +57,6 @@ def log_odds_per_score(n_rows: int, eps0: float) -> float:
     """Return eps0 m / 4: the exponential mechanism takes a pair with probability proportional to exp(this * score).
 
     exp(eps0 q / (2 Delta)) with Delta = 2/m. Numerator and normaliser each move by at most eps0/2 in the exponent.
-
-    >>> log_odds_per_score(1000, 0.1)
-    25.0
     """
     return eps0 / (2 * sensitivity(n_rows))
 
@@ -93,11 +82,7 @@ def release_error(n_rows: int, eps0: float, beta: float) -> float:
 
 
 def basic(eps0: float, rounds: int) -> Cost:
-    """Return the cost of T rounds by basic composition: epsilon = 2 T eps0, delta = 0.
-
-    >>> basic(0.01, 10)
-    Cost(epsilon=0.2, delta=0.0, theorem='basic composition')
-    """
+    """Return the cost of T rounds by basic composition: epsilon = 2 T eps0, delta = 0."""
     return Cost(2 * rounds * eps0, 0.0, "basic composition")
 
 
