@@ -121,8 +121,8 @@ class Finite(Notion, Protocol):
         return False
 
     def deviation(self, e: FloatArray) -> FloatArray:
-        """Return how far the supremum moves at most when every moment moves by at most e."""
-        ...
+        """Return how far the supremum moves at most when every moment moves by at most e; here that of single ones."""
+        return np.asarray(e.max(axis=(1, 2)))
 
     def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest supremum, at worst, when every moment lies within e of v."""

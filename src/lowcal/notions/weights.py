@@ -302,11 +302,7 @@ def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
 
 
 def row_weights(weights: Sequence[Weight]) -> Callable[[Sequence[float]], Sequence[float]]:
-    """Return all weights as one function of a single prediction, in plain numbers.
-
-    >>> row_weights([Monomial(), Monomial((0, 0)), Cell(0.1, (3,))])([0.3])
-    [1.0, 0.09, 1.0]
-    """
+    """Return all weights as one function of a single prediction, in plain numbers."""
 
     def evaluated(f: Sequence[float]) -> Sequence[float]:
         U = evaluate(weights, np.array([f]))
@@ -407,11 +403,7 @@ def monomials(d: int, degree: int) -> tuple[Monomial, ...]:
 
 
 def n_intervals(width: float) -> int:
-    """Return the number of intervals of this width that cover [0, 1], robust to rounding.
-
-    >>> n_intervals(0.1), n_intervals(0.3)
-    (10, 4)
-    """
+    """Return the number of intervals of this width that cover [0, 1], robust to rounding."""
     return ceil(1.0 / float(width) - 1e-9)
 
 

@@ -163,11 +163,7 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
 
 
 def most_rounds(is_accurate: Callable[[int], bool], limit: int) -> int:
-    """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none.
-
-    >>> most_rounds(lambda rounds: rounds <= 5, 100)
-    5
-    """
+    """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none."""
     low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
     while high - low > 1:
         middle = (low + high) // 2
@@ -245,9 +241,6 @@ def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generato
     """Return a candidate drawn by the exponential mechanism: P(k) proportional to exp(eps0 m q_k / 4).
 
     The largest of eps0 m q_k / 4 plus Gumbel noise has exactly this law, and nothing is exponentiated.
-
-    >>> select(np.array([0.0, 0.5]), 1000, 1.0, np.random.default_rng(0))
-    1
     """
     return int(np.argmax(log_odds_per_score(n_rows, eps0) * scores + rng.gumbel(size=len(scores))))
 
@@ -258,11 +251,7 @@ def release(score: float, n_rows: int, eps0: float, rng: np.random.Generator) ->
 
 
 def public_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
-    """Return the basis of a notion as it is before any row is seen: for the full notion all cells, occupied or not.
-
-    >>> len(public_weights(LowDegree(2), 1)), len(public_weights(Full(0.1), 1)), len(public_weights(LowDegree(2), 3))
-    (2, 10, 4)
-    """
+    """Return the basis of a notion as it is before any row is seen: for the full notion all cells, occupied or not."""
     if not isinstance(finite_basis(notion), Full):
         return monomials(d, notion.degree - 1 if isinstance(notion, LowDegree) else 0)
     assert isinstance(notion, Full)

@@ -65,19 +65,12 @@ def selection_error(n_rows: int, eps0: float, n_candidates: int, beta: float) ->
     """Return (4 / (m eps0)) (ln N + ln(1/beta)): the selected score is this close to the best, but for beta.
 
     A candidate worse than the best by t has probability at most exp(-eps0 m t / 4); there are at most N of them.
-
-    >>> round(selection_error(10_000, 0.1, 80, 0.01), 5)
-    0.03595
     """
     return (log(n_candidates) + log(1 / beta)) / log_odds_per_score(n_rows, eps0)
 
 
 def release_error(n_rows: int, eps0: float, beta: float) -> float:
-    """Return (2 / (m eps0)) ln(1/beta): Laplace noise exceeds it, on either side, with probability beta.
-
-    >>> round(release_error(10_000, 0.1, 0.01), 5)
-    0.00921
-    """
+    """Return (2 / (m eps0)) ln(1/beta): Laplace noise exceeds it, on either side, with probability beta."""
     return laplace_scale(n_rows, eps0) * log(1 / beta)
 
 

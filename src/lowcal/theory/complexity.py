@@ -160,9 +160,6 @@ def basis_tolerance(notion: str | Notion, alpha: float, n_classes: int = 2) -> f
     """Return the violation of the basis that implies at most alpha over the whole class, for a population.
 
     It is `Notion.tolerance` for a sample that may fill every cell.
-
-    >>> basis_tolerance("degree-2", 0.1), basis_tolerance("full-0.1", 0.1), basis_tolerance("degree-2", 0.1, 4)
-    (0.1, 0.01, 0.025)
     """
     d = coordinates(n_classes)
     endless = np.broadcast_to(0.0, (sys.maxsize // (8 * d), d))  # a shape: nothing of this size is stored
@@ -392,9 +389,6 @@ class Orders:
         """Return K l (VC + ln(l |W| / (alpha beta))) / alpha^4 for a finite basis W (Proposition 5.4, spec 6.2, 6.3).
 
         Corrected: without the factor l, as the weights of a basis have one label each and norm at most 1 (spec 6.4).
-
-        >>> round(float(Orders(0.1, 1, 2, 10.0, 0.05, reading="paper").generic(log(2))))
-        333693
         """
         logs = self.capacity + log(self.n_classes) + log_weights - log(self.alpha) - log(self.beta)
         factor, text = (self.n_classes, "l ") if self.is_paper else (1, "")

@@ -171,9 +171,6 @@ def power_means(z: FloatArray, degree: int) -> FloatArray:
 
     The elementary symmetric polynomial over C(r, j), built up one label at a time. Cost: O(n r degree).
     Rows with fewer than j entries get 0.
-
-    >>> power_means(np.array([[1.0, 0.0, 1.0]]), 2).round(3).ravel()
-    array([1.   , 0.667, 0.333])
     """
     total = np.zeros((degree + 1, len(z)))
     total[0] = 1.0
@@ -185,11 +182,7 @@ def power_means(z: FloatArray, degree: int) -> FloatArray:
 
 
 def both_classes(values: FloatArray) -> FloatArray:
-    """Return both classes of the scalar convention, (1 - v, v); rows on the simplex stay themselves.
-
-    >>> both_classes(np.array([[0.25]]))
-    array([[0.75, 0.25]])
-    """
+    """Return both classes of the scalar convention, (1 - v, v); rows on the simplex stay themselves."""
     return np.concatenate([1.0 - values, values], axis=-1) if values.shape[-1] == 1 else values
 
 
@@ -233,12 +226,7 @@ class GroupRows:
 
 
 def read_memberships(c: Membership, n: int) -> FloatArray:
-    """Return memberships as numbers in [0, 1], shape (n, m); None is everyone alone.
-
-    >>> read_memberships([True, False], 2)
-    array([[1.],
-           [0.]])
-    """
+    """Return memberships as numbers in [0, 1], shape (n, m); None is everyone alone."""
     if c is None:
         return np.ones((n, 1))
     try:
@@ -257,11 +245,7 @@ def read_memberships(c: Membership, n: int) -> FloatArray:
 
 
 def read_label(label: Any, layout: Layout) -> int:
-    """Return the coordinate of a label; binary problems have one, that of the second class.
-
-    >>> read_label("b", Layout(3, ("a", "b", "c")))
-    1
-    """
+    """Return the coordinate of a label; binary problems have one, that of the second class."""
     names = _names(layout)
     if layout.d == 1:
         if label is None or label == names[1]:

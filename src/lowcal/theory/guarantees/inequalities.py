@@ -178,11 +178,7 @@ class Guarantee(Generic[N]):
 
 
 def all_hold(verdicts: Iterable[bool | None]) -> bool | None:
-    """Return False if one does not hold, otherwise None if one is unknown, otherwise True.
-
-    >>> all_hold([True, None]), all_hold([None, False])
-    (None, False)
-    """
+    """Return False if one does not hold, otherwise None if one is unknown, otherwise True."""
     known = list(verdicts)
     return False if False in known else None if None in known else True
 
@@ -196,11 +192,7 @@ def given_alpha(alpha: float, mass: FloatArray | float = 1.0) -> FloatArray:
 
 
 def ratio(a: FloatArray, b: FloatArray, empty: float = np.nan) -> FloatArray:
-    """Return a / b, and `empty` where b is not positive; no warning.
-
-    >>> ratio(np.array([1.0, 0.0]), np.array([4.0, 0.0]))
-    array([0.25,  nan])
-    """
+    """Return a / b, and `empty` where b is not positive; no warning."""
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
     result = np.full(a.shape, empty)
     np.divide(a, b, out=result, where=b > 0)
