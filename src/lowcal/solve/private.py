@@ -200,11 +200,7 @@ def rounds(
 
 
 def fit_privately(
-    chosen: Private,
-    outcomes: Outcomes,
-    table: Frame,
-    options: Options,
-    rng: np.random.Generator,
+    chosen: Private, outcomes: Outcomes, table: Frame, options: Options, rng: np.random.Generator
 ) -> PrivateFit:
     """Consume the private rounds; only what they release is kept."""
     weight = outcomes.weight

@@ -241,12 +241,7 @@ def smooth_to_lipschitz(alpha: float, r: float) -> float:
 
 
 def basis_to_class(
-    notion: str | Notion,
-    alpha: float,
-    n_classes: int = 2,
-    *,
-    constants: Constants = "sharp",
-    cells: int | None = None,
+    notion: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp", cells: int | None = None
 ) -> float:
     """Return the alpha' of the whole weight class when every element of its basis has a violation of at most alpha.
 

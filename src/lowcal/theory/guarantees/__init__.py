@@ -22,8 +22,7 @@ The numbers speak of the rows given. Where f* enters, single labels are noisy st
 grants the population may fail on a sample by that noise.
 """
 
-from lowcal.theory.guarantees.groups import GroupMoments, group_moments
-from lowcal.theory.guarantees.inequalities import Guarantee, Inequality
+from lowcal.theory.guarantees.groups import GroupMoments, Guarantee, Inequality, group_moments
 from lowcal.theory.guarantees.losses import (
     Convex,
     above,

@@ -29,15 +29,19 @@ from lowcal.kernels.products import product
 from lowcal.kernels.simplex import FLOOR, FloatArray
 from lowcal.theory.guarantees.groups import (
     AboutRows,
+    Alpha,
     GroupRows,
+    Guarantee,
+    Inequality,
     KnownTruth,
     Membership,
     Replicates,
+    given_alpha,
     mean,
+    ratio,
     read_label,
     read_memberships,
 )
-from lowcal.theory.guarantees.inequalities import Alpha, Guarantee, Inequality, given_alpha
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -150,7 +154,8 @@ def confidence(
     g: Convex, f: FloatArray, y: FloatArray, weight: FloatArray, star: FloatArray | None = None, alpha: Alpha = None
 ) -> Guarantee[FloatArray]:
     """Return the bound on E_c[g(f)], the rows on the last axis; `star` = E_c[g(f*)] where it is known."""
-    estimate, signed, mass = mean(g.value(f), weight), -mean(g.slope(f) * (y - f), weight), weight.sum(axis=-1)
+    mass = weight.sum(axis=-1)
+    estimate, signed = mean(g.value(f), weight), -ratio((weight * g.slope(f) * (y - f)).sum(axis=-1), mass)
     alpha_c = np.abs(signed) / g.scale if alpha is None else given_alpha(alpha, mass)
     reference = np.full_like(mass, np.nan) if star is None else star
     paper = None if g.power is None else float(g.power)

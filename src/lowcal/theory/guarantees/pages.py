@@ -13,8 +13,7 @@ from numbers import Real
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, printable
-from lowcal.theory.guarantees.groups import GroupMoments
-from lowcal.theory.guarantees.inequalities import ROUNDING
+from lowcal.theory.guarantees.groups import ROUNDING, GroupMoments
 from lowcal.theory.guarantees.theorems import excess_variance, holder, true_positive_rate, unjustified
 
 

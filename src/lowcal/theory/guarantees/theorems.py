@@ -27,14 +27,19 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.low_degree import best_linear
 from lowcal.theory.guarantees.groups import (
     AboutRows,
+    Alpha,
     GroupMoments,
     GroupRows,
+    Guarantee,
+    Inequality,
     Membership,
+    all_hold,
     both_classes,
+    given_alpha,
     mean,
+    ratio,
     read_label,
 )
-from lowcal.theory.guarantees.inequalities import Alpha, Guarantee, Inequality, all_hold, given_alpha, ratio
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
