@@ -99,7 +99,7 @@ class PopulationStatement:
 class FreshFit(Fit):
     """A fit with a new batch for every round, and what it guarantees for the population.
 
-    `violation` and `history` speak of the batch that a round measured; `upper` is the bound for the population.
+    `violation` and `history` refer to the batch that a round measured; `upper` is the bound for the population.
     """
 
     statement: PopulationStatement = field(kw_only=True)
@@ -111,33 +111,22 @@ class FreshFit(Fit):
 
 @dataclass(frozen=True)
 class _Plan:
-    """The numbers of a run on fresh batches, fixed before a label is seen."""
+    """The numbers of a run on fresh batches, fixed before a label is seen.
+
+    pairs : N, the signed pairs of a subpopulation and a weight.
+    tolerance : what single pairs are held to, which implies alpha over the class.
+    needed : T_max + 1; a run whose updates gain half the tolerance has ended by then.
+    """
 
     learner: WeakLearner
     layout: Layout
     notion: Notion
     alpha: float
     beta: float
-    rounds: int = 0
-
-    @property
-    def pairs(self) -> int:
-        return n_pairs(self.notion, len(self.learner.names), self.layout.n_classes)
-
-    @property
-    def tolerance(self) -> float:
-        """What single pairs are held to, which implies alpha over the class."""
-        return basis_tolerance(self.notion, self.alpha, self.layout.n_classes)
-
-    @property
-    def rounds_needed(self) -> int:
-        """T_max + 1: a run whose updates gain half the tolerance has ended by then."""
-        return fresh_rounds(self.tolerance, self.layout.n_classes) + 1
-
-    @property
-    def batch_rows(self) -> int:
-        """m_0, the rows of a batch that are enough in every round."""
-        return fresh_batch(self.tolerance, self.pairs, self.rounds_needed, self.beta)
+    pairs: int
+    tolerance: float
+    needed: int
+    rounds: int
 
     def deviation(self, n_rows: int) -> float:
         """Return how far the violations of a batch may be from the population's, in all rounds together."""
@@ -191,9 +180,9 @@ def fresh(
     order = np.random.default_rng(random_state).permutation(len(outcomes.p))
     first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
     learner = _bind(subpopulations, X, table.take(first))
-    plan = _Plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
     if n_rounds is None:
-        most = min(plan.rounds_needed, len(rest))
+        most = min(plan.needed, len(rest))
         n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
     check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
     parts = np.array_split(rest, n_rounds)
@@ -232,9 +221,9 @@ def fresh_stream(
     y, p, X = _unpack(next(stream, None))
     outcomes = _read_first(y, p, alpha, beta, classes)
     learner = _bind(subpopulations, X, read_features(X, len(outcomes.p)))
-    plan = _Plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
     read = (_read(batch, plan) for batch in stream)
-    return _run(read, replace(plan, rounds=plan.rounds_needed), len(outcomes.p))
+    return _run(read, plan, len(outcomes.p))
 
 
 def _read_first(y: ArrayLike, p: ArrayLike, alpha: float, beta: float, classes: Sequence[Any] | None) -> Outcomes:
@@ -243,6 +232,14 @@ def _read_first(y: ArrayLike, p: ArrayLike, alpha: float, beta: float, classes: 
     outcomes = read_outcomes(y, p, None, classes)
     check_fit(outcomes)
     return outcomes
+
+
+def _plan(learner: WeakLearner, layout: Layout, notion: Notion, alpha: float, beta: float) -> _Plan:
+    """Return the plan of a run that may take all rounds it needs."""
+    pairs = n_pairs(notion, len(learner.names), layout.n_classes)
+    tolerance = basis_tolerance(notion, alpha, layout.n_classes)
+    needed = fresh_rounds(tolerance, layout.n_classes) + 1
+    return _Plan(learner, layout, notion, alpha, beta, pairs, tolerance, needed, needed)
 
 
 def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> WeakLearner:
@@ -321,12 +318,13 @@ def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, l
     found = plan.notion.suprema(p, (y - p) / len(y), plan.learner.design(rows), plan.alpha)
     deviation = plan.deviation(len(y))
     bound = min(1.0, float(found.upper.max()) + deviation * plan.alpha / plan.tolerance)
-    needed = (plan.rounds_needed + 1) * plan.batch_rows
+    batch = fresh_batch(plan.tolerance, plan.pairs, plan.needed, plan.beta)
+    needed = (plan.needed + 1) * batch
     reason = f"{rows_used:,} rows used, a new batch for each round"
     if not plan.is_accurate(len(y)):
         reason = (
             f"batches of {len(y)} rows are too small, as a violation may deviate by {deviation:.3g}, more than a "
-            f"quarter of the tolerance {plan.tolerance:.3g}; it takes {plan.batch_rows:,} rows a batch, and "
+            f"quarter of the tolerance {plan.tolerance:.3g}; it takes {batch:,} rows a batch, and "
             f"{needed:,} in all are enough whatever the data"
         )
     elif bound > plan.alpha:
@@ -335,7 +333,7 @@ def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, l
     value = float(found.value.max())
     status = Status.REACHED if statement.holds else Status.UNDECIDED if value <= plan.alpha else Status.LIMIT
     predictor = Predictor(plan.learner.encoder, tuple(updates), plan.layout)
-    rest = (plan.rounds_needed - 1, plan.learner.n_calls, True, plan.notion, plan.alpha)
+    rest = (plan.needed - 1, plan.learner.n_calls, True, plan.notion, plan.alpha)
     return FreshFit(predictor, status, tuple(history), value, bound, *rest, statement=statement)
 
 

@@ -420,11 +420,8 @@ class Orders:
         copies, factor = (1, l) if self.is_paper else (d, d)
         log_w = copies * _exp((l - 1) * log(12 * l * k / alpha)) * log(12 * k / alpha + 1)
         formula = f"K k^4 {'' if factor == 1 else 'l '}(VC + ln(kl/(a beta)) + ln|W|)/a^4"
-        logs, where = (
-            self.capacity + log(k * l / (alpha * self.beta)) + log_w,
-            "Theorem 5.5" if self.is_paper else "spec 6.5",
-        )
-        basis = self._size(k**4 * factor, logs, alpha, 4, formula, where)
+        logs = self.capacity + log(k * l / (alpha * self.beta)) + log_w
+        basis = self._size(k**4 * factor, logs, alpha, 4, formula, "Theorem 5.5" if self.is_paper else "spec 6.5")
         if self.is_paper or d > 1:
             return basis
         a0 = (alpha / k) / (2 + max(0, ceil(log2(k / alpha))))
@@ -446,9 +443,8 @@ class Orders:
         delta = alpha / (2 * k * l)
         if self.is_paper:
             formula = "K (2kl)^(4(l+1)) (VC + ln(kl/(a beta)))/a^(4(l+1))"
-            return self._size(
-                1, self.capacity + log(k * l / (alpha * beta)), delta, 4 * (l + 1), formula, "Theorem 5.5"
-            )
+            logs = self.capacity + log(k * l / (alpha * beta))
+            return self._size(1, logs, delta, 4 * (l + 1), formula, "Theorem 5.5")
         log_a0 = log(l) + (l + 1) * log(delta) - log(l // 2)
         logs = self.capacity + 2 * log(l) + l * log(n_intervals(delta)) - log_a0 - log(beta)
         rows = _rounded(_exp(log(self.constant * logs) - 4 * log_a0))

@@ -18,7 +18,7 @@ sharp one, what the data show with its sign, whether the truth f* is needed, and
 
 `describe` says the same of a subpopulation in sentences, from its moments alone.
 
-The numbers speak of the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
+The numbers refer to the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
 grants the population may fail on a sample by that noise.
 """
 

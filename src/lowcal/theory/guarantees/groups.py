@@ -38,7 +38,7 @@ Membership = ArrayLike | None
 
 
 class AboutRows(TypedDict, total=False):
-    """What a statement may be told about its rows, besides y, p and c."""
+    """What may be given about the rows of a statement, besides y, p and c."""
 
     f_star: ArrayLike | None
     replicates: ArrayLike | None
@@ -455,7 +455,7 @@ def _read_truth(
     f_star: ArrayLike | None, replicates: ArrayLike | None, outcomes: Outcomes
 ) -> KnownTruth | Replicates | None:
     if f_star is not None and replicates is not None:
-        raise InvalidInput("Both f_star and replicates were given. Give one of them: either tells of the truth.")
+        raise InvalidInput("Both f_star and replicates were given. Give one of them.")
     if f_star is not None:
         truth = read_probabilities(f_star, outcomes.layout)
         check_length("f_star", len(truth), len(outcomes.p))

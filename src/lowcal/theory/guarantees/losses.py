@@ -55,7 +55,7 @@ class Convex:
     """A convex function on [0, 1] and its slope (at a kink, any slope between the two sides).
 
     slope = scale * weight, where the weight is what a notion of calibration bounds: f^(d-1) and d for t^d. `power` is d
-    where g is a power, so that replicated labels tell E_c[g(f*)].
+    where g is a power, so that replicated labels give E_c[g(f*)].
     """
 
     name: str
@@ -168,7 +168,7 @@ def _of_truth(g: Convex, truth: KnownTruth | Replicates, a: int, weight: FloatAr
     if isinstance(truth, KnownTruth):
         return g.value(truth.f_star[:, a])
     if g.power is None:
-        raise InvalidInput(f"replicates tell the truth's powers only, not {g.name}. Pass f_star or a power.")
+        raise InvalidInput(f"replicates give the truth's powers only, not {g.name}. Pass f_star or a power.")
     return np.asarray(truth.powers([a], g.power, weight)[-1])
 
 

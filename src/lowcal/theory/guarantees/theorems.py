@@ -51,7 +51,7 @@ Formula = Callable[..., Guarantee[FloatArray]]
 
 
 class OneLabel(AboutRows, total=False):
-    """What a statement about one label may be told about its rows."""
+    """The same for statements about one label: which one it is."""
 
     label: Any
 
