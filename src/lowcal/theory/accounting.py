@@ -5,7 +5,7 @@ replacing a row moves every score by at most 2/m. A round selects a pair by the 
 releases its score with Laplace noise (eps0): 2 eps0 together. Rounds compose by the better of two theorems.
 
 Spec 4.8. Theorems: McSherry and Talwar 2007 (selection), Dwork et al. 2006 (Laplace), Bun and Steinke 2016 (zCDP),
-Cesar and Rogers 2021 (zCDP of the exponential mechanism). Advanced composition of the 2T mechanisms (Dwork, Rothblum and
+Cesar and Rogers 2021 (zCDP of the exponential mechanism). Advanced composition of 2T mechanisms (Dwork, Rothblum and
 Vadhan 2010), eps0 sqrt(4T ln(1/delta)) + 2T eps0 (e^eps0 - 1), is never less than zCDP in either term.
 """
 
