@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations_with_replacement
 from math import ceil, comb
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -149,7 +149,7 @@ class LogRest(OfCoordinate):
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class Cell(PlainFields):
+class Cell:
     """u(z) = 1 if z lies in the cell `index` of the grid of the given width; the last cell is closed at 1.
 
     >>> print(Cell(0.1, (9,)))
@@ -177,6 +177,10 @@ class Cell(PlainFields):
         """Return u in a graph."""
         other = graph.add("Equal", graph.column(graph_cells(graph, [self], p)), 1)
         return graph.cast(graph.add("Not", other), "double")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the weight as plain data."""
+        return {"kind": self.kind, "width": float(self.width), "index": list(self.index)}
 
     @classmethod
     def from_dict(cls, at: Plain, d: int) -> Cell:
