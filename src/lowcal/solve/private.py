@@ -28,7 +28,7 @@ from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import Problem, single_term
 from lowcal.solve.stopping import Status
-from lowcal.subpopulations.private import Private
+from lowcal.subpopulations.union import Private
 from lowcal.theory.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
 from lowcal.theory.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
 

@@ -20,7 +20,8 @@ from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.grids import GridResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
-from lowcal.subpopulations.base import Family, effective_rows
+from lowcal.subpopulations.base import Family
+from lowcal.subpopulations.sizes import effective_rows
 
 #: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
 LEAST_NOISE = 1e-9
