@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from itertools import product
 from math import comb
@@ -328,6 +329,12 @@ def test_the_finest_grid_and_the_highest_degree_have_bounds_and_sample_sizes(cla
     assert Cell(0.1, (9,))(ones).tolist() == [1.0] * 4
     fit = multicalibrate(y[:, 0].astype(int), ones[:, 0], notion="full-0.1", alpha=1e-6)
     assert fit.predictor(ones[:, 0]) == pytest.approx(0.75, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [np.float32(0.25), 1, 0.25])
+def test_the_width_of_a_cell_is_written_as_a_plain_number(width: float) -> None:
+    plain = Cell(width, (0,)).to_dict()
+    assert json.loads(json.dumps(plain)) == {"kind": "cell", "width": float(width), "index": [0]}
 
 
 def test_cells_carry_vector_weights() -> None:

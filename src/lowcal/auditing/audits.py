@@ -63,7 +63,7 @@ from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.theory.guarantees import GroupMoments
-from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+from lowcal.theory.guarantees.groups import moment_columns, read_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -41,13 +41,7 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
 
 
 def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
-    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time.
-
-    >>> from lowcal.kernels.reference import Matrix
-    >>> from lowcal.notions.weights import monomials
-    >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
-    array([3. , 2.5])
-    """
+    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time."""
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
     sums = MomentSums(design, weights, rho.shape[1])
