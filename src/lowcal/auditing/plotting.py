@@ -16,7 +16,7 @@ import numpy as np
 
 from lowcal.auditing.audits import audit, measure
 from lowcal.auditing.metrics import MetricRows
-from lowcal.auditing.reports import SHOWN, AuditReport, By, ReliabilityCurve, by_degree, reliability
+from lowcal.auditing.reports import SHOWN, AuditReport, ReliabilityBins, reliability
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, suggest
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out
@@ -162,7 +162,7 @@ class ViolationDisplay(Display):
             old = np.array([known.get(name, np.nan) for name in names])
         unit = "violation" if by == "violation" else "error per person"
         limits = report.tolerance.largest, report.confidence
-        return cls(names, value, lower, upper, _degrees(report, by), *limits, old, unit).plot(kind, n=n, ax=ax)
+        return cls(names, value, lower, upper, report.by_degree(by)[0], *limits, old, unit).plot(kind, n=n, ax=ax)
 
     @classmethod
     def from_predictions(
@@ -193,19 +193,19 @@ class ReliabilityDisplay(Display):
     10
     """
 
-    curve: ReliabilityCurve
-    before: ReliabilityCurve | None
+    curve: ReliabilityBins
+    before: ReliabilityBins | None
     title: str
     confidence: float
     size = (5.0, 5.0)
 
     def _draw(self, axes: Any) -> None:
-        curve, before = self.curve, self.before
+        curve, before, (lower, upper) = self.curve, self.before, self.curve.limits(self.confidence)
         axes.plot([0, 1], [0, 1], ":", color="0.4", label="perfect")
         if before is not None:
             axes.plot(before.prediction, before.outcome, "s--", color=BEFORE, markersize=5, label="before")
-        axes.fill_between(curve.prediction, curve.lower, curve.upper, color=AFTER, alpha=0.2, linewidth=0)
-        axes.vlines(curve.prediction, curve.lower, curve.upper, color=AFTER, linewidth=1)
+        axes.fill_between(curve.prediction, lower, upper, color=AFTER, alpha=0.2, linewidth=0)
+        axes.vlines(curve.prediction, lower, upper, color=AFTER, linewidth=1)
         label = f"{'model' if before is None else 'after'}, {self.confidence:.0%} band"
         axes.plot(curve.prediction, curve.outcome, "o-", color=AFTER, markersize=5, label=label)
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="mean prediction", ylabel="mean outcome")
@@ -228,13 +228,13 @@ class ReliabilityDisplay(Display):
         shown = found.label if label is None else label
         a = 0 if report.layout.d == 1 and label is None else read_label(shown, report.layout)
         name = found.subpopulation
-        models = [report] if before is None else [report, report.comparable(before)]
-        curve, *old = (ReliabilityCurve.find(one.reliability, name, a, report.confidence) for one in models)
-        if curve is None:
+        curves = report.reliability.get(name)
+        if curves is None:
             kept = f"only of the worst {len(report.reliability)} groups"
             raise InvalidInput(f"The report keeps no bins of {name!r}, {kept}.")
+        old = None if before is None else report.comparable(before).reliability.get(name)
         title = name if report.layout.d == 1 else f"{name}, label {shown}"
-        return cls(curve, old[0] if old else None, title, report.confidence).plot(ax)
+        return cls(curves[a], None if old is None else old[a], title, report.confidence).plot(ax)
 
     @classmethod
     def from_predictions(
@@ -253,17 +253,16 @@ class ReliabilityDisplay(Display):
     ) -> Self:
         """Draw the rows of one group, c being the membership of each row (None: everyone)."""
 
-        def curve_of(p: ArrayLike) -> ReliabilityCurve:
+        def curve_of(p: ArrayLike) -> ReliabilityBins:
             group = GroupRows.read(y, p, c, sample_weight=sample_weight, classes=classes)
             if not group.weight.any():
                 raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
             a = [read_label(label, group.layout)]
             rows = Memory.of(np.zeros((len(group.p), 0)), group.p[:, a], group.y[:, a], group.weight)
-            return ReliabilityCurve.of(reliability(rows, [Everyone()])[EVERYONE][0], confidence)
+            return reliability(rows, [Everyone()])[EVERYONE][0]
 
         check_share("confidence", confidence)
-        curve, *old = (curve_of(one) for one in ([p] if p_before is None else [p, p_before]))
-        return cls(curve, old[0] if old else None, title, confidence).plot(ax)
+        return cls(curve_of(p), None if p_before is None else curve_of(p_before), title, confidence).plot(ax)
 
 
 @dataclass(eq=False)
@@ -381,7 +380,7 @@ class HierarchyDisplay(Display):
         """Draw, by degree, the largest moment E[c f^j (y - f)] over all groups and labels of an audit."""
         _check_report(report)
         models = [report] if before is None else [report, report.comparable(before)]
-        degrees, *old = (np.abs(_degrees(one, "violation")).max(axis=0) for one in models)
+        degrees, *old = (np.abs(one.by_degree()[0]).max(axis=0) for one in models)
         return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old[0] if old else None).plot(ax)
 
 
@@ -487,9 +486,3 @@ def _readable(color: Sequence[float]) -> str:
 def _check_report(report: object) -> None:
     if not isinstance(report, AuditReport):
         raise InvalidInput(f"report must be an AuditReport, as audit() returns it, but {report!r} was given.")
-
-
-def _degrees(report: AuditReport, by: By) -> FloatArray:
-    """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
-    moments = (report.moments[one.subpopulation] for one in report.findings)
-    return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])

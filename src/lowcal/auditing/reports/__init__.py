@@ -12,9 +12,9 @@ from lowcal.auditing.reports.audit_report import (
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, Reliability, ReliabilityBins, ReliabilityCurve, joined, reliability
-from lowcal.auditing.reports.page import by_degree, check_templates
-from lowcal.auditing.reports.text import percent
+from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, joined, reliability
+from lowcal.auditing.reports.page import check_templates
+from lowcal.auditing.reports.words import percent
 
 __all__ = [
     "KEPT",
@@ -24,11 +24,8 @@ __all__ = [
     "Finding",
     "Gap",
     "LargestError",
-    "Reliability",
     "ReliabilityBins",
-    "ReliabilityCurve",
     "Verdict",
-    "by_degree",
     "check_by",
     "check_templates",
     "joined",

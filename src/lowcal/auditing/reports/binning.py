@@ -1,7 +1,7 @@
-"""Reliability: what a model says and what is, in bins of its predictions, for every subpopulation.
+"""Reliability: what a model predicts and what happens, in bins of its predictions, for every subpopulation.
 
 For a label a, rows fall into bins B_1, ..., B_b by their probability f_a, at quantiles of all rows. A bin of a
-subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and how many rows it is worth: no rows are kept.
+subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and its effective number of rows: no rows are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lowcal.auditing.reports.text import several
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray
@@ -58,41 +57,6 @@ class ReliabilityBins:
 
 
 @dataclass(frozen=True, eq=False)
-class ReliabilityCurve:
-    """The reliability of one model: mean outcomes against mean predictions in bins, with limits on the outcomes."""
-
-    prediction: FloatArray
-    outcome: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    rows: FloatArray
-
-    @classmethod
-    def of(cls, bins: ReliabilityBins, confidence: float) -> ReliabilityCurve:
-        """Return the bins with limits that hold for all of them at once."""
-        return cls(bins.prediction, bins.outcome, *bins.limits(confidence), bins.rows)
-
-    @classmethod
-    def find(
-        cls, known: Mapping[str, Sequence[ReliabilityBins]], name: str, a: int, confidence: float
-    ) -> ReliabilityCurve | None:
-        """Return the curve of a subpopulation and label, if its bins were kept."""
-        return cls.of(known[name][a], confidence) if name in known else None
-
-    def words(self) -> str:
-        """Say in how many bins the mean prediction lies outside the limits of the mean outcome."""
-        n, outside = len(self.rows), np.count_nonzero((self.prediction < self.lower) | (self.prediction > self.upper))
-        if n == 0:
-            return "No rows."
-        return f"In {outside} of {several(n, 'bin')} the mean prediction lies outside the band of the mean outcome."
-
-    def table(self) -> list[tuple[FloatArray, float]]:
-        """Return prediction, outcome and limits of every bin, and the rows it is worth."""
-        means = np.column_stack([self.prediction, self.outcome, self.lower, self.upper])
-        return list(zip(means, self.rows, strict=True))
-
-
-@dataclass(frozen=True, eq=False)
 class Reliability(Mapping[str, tuple[ReliabilityBins, ...]]):
     """The bins of many subpopulations by name, one for each label; `table` has shape (m, d, 4, bins)."""
 
@@ -109,7 +73,7 @@ class Reliability(Mapping[str, tuple[ReliabilityBins, ...]]):
         return len(self.names)
 
     def keep(self, names: Sequence[str]) -> Reliability:
-        """Return the bins of some subpopulations only."""
+        """Return the bins of these subpopulations only."""
         return Reliability(tuple(names), self.table[[self._place[name] for name in names]])
 
     @cached_property
