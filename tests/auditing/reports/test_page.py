@@ -327,7 +327,7 @@ def test_intervals_are_drawn_to_scale():
 
 
 def panel(bins):
-    return GroupPanel("key", None, "title", bins, None, (), 0.95)
+    return GroupPanel("key", None, "title", bins, None, 0.95)
 
 
 def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():

@@ -19,7 +19,7 @@ from lowcal.auditing.certificates import Constraints, Method
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
-from lowcal.data.errors import InvalidInput, MissingExtra, brief, printable, suggest
+from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
 from lowcal.kernels.simplex import FloatArray, IntArray
@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gap:
-    """One class on one subpopulation, per person: the mean prediction, the mean outcome and limits on their difference.
+    """The mean prediction and outcome of one class on one subpopulation, and limits on their difference.
 
     The limits hold for all classes and subpopulations at once, with the report's confidence.
     """
@@ -148,14 +148,14 @@ class Finding:
         return bool(tolerance.judges(self.mass)) and not isnan(self.conditional_lower)
 
     @property
-    def largest_gap(self) -> Gap:
-        """The class whose mean prediction is farthest from its mean outcome."""
-        return max(self.gaps, key=lambda one: abs(one.gap))
-
-    @property
     def is_significant(self) -> bool:
         """Whether the interval excludes zero."""
         return self.least > 0.0
+
+    @property
+    def largest_gap(self) -> Gap:
+        """The class whose mean prediction is farthest from its mean outcome."""
+        return max(self.gaps, key=lambda one: abs(one.gap))
 
     def named(self, classes: Sequence[Any]) -> Finding:
         """Return the finding with other names for the classes 0, 1, ..., by which it was made."""
@@ -245,9 +245,8 @@ class AuditReport:
         """The largest error, as violation or per person: the one that the verdict is about."""
         if self.by == "per_person":
             return self.largest_per_person
-        return LargestError(
-            self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable
-        )
+        limits = self.certified_lower, self.certified_alpha
+        return LargestError(self.violation, *limits, self.null_floor, self.detectable)
 
     @property
     def proof(self) -> Finding:
@@ -287,10 +286,8 @@ class AuditReport:
 
         Figures in the text hold with the report's confidence wherever it says so; `pages` has them as numbers.
         """
-        names = [one.subpopulation for one in self.findings]
-        chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
-        pages = [str(page) for name in chosen for page in self.pages(name)]
-        return "\n\n".join([words.guarantee_lead(self), *pages])
+        chosen = [one.subpopulation for one in self.findings] if subpopulation is None else [subpopulation]
+        return "\n\n".join([words.guarantee_lead(self), *(str(page) for name in chosen for page in self.pages(name))])
 
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
         """Return what is known of a subpopulation, a page for each label: sentences and figures."""
@@ -348,10 +345,8 @@ class AuditReport:
         if not isinstance(before, AuditReport):
             raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
         if str(before.notion) != str(self.notion) or before.layout != self.layout:
-            raise InvalidInput(
-                f"before is an audit of {before.notion} with {before.layout}, this one of {self.notion} with "
-                f"{self.layout}, or their classes differ. Audit both models in the same way."
-            )
+            this = f"{self.notion} with {self.layout}, or their classes differ. Audit both models in the same way."
+            raise InvalidInput(f"before is an audit of {before.notion} with {before.layout}, this one of {this}")
         if before.by != self.by:
             raise InvalidInput(
                 f"before is an audit at {before.tolerance}, this one at {self.tolerance}. Give both one."
@@ -395,10 +390,15 @@ class AuditReport:
         """Return a row for every constraint."""
         rows = []
         for names, found in self.constraints:
+            figures = {
+                "violation": found.v,
+                "standard_error": found.standard_error,
+                "lower": found.lower,
+                "upper": found.upper,
+            }
             for j, s, a in np.ndindex(*found.v.shape):
                 row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
-                limits = {of: float(getattr(found, of)[j, s, a]) for of in ("standard_error", "lower", "upper")}
-                rows.append({**row, "violation": float(found.v[j, s, a]), **limits})
+                rows.append(row | {name: float(value[j, s, a]) for name, value in figures.items()})
         return rows
 
     def __str__(self) -> str:
@@ -407,8 +407,7 @@ class AuditReport:
 
 def check_by(by: By) -> By:
     """Return what findings are ranked by, if it is known."""
-    if by not in get_args(By):
-        raise InvalidInput(f"Unknown by={by!r}; valid: {', '.join(get_args(By))}.{suggest(str(by), get_args(By))}")
+    check_choice("by", by, get_args(By))
     return by
 
 

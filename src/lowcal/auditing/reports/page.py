@@ -14,7 +14,7 @@ from hashlib import sha256
 from html import escape
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -43,10 +43,7 @@ _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\
 
 
 class PageLimits(NamedTuple):
-    """How much a page shows: rows of the long tables, groups one by one, and of these with all their labels.
-
-    Other groups are shown with their worst label only.
-    """
+    """How much a page shows: rows of the long tables, groups one by one, and how many of these with all labels."""
 
     rows: int = 1000
     groups: int = 200
@@ -72,27 +69,16 @@ def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequ
 
 def page_of(view: View, limits: PageLimits) -> str:
     """Return the page within some limits."""
-    script = asset("page.js")
-    key = b64encode(sha256(script.encode()).digest()).decode()
-    return _render("page.html.jinja", view, limits=limits, style=asset("page.css"), script=script, script_key=key)
+    known = {"audit": view.audit, "before": view.before, "candidates": view.candidates}
+    return environment().get_template("page.html.jinja").render(known, view=view, limits=limits)
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
     """Return the verdict, the n worst groups and the notes as an element with its own style."""
-    return _render("notebook.html.jinja", View(audit), shown=audit.shown(n), style=asset("notebook.css"))
+    return environment().get_template("notebook.html.jinja").render(audit=audit, shown=audit.shown(n))
 
 
 # --- templates -----------------------------------------------------------------------------------------------
-def _render(template: str, view: View, **values: Any) -> str:
-    return environment().get_template(template).render(view=view, audit=view.audit, before=view.before, **values)
-
-
-@cache
-def asset(file: str) -> str:
-    """Return a style sheet or a script as it stands in its file."""
-    return (FOLDER / file).read_text(encoding="utf-8")
-
-
 def check_templates() -> None:
     """Refuse to go on where pages can't be made, before the work for one begins."""
     environment()
@@ -114,9 +100,20 @@ def environment() -> Environment:
     made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, finalize=text, undefined=StrictUndefined)
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
     made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
-    made.filters |= {"number": lambda *given, **kind: minus(words.number(*given, **kind)), "shorten": shorten}
-    made.globals["words"] = words
+    made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number}
+    made.globals |= {"words": words, "asset": asset}
     return made
+
+
+@cache
+def asset(file: str) -> str:
+    """Return a style sheet or a script as it stands in its file."""
+    return (FOLDER / file).read_text(encoding="utf-8")
+
+
+def fingerprint(script: str) -> str:
+    """Return the hash by which the page allows its own script."""
+    return b64encode(sha256(script.encode()).digest()).decode()
 
 
 def html(value: object) -> str:
@@ -138,7 +135,95 @@ def shorten(value: object, length: int = 160) -> str:
     return abbreviate(str(value), length)
 
 
+def heat(value: float, alpha: float) -> str:
+    """Return the class of a cell: its sign, and its size against what is tolerated.
+
+    >>> [heat(v, 0.01) for v in (0.004, -0.008, 0.015, -0.03)]
+    ['h0', 'm1', 'p2', 'm3']
+    """
+    steps = sum(abs(value) > limit * alpha for limit in (0.5, 1.0, 2.0))
+    return "h0" if steps == 0 else f"{'p' if value > 0 else 'm'}{steps}"
+
+
 # --- what templates ask for ------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class View:
+    """An audit, the earlier one if any, and what recalibration chose from, as pages show them."""
+
+    audit: AuditReport
+    before: AuditReport | None = None
+    candidates: Sequence[Candidate] = ()
+
+    @cached_property
+    def earlier(self) -> Mapping[str, Finding]:
+        """The findings of the earlier audit by name."""
+        return {} if self.before is None else self.before.by_name
+
+    @cached_property
+    def labels(self) -> list[str | None]:
+        """The names of the labels; None alone for scalars."""
+        return words.labels(self.audit.layout)
+
+    def size(self, value: float, signed: bool = True) -> str:
+        """Return a violation as text."""
+        return minus(words.size(self.audit, value, signed))
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many groups are in both audits, and how many of these have a smaller error now."""
+        by = self.audit.by
+        pairs = ((self.earlier.get(one.subpopulation), one) for one in self.audit.findings)
+        less = [abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in pairs if old is not None]
+        return len(less), sum(less)
+
+    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
+        """Return where the axis of the worst groups ends, and each group with what its picture shows.
+
+        That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a
+        share of the people has no error per person, and no interval.
+        """
+        shown, by = [], self.audit.by
+        for one in self.audit.shown(n):
+            old = self.earlier.get(one.subpopulation)
+            models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
+            shown.append((one, [model for model in models if not isnan(model[2].interval(by)[1])]))
+        ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(by)]
+        return 1.02 * max([self.audit.tolerance.largest * 1.25, *ends]), shown
+
+    def heat_map(self, n: int) -> Iterator[tuple[str, list[tuple[float, str | None, str]]]]:
+        """Yield n groups with their moments E[c f^j (y - f)], j = 0, 1, ...: value, label and class of the cell."""
+        moments = zip(self.audit.findings[:n], *self.audit.by_degree(self.audit.by), strict=False)
+        for one, values, labels in moments:
+            found = zip(values, labels, strict=True)
+            yield one.subpopulation, [(v, self.labels[a], heat(v, self.audit.tolerance.largest)) for v, a in found]
+
+    def groups(self, limits: PageLimits) -> Iterator[tuple[int, Finding, list[GroupPanel]]]:
+        """Yield the groups that are described one by one: rank, finding and panels."""
+        for rank, one in enumerate(self.audit.findings[: limits.groups], 1):
+            if one.subpopulation in self.audit.reliability:
+                worst, known = read_label(one.label, self.audit.layout), self.described(one.subpopulation)
+                which = range(self.audit.layout.d) if rank <= limits.with_all_labels else [worst]
+                yield rank, one, [self._panel(rank, one.subpopulation, a, known[a].sentences) for a in which]
+
+    def _panel(self, rank: int, group: str, a: int, sentences: Sequence[str]) -> GroupPanel:
+        audit, label = self.audit, self.labels[a]
+        old = None if self.before is None else self.before.reliability.get(group)
+        title = f"Reliability of {shorten(group, 80)}" + ("" if label is None else f", label {shorten(label, 40)}")
+        curves = audit.reliability[group][a], None if old is None else old[a]
+        return GroupPanel(f"g{rank}-{a}", label, title, *curves, audit.confidence, sentences)
+
+    def moments(self, n: int) -> list[tuple[str, str | None, Mapping[str, float]]]:
+        """Return the first n rows of moments, of every group and label."""
+        rows: list[tuple[str, str | None, Mapping[str, float]]] = []
+        for one in self.audit.findings[: -(-n // len(self.labels))]:
+            known = zip(self.labels, self.described(one.subpopulation), strict=True)
+            rows += [(one.subpopulation, label, page.figures) for label, page in known]
+        return rows[:n]
+
+    def described(self, group: str) -> list[GroupPage]:
+        """Return what is known of a group, label by label."""
+        return [describe(known, "this group", None, margin) for known, margin in self.audit.moments[group]]
+
+
 @dataclass(frozen=True, eq=False)
 class GroupPanel:
     """One group and label: its reliability, that of the earlier model if any, and what is guaranteed."""
@@ -148,8 +233,8 @@ class GroupPanel:
     title: str
     bins: ReliabilityBins
     before: ReliabilityBins | None
-    sentences: Sequence[str]
     confidence: float
+    sentences: Sequence[str] = ()
 
     @cached_property
     def end(self) -> float:
@@ -178,99 +263,3 @@ def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
     """Return a line through some places, and dots on them: strokes of no length, which round or square ends show."""
     line = "M" + "L".join(places) if places else ""
     return [(f"line{model}", line), (f"dot{model}", "".join(f"M{place}h0" for place in places))]
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """An audit, the earlier one if any, and what recalibration chose from, as pages show them."""
-
-    audit: AuditReport
-    before: AuditReport | None = None
-    candidates: Sequence[Candidate] = ()
-
-    @cached_property
-    def earlier(self) -> Mapping[str, Finding]:
-        """The findings of the earlier audit by name."""
-        return {} if self.before is None else self.before.by_name
-
-    @cached_property
-    def labels(self) -> list[str | None]:
-        """The names of the labels; None alone for scalars."""
-        return words.labels(self.audit.layout)
-
-    def size(self, value: float, signed: bool = True) -> str:
-        """Return a violation as text."""
-        return minus(words.size(self.audit, value, signed))
-
-    def progress(self) -> tuple[int, int]:
-        """Return how many groups are in both audits, and how many of these have a smaller error now."""
-        pairs = ((self.earlier.get(one.subpopulation), one) for one in self.audit.findings)
-        by = self.audit.by
-        less = [abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in pairs if old is not None]
-        return len(less), sum(less)
-
-    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
-        """Return where the axis of the worst groups ends, and each group with what its picture shows.
-
-        That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a
-        share of the people has no error per person, and no interval.
-        """
-        shown = []
-        for one in self.audit.shown(n):
-            old = self.earlier.get(one.subpopulation)
-            models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
-            shown.append((one, [model for model in models if not isnan(model[2].interval(self.audit.by)[1])]))
-        ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(self.audit.by)]
-        return 1.02 * max([self.audit.tolerance.largest * 1.25, *ends]), shown
-
-    def heat_map(self, n: int) -> list[tuple[str, list[tuple[float, str | None, str]]]]:
-        """Return the moments E[c f^j (y - f)] of n groups by j = 0, 1, ...: value, label and class of the cell."""
-        rows, tolerated = [], self.audit.tolerance.largest
-        for one, values, labels in zip(self.audit.findings[:n], *self.audit.by_degree(self.audit.by), strict=False):
-            cells = [(v, self.labels[a], heat(v, tolerated)) for v, a in zip(values, labels, strict=True)]
-            rows.append((one.subpopulation, cells))
-        return rows
-
-    def groups(self, limits: PageLimits) -> Iterator[tuple[int, Finding, list[GroupPanel]]]:
-        """Yield the groups that are described one by one: rank, finding and panels."""
-        for rank, one in enumerate(self.audit.findings[: limits.groups], 1):
-            if one.subpopulation in self.audit.reliability:
-                worst, known = read_label(one.label, self.audit.layout), self.described(one.subpopulation)
-                which = range(self.audit.layout.d) if rank <= limits.with_all_labels else [worst]
-                yield rank, one, [self._panel(rank, one.subpopulation, a, known[a].sentences) for a in which]
-
-    def _panel(self, rank: int, group: str, a: int, sentences: Sequence[str]) -> GroupPanel:
-        """Return one group and label."""
-        of = "" if self.labels[a] is None else f", label {shorten(self.labels[a], 40)}"
-        old = None if self.before is None else self.before.reliability.get(group)
-        return GroupPanel(
-            key=f"g{rank}-{a}",
-            label=self.labels[a],
-            title=f"Reliability of {shorten(group, 80)}{of}",
-            bins=self.audit.reliability[group][a],
-            before=None if old is None else old[a],
-            sentences=sentences,
-            confidence=self.audit.confidence,
-        )
-
-    def described(self, group: str) -> list[GroupPage]:
-        """Return what is known of a group, label by label."""
-        return [describe(known, "this group", None, margin) for known, margin in self.audit.moments[group]]
-
-    def moments(self, n: int) -> list[tuple[str, str | None, Mapping[str, float]]]:
-        """Return the first n rows of moments, of every group and label."""
-        rows: list[tuple[str, str | None, Mapping[str, float]]] = []
-        for one in self.audit.findings[: -(-n // len(self.labels))]:
-            known = zip(self.labels, self.described(one.subpopulation), strict=True)
-            rows += [(one.subpopulation, label, page.figures) for label, page in known]
-        return rows[:n]
-
-
-def heat(value: float, alpha: float) -> str:
-    """Return the class of a cell: its sign, and its size against what is tolerated.
-
-    >>> [heat(v, 0.01) for v in (0.004, -0.008, 0.015, -0.03)]
-    ['h0', 'm1', 'p2', 'm3']
-    """
-    steps = sum(abs(value) > limit * alpha for limit in (0.5, 1.0, 2.0))
-    return "h0" if steps == 0 else f"{'p' if value > 0 else 'm'}{steps}"
