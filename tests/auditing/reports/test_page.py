@@ -17,7 +17,7 @@ from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
 from lowcal.auditing.reports import ReliabilityBins, Verdict, words
 from lowcal.auditing.reports import page as pages
-from lowcal.auditing.reports.page import GroupPanel, PageLimits, View, heat, page, page_of
+from lowcal.auditing.reports.page import GroupPanel, PageLimits, heat, page, page_of, panels
 from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
@@ -327,7 +327,7 @@ def test_intervals_are_drawn_to_scale():
 
 
 def panel(bins):
-    return GroupPanel("key", None, "title", bins, None, 0.95)
+    return GroupPanel(None, bins, None, 0.95)
 
 
 def test_diagrams_are_drawn_to_scale_and_say_how_many_bins_are_off():
@@ -420,14 +420,13 @@ def test_the_longest_names_are_cut():
 
 def test_all_labels_of_the_worst_groups_and_the_worst_label_of_the_others():
     report = audited(5)
-    m, limits = len(report.findings), PageLimits(with_all_labels=2)
-    chosen = list(View(report).groups(limits))
-    assert [len(panels) for _, _, panels in chosen] == [5, 5] + [1] * (m - 2)
-    assert [rank for rank, _, _ in chosen] == list(range(1, m + 1))
-    for _, one, panels in chosen:
-        assert str(one.label) in [panel.label for panel in panels]
-    assert f"For {m - 2} groups not all labels are shown" in page_of(View(report), limits)
-    assert "not all labels are shown" not in page_of(View(report), PageLimits())
+    for one in report.findings:
+        assert [panel.label for panel in panels(report, None, one, True)] == [*report.layout.classes]
+        assert [panel.label for panel in panels(report, None, one, False)] == [str(one.label)]
+    m, some = len(report.findings), page_of(PageLimits(with_all_labels=2), report)
+    assert some.count('<svg class="diagram"') == 2 * 5 + (m - 2)
+    assert f"For {m - 2} groups not all labels are shown" in some
+    assert "not all labels are shown" not in page_of(PageLimits(), report)
 
 
 def test_less_takes_other_labels_first():

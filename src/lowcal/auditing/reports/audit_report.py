@@ -294,12 +294,12 @@ class AuditReport:
         known = zip(words.labels(self.layout), self.moments[self.finding(subpopulation).subpopulation], strict=True)
         return tuple(describe(group, subpopulation, label, margin) for label, (group, margin) in known)
 
-    def by_degree(self, by: By = "violation") -> tuple[FloatArray, IntArray]:
-        """Return E[c f^j (y - f)] of every finding for j = 0, 1, ..., and the label where it is largest.
+    def by_degree(self, by: By = "violation", n: int | None = None) -> tuple[FloatArray, IntArray]:
+        """Return E[c f^j (y - f)] of the first n findings for j = 0, 1, ..., and the label where it is largest.
 
-        Both have shape (findings, degrees); moments per person are divided by the mass. Groups without rows have 0.
+        Both have shape (n, degrees); moments per person are divided by the mass. Groups without rows have 0.
         """
-        groups = [[group for group, _ in self.moments[one.subpopulation]] for one in self.findings]
+        groups = [[group for group, _ in self.moments[one.subpopulation]] for one in self.findings[:n]]
         scale = [[1.0 if by == "per_person" else one.mass for one in labels] for labels in groups]
         gaps = [[[one.gap(j) for j in range(one.degree)] for one in labels] for labels in groups]
         table = np.nan_to_num(np.array(gaps) * np.array(scale)[:, :, None])

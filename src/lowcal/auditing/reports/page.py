@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
@@ -61,16 +61,22 @@ def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequ
 
     As many groups are shown as fit into MOST_BYTES; tables say what is left out.
     """
-    view, limits = View(audit, before, candidates), PageLimits()
-    while len((made := page_of(view, limits)).encode()) > MOST_BYTES and limits.groups > 1:
+    limits = PageLimits()
+    while len((made := page_of(limits, audit, before, candidates)).encode()) > MOST_BYTES and limits.groups > 1:
         limits = limits.less()
     return made
 
 
-def page_of(view: View, limits: PageLimits) -> str:
+def page_of(
+    limits: PageLimits, audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()
+) -> str:
     """Return the page within some limits."""
-    known = {"audit": view.audit, "before": view.before, "candidates": view.candidates}
-    return environment().get_template("page.html.jinja").render(known, view=view, limits=limits)
+
+    def size(value: float, signed: bool = True) -> str:
+        return minus(words.size(audit, value, signed))
+
+    template = environment().get_template("page.html.jinja")
+    return template.render(audit=audit, before=before, candidates=candidates, limits=limits, size=size)
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
@@ -100,8 +106,8 @@ def environment() -> Environment:
     made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, finalize=text, undefined=StrictUndefined)
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
     made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
-    made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number}
-    made.globals |= {"words": words, "asset": asset}
+    made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number, "heat": heat}
+    made.globals |= {"words": words, "asset": asset, "panels": panels, "pictures": pictures, "described": described}
     return made
 
 
@@ -146,91 +152,45 @@ def heat(value: float, alpha: float) -> str:
 
 
 # --- what templates ask for ------------------------------------------------------------------------------------
-@dataclass(frozen=True, eq=False)
-class View:
-    """An audit, the earlier one if any, and what recalibration chose from, as pages show them."""
+def pictures(
+    audit: AuditReport, earlier: Mapping[str, Finding], n: int = 10
+) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
+    """Return where the axis of the n worst groups ends, and each group with what its picture shows.
 
-    audit: AuditReport
-    before: AuditReport | None = None
-    candidates: Sequence[Candidate] = ()
+    That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a share
+    of the people has no error per person, and no interval.
+    """
+    shown = []
+    for one in audit.shown(n):
+        old = earlier.get(one.subpopulation)
+        models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
+        shown.append((one, [model for model in models if not isnan(model[2].interval(audit.by)[1])]))
+    ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(audit.by)]
+    return 1.02 * max([audit.tolerance.largest * 1.25, *ends]), shown
 
-    @cached_property
-    def earlier(self) -> Mapping[str, Finding]:
-        """The findings of the earlier audit by name."""
-        return {} if self.before is None else self.before.by_name
 
-    @cached_property
-    def labels(self) -> list[str | None]:
-        """The names of the labels; None alone for scalars."""
-        return words.labels(self.audit.layout)
+def described(audit: AuditReport, group: str) -> list[GroupPage]:
+    """Return what is known of a group, label by label."""
+    return [describe(known, "this group", None, margin) for known, margin in audit.moments[group]]
 
-    def size(self, value: float, signed: bool = True) -> str:
-        """Return a violation as text."""
-        return minus(words.size(self.audit, value, signed))
 
-    def progress(self) -> tuple[int, int]:
-        """Return how many groups are in both audits, and how many of these have a smaller error now."""
-        by = self.audit.by
-        pairs = ((self.earlier.get(one.subpopulation), one) for one in self.audit.findings)
-        less = [abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in pairs if old is not None]
-        return len(less), sum(less)
-
-    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
-        """Return where the axis of the worst groups ends, and each group with what its picture shows.
-
-        That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a
-        share of the people has no error per person, and no interval.
-        """
-        shown, by = [], self.audit.by
-        for one in self.audit.shown(n):
-            old = self.earlier.get(one.subpopulation)
-            models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
-            shown.append((one, [model for model in models if not isnan(model[2].interval(by)[1])]))
-        ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(by)]
-        return 1.02 * max([self.audit.tolerance.largest * 1.25, *ends]), shown
-
-    def heat_map(self, n: int) -> Iterator[tuple[str, list[tuple[float, str | None, str]]]]:
-        """Yield n groups with their moments E[c f^j (y - f)], j = 0, 1, ...: value, label and class of the cell."""
-        moments = zip(self.audit.findings[:n], *self.audit.by_degree(self.audit.by), strict=False)
-        for one, values, labels in moments:
-            found = zip(values, labels, strict=True)
-            yield one.subpopulation, [(v, self.labels[a], heat(v, self.audit.tolerance.largest)) for v, a in found]
-
-    def groups(self, limits: PageLimits) -> Iterator[tuple[int, Finding, list[GroupPanel]]]:
-        """Yield the groups that are described one by one: rank, finding and panels."""
-        for rank, one in enumerate(self.audit.findings[: limits.groups], 1):
-            if one.subpopulation in self.audit.reliability:
-                worst, known = read_label(one.label, self.audit.layout), self.described(one.subpopulation)
-                which = range(self.audit.layout.d) if rank <= limits.with_all_labels else [worst]
-                yield rank, one, [self._panel(rank, one.subpopulation, a, known[a].sentences) for a in which]
-
-    def _panel(self, rank: int, group: str, a: int, sentences: Sequence[str]) -> GroupPanel:
-        audit, label = self.audit, self.labels[a]
-        old = None if self.before is None else self.before.reliability.get(group)
-        title = f"Reliability of {shorten(group, 80)}" + ("" if label is None else f", label {shorten(label, 40)}")
-        curves = audit.reliability[group][a], None if old is None else old[a]
-        return GroupPanel(f"g{rank}-{a}", label, title, *curves, audit.confidence, sentences)
-
-    def moments(self, n: int) -> list[tuple[str, str | None, Mapping[str, float]]]:
-        """Return the first n rows of moments, of every group and label."""
-        rows: list[tuple[str, str | None, Mapping[str, float]]] = []
-        for one in self.audit.findings[: -(-n // len(self.labels))]:
-            known = zip(self.labels, self.described(one.subpopulation), strict=True)
-            rows += [(one.subpopulation, label, page.figures) for label, page in known]
-        return rows[:n]
-
-    def described(self, group: str) -> list[GroupPage]:
-        """Return what is known of a group, label by label."""
-        return [describe(known, "this group", None, margin) for known, margin in self.audit.moments[group]]
+def panels(audit: AuditReport, before: AuditReport | None, one: Finding, has_all_labels: bool) -> list[GroupPanel]:
+    """Return the panels of a group, of all its labels or of the worst; none if its bins were not kept."""
+    bins = audit.reliability.get(one.subpopulation)
+    if bins is None:
+        return []
+    none: Sequence[ReliabilityBins | None] = [None] * audit.layout.d
+    old = none if before is None else before.reliability.get(one.subpopulation, none)
+    names, known = words.labels(audit.layout), described(audit, one.subpopulation)
+    which = range(audit.layout.d) if has_all_labels else [read_label(one.label, audit.layout)]
+    return [GroupPanel(names[a], bins[a], old[a], audit.confidence, known[a].sentences) for a in which]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPanel:
     """One group and label: its reliability, that of the earlier model if any, and what is guaranteed."""
 
-    key: str
     label: str | None
-    title: str
     bins: ReliabilityBins
     before: ReliabilityBins | None
     confidence: float
