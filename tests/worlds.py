@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcal.auditing.certificates import Panel
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows import Memory

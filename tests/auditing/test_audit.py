@@ -17,7 +17,7 @@ import lowcal
 from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
 from lowcal.auditing import audits as auditing
 from lowcal.auditing.audits import Sample, sample_of
-from lowcal.auditing.certificates import band
+from lowcal.auditing.certificates.band import band
 from lowcal.auditing.reports import Verdict
 from lowcal.data.progress import Passes
 from lowcal.kernels.line import aggregate, solve_line

@@ -12,7 +12,7 @@ from lowcal.datasets import make_miscalibrated
 from lowcal.errors import InvalidInput
 
 from lowcal import Groups, Memberships, Trees, audit, measure
-from lowcal.auditing.certificates import METHODS, masses
+from lowcal.auditing.certificates.band import METHODS, masses
 from lowcal.auditing.certificates.finite_sample import least_mean, mean_limit
 from lowcal.auditing.reports import Verdict
 from lowcal.notions import LowDegree, Smooth

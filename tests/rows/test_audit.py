@@ -15,7 +15,8 @@ from scipy import sparse
 
 import lowcal
 from lowcal.auditing.audits import Sample, judge
-from lowcal.auditing.certificates import Panel, draws
+from lowcal.auditing.certificates import draws
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import ConstraintSums
 from lowcal.data.inputs import read_rows
 from lowcal.kernels.reference import DecodeTable

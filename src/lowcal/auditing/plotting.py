@@ -16,7 +16,8 @@ import numpy as np
 
 from lowcal.auditing.audits import audit, measure
 from lowcal.auditing.metrics import MetricRows
-from lowcal.auditing.reports import SHOWN, AuditReport, ReliabilityBins, reliability
+from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
+from lowcal.auditing.reports.binning import ReliabilityBins, reliability
 from lowcal.auditing.reports.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole

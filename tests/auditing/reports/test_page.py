@@ -15,8 +15,9 @@ from lowcal.errors import CannotWrite, InvalidInput, printable
 
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
-from lowcal.auditing.reports import ReliabilityBins, Verdict, words
+from lowcal.auditing.reports import Verdict, words
 from lowcal.auditing.reports import page as pages
+from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import GroupPanel, PageLimits, heat, page, page_of, panels
 from markup import read
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from lowcal.auditing.certificates import Constraints, Method
+from lowcal.auditing.certificates.band import Constraints, Method
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
@@ -98,7 +98,7 @@ class Finding:
     findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
     `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
     memberships of 0 or 1 given which rows belong to c, otherwise with the uncertainty of its mass
-    (`lowcal.auditing.certificates.masses`); nan for memberships with signs, which have no share of the people.
+    (`lowcal.auditing.certificates.band.masses`); nan for memberships with signs, which have no share of the people.
     `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
     `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
     with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
@@ -171,10 +171,9 @@ class Finding:
     def __str__(self) -> str:
         one = self.largest_gap
         what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
-        return (
-            f"{brief(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
-            f"with weight {brief(self.weight)}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
-        )
+        found = f"violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] ({words.side(self)})"
+        means = f"{what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
+        return f"{brief(self.subpopulation)}: {found}; {means}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -425,11 +424,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
-    """Return the worst findings first; equal ones keep their order.
-
-    By violation, that is the largest. Per person, it is the one with the largest certified lower limit, then the one
-    with the largest estimate; groups without an error per person come last.
-    """
+    """Return the worst findings first (`AuditReport.worst`); those without an error per person come last."""
     size = np.abs([one.interval(by)[0] for one in findings])
     least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
     return tuple(findings[j] for j in np.lexsort((-size, -least)))

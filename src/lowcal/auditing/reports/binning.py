@@ -6,9 +6,8 @@ subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and its effective numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -56,34 +55,12 @@ class ReliabilityBins:
         return np.maximum((centre - half) / (1.0 + share), 0.0), np.minimum((centre + half) / (1.0 + share), 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Reliability(Mapping[str, tuple[ReliabilityBins, ...]]):
-    """The bins of many subpopulations by name, one for each label; `table` has shape (m, d, 4, bins)."""
+def reliability(
+    rows: Rows, families: Sequence[Family], wanted: Container[str] | None = None
+) -> dict[str, tuple[ReliabilityBins, ...]]:
+    """Return the bins of every wanted subpopulation (None: of all), one for each label; of equal names the last counts.
 
-    names: tuple[str, ...]
-    table: FloatArray
-
-    def __getitem__(self, name: str) -> tuple[ReliabilityBins, ...]:
-        return tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in self.table[self._place[name]])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def keep(self, names: Sequence[str]) -> Reliability:
-        """Return the bins of these subpopulations only."""
-        return Reliability(tuple(names), self.table[[self._place[name] for name in names]])
-
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        """Where a subpopulation stands; of equal names the last counts."""
-        return {name: j for j, name in enumerate(self.names)}
-
-
-def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> Reliability:
-    """Return the bins of every subpopulation and label. Cost: a few rows for the cuts, then one pass.
+    Cost: a few rows for the cuts, then one pass.
 
     >>> from lowcal.rows import Memory
     >>> from lowcal.subpopulations.base import Everyone
@@ -95,9 +72,11 @@ def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> R
     """
     step = max(1, rows.scale.n // SKETCHED)
     some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
-    at = tuple(cuts(f, some.weight, n_bins) for f in some.at(START).T)
-    table = rows.run(Bins(tuple(families), at, n_bins, rows.is_even))
-    return Reliability(tuple(name for family in families for name in family.names), table)
+    at = tuple(cuts(f, some.weight, BINS) for f in some.at(START).T)
+    table = rows.run(Bins(tuple(families), at, rows.is_even))
+    names = [name for family in families for name in family.names]
+    kept = [(j, name) for j, name in enumerate(names) if wanted is None or name in wanted]
+    return {name: tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in table[j]) for j, name in kept}
 
 
 def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
@@ -123,7 +102,6 @@ class Bins:
 
     families: tuple[Family, ...]
     cuts: tuple[FloatArray, ...]
-    n_bins: int
     is_even: bool
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
@@ -133,7 +111,7 @@ class Bins:
         """Return the sums of a shard, label by label."""
         plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
         for a, at in enumerate(self.cuts):
-            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), self.n_bins))
+            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), BINS))
             for part in rows_in_cache(len(p), 8):
                 w = shard.weight[part, None]
                 sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
@@ -153,8 +131,3 @@ def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
     mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
     means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
     return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)
-
-
-def joined(parts: Sequence[Reliability]) -> Reliability:
-    """Return the bins of several families as one."""
-    return Reliability(tuple(name for one in parts for name in one.names), np.concatenate([one.table for one in parts]))

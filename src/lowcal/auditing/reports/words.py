@@ -119,12 +119,10 @@ def side(found: Finding) -> str:
     return ("too low" if found.violation > 0 else "too high") + where
 
 
-def weighting(found: Finding) -> str:
-    """Return how much the errors of different predictions count in a finding."""
-    weight = str(found.weight)
-    if weight == "1":
-        return "equal"
-    return f"by prediction: {weight}" if _MONOMIAL.fullmatch(weight) else weight
+def weighting(weight: object) -> str:
+    """Return how much the errors of different predictions count."""
+    name = str(weight)
+    return "equal" if name == "1" else f"by prediction: {name}" if _MONOMIAL.fullmatch(name) else name
 
 
 def labels(layout: Layout) -> list[str | None]:
@@ -216,8 +214,8 @@ def as_text(audit: AuditReport) -> str:
     """Return the verdict, the figures, the worst groups and the notes."""
     said = verdict(audit, brief(audit.proof.subpopulation))
     head = fill(f"{audit.notion} at {audit.tolerance}: {audit.verdict.value}. {said}", 110)
-    listed = _aligned([[name, value, f"({hint})"] for name, value, hint in figures(audit)], "lll")
-    table = _aligned([[printable(one) for one in row] for row in _table(audit, 10)], _sides(audit))
+    listed = aligned([[name, value, f"({hint})"] for name, value, hint in figures(audit)], "lll")
+    table = aligned([[printable(one) for one in row] for row in _table(audit, 10)], _sides(audit))
     notes = [fill(f"Note: {note}", 110, subsequent_indent="      ") for note in audit.notes]
     return "\n".join([head, "", *listed, "", *table, *_left_out(audit, 10), "", *notes, fill(_made(audit), 110)])
 
@@ -249,7 +247,7 @@ def _sides(audit: AuditReport) -> str:
     return ("ll" if audit.layout.d > 1 else "l") + "rrrrrl"
 
 
-def _aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """Return rows of cells as indented lines."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     places = [f"{{:{'<' if side == 'l' else '>'}{w}}}" for side, w in zip(sides, wide, strict=True)]
