@@ -15,10 +15,28 @@ from scipy import sparse
 from scipy.stats import norm, poisson
 
 import lowcal
-from lowcal.auditing.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, deviations
-from lowcal.auditing.certificates.draws import Draws, MomentScores, draw, new_seed, signed_suprema, union_bound
-from lowcal.auditing.certificates.finite_sample import BLOCKS, LARGEST_STAKE, Bets, _phi, _stakes, mean_limit
+from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, band, constraints, deviations
+from lowcal.auditing.certificates.draws import (
+    Draws,
+    MomentScores,
+    draw,
+    new_seed,
+    null_test,
+    signed_suprema,
+    union_bound,
+)
+from lowcal.auditing.certificates.finite_sample import (
+    BLOCKS,
+    LARGEST_STAKE,
+    Bets,
+    _phi,
+    _stakes,
+    bernstein,
+    hoeffding,
+    mean_limit,
+    symmetrisation,
+)
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked

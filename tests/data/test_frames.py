@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput, MissingColumn
 from scipy import sparse
 
 from lowcal.data import frames
 from lowcal.data.frames import Column, Table, categorical
+from lowcal.errors import InvalidInput, MissingColumn
 
 NAN = float("nan")
 

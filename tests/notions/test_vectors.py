@@ -9,12 +9,12 @@ from math import comb
 
 import numpy as np
 import pytest
-from lowcal.complexity import sample_size
-from lowcal.datasets import parity_square, two_halves
-from lowcal.hierarchy import implied_alpha
 
 import definition
 import lowcal
+from lowcal.complexity import sample_size
+from lowcal.datasets import parity_square, two_halves
+from lowcal.hierarchy import implied_alpha
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.reference import Matrix
 from lowcal.kernels.simplex import project

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from lowcal.guarantees import group_moments
 
+from lowcal.guarantees import group_moments
 from lowcal.theory.guarantees.theorems import (
     covariance,
     cross_moment,

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from lowcal.guarantees import group_moments
 from scipy.optimize import linprog
 
+from lowcal.guarantees import group_moments
 from lowcal.theory.guarantees.theorems import set_constant, set_rate, simplex_violation
 from paper.worlds import agree, keeps, realise, second, share_of_slack, simplex_worlds
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import InvalidInput
 from scipy import sparse
 
 import lowcal
 from lowcal.auditing.audits import Sample, judge
-from lowcal.auditing.certificates import Panel, draws
+from lowcal.auditing.certificates import draws
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import ConstraintSums
 from lowcal.data.inputs import read_rows
+from lowcal.errors import InvalidInput
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Cell, Weight, monomials

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 
 import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
 from lowcal import persistence
 from lowcal.data.files.batches import open_batches
 from lowcal.data.progress import Passes
+from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, questions, reading
 from lowcal.rows.base import REMEMBERED

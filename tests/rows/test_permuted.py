@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from far_rows import digest
 from lowcal import Groups, Intersections
+from lowcal.datasets import make_miscalibrated
 from worlds import CLASSES, people
 
 

@@ -14,10 +14,10 @@ from time import monotonic
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import Groups, InvalidInput, Trees, multicalibrate
+from lowcal.datasets import make_miscalibrated
 
 FITS = [
     {"alpha": 1e-4, "guard": False, "geometry": "euclidean"},

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from sklearn.linear_model import Ridge
 
 import definition
 import lowcal
+from lowcal.datasets import make_miscalibrated
 from study import multicalibrate
 
 

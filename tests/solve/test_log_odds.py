@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from sklearn.linear_model import LogisticRegression
 
 import lowcal
+from lowcal.datasets import make_miscalibrated
 from lowcal.notions.weights import LogOdds, Monomial
 from worlds import sigmoid
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.online import Forecaster, Mixture, _root, equilibrium, online_to_batch
 
 from lowcal import InvalidInput
+from lowcal.online import Forecaster, Mixture, _root, equilibrium, online_to_batch
 
 
 def groups(T: int, m: int, seed: int = 0) -> np.ndarray:

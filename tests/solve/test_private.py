@@ -7,14 +7,14 @@ from math import exp, isnan, log
 
 import numpy as np
 import pytest
-from lowcal.accounting import log_odds_per_score, total_cost
-from lowcal.datasets import make_miscalibrated
 from scipy import stats
 from scipy.special import log_softmax
 
 import definition
 import lowcal
 from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy
+from lowcal.accounting import log_odds_per_score, total_cost
+from lowcal.datasets import make_miscalibrated
 from lowcal.rows import Memory
 from lowcal.solve import private
 from lowcal.subpopulations import Groups, Intersections, Linear, Memberships, Private, Thresholds, Trees

@@ -8,6 +8,10 @@ from math import exp, log, log1p
 import numpy as np
 import pandas as pd
 import pytest
+
+import definition
+import lowcal
+from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
 from lowcal.datasets import make_miscalibrated
 from lowcal.guarantees import (
     Convex,
@@ -32,10 +36,6 @@ from lowcal.guarantees import (
     true_positive_rate,
     variance,
 )
-
-import definition
-import lowcal
-from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
 from lowcal.kernels.reference import Matrix
 from lowcal.theory.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
 from lowcal.theory.guarantees.groups import mean as group_mean

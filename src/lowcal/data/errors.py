@@ -164,3 +164,10 @@ def suggest(given: str, valid: Iterable[str]) -> str:
     """
     near = get_close_matches(given, list(valid), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_choice(name: str, given: object, valid: Iterable[str]) -> None:
+    """Refuse a word that is none of the valid ones, and name the nearest."""
+    known = list(valid)
+    if given not in known:
+        raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(known)}.{suggest(str(given), known)}")

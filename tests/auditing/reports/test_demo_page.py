@@ -23,9 +23,9 @@ def test_demo_writes_both_audits_as_one_page(tmp_path, capsys):
     assert f"Report:  {page}" in said
     tables = read(page.read_text(encoding="utf-8")).tables
     compared = {row[0]: row[1:] for row in tables["both"]}
-    before, after = (float(value) for value in compared["Largest error observed"])
+    before, after = (float(value) for value in compared["Largest violation observed"])
     assert after < before / 2
-    for low, _, high in (value.partition(" to ") for value in compared["Largest error in the population"]):
+    for low, _, high in (value.partition(" to ") for value in compared["Largest violation in the population"]):
         assert f"{low} to {high}" in said
 
 

@@ -4,9 +4,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import lowcal.datasets as adult
 import numpy as np
 import pytest
+
+import lowcal.datasets as adult
 from lowcal.datasets import load_adult
 from lowcal.errors import InvalidInput
 

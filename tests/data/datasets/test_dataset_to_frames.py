@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 import narwhals.stable.v2 as nw
 import numpy as np
 import pytest
+
 from lowcal.datasets import Dataset
 from lowcal.errors import InvalidInput, MissingExtra
 

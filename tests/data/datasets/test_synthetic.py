@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 from lowcal.errors import InvalidInput
 
