@@ -440,7 +440,7 @@ def test_categories_of_a_fold_are_in_the_order_of_the_rows_outside():
         fitted, held = (Side.of(whole.shared, outcomes, some) for some in rows)
         fold, bins = Fold(whole, fitted, held, simple), whole.shared.bins
         place = bins.order(fitted.index, fitted.outcomes.weight, fitted.outcomes.residual())
-        np.testing.assert_array_equal(fold.rows.codes, bins.codes_after(place)[fitted.index])
+        np.testing.assert_array_equal(fold.codes, bins.codes_after(place))
         np.testing.assert_array_equal(fold.held_rows.codes, bins.codes_after(place)[held.index])
 
 

@@ -7,7 +7,7 @@ which is what scikit-learn and its users catch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 #: Longer names are abbreviated in tables of text.
@@ -120,6 +120,16 @@ def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
         place = alike.index(name) + 1
         shown.append(text if place == 1 else f"{text} ({place})")
     return shown
+
+
+def some_of(values: Sequence[object], most: int = 10) -> str:
+    """List the first values, and how many more there are.
+
+    >>> some_of("abcde", 3)
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(repr(value) for value in values[:most])
+    return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
 
 
 def suggest(given: str, valid: Iterable[str]) -> str:

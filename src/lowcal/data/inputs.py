@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, sentence
+from lowcal.data.errors import InvalidInput, sentence, some_of
 from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
+from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
 from lowcal.kernels.simplex import FloatArray
 
@@ -249,13 +250,9 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
 def _as_array(values: Any, name: str) -> NDArray[Any]:
     """Return an array, with None where a masked one hides its values."""
     try:
-        array = np.asarray(values)
+        return unmasked(values)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} can't be read as an array ({error}). Give each row as many values.") from error
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
-        array = array.astype(object)
-        array[np.ma.getmaskarray(values)] = None
-    return array
 
 
 def _in_range(p: FloatArray) -> FloatArray:
@@ -355,7 +352,7 @@ def check_occurring(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
             UserWarning,
             stacklevel=5,
         )
-    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{_some(known)}].")
+    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{some_of(known)}].")
 
 
 def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any], hint: str = "Give rows of others too.") -> None:
@@ -389,11 +386,6 @@ def check_labels(y: NDArray[Any]) -> None:
     if y.dtype.kind == "f" and np.isinf(y).any():
         row = int(np.isinf(y).argmax())
         raise InvalidInput(f"y is {y[row]} in row {row}, but labels must be finite. Drop or correct these rows.")
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a label stands for none; pandas' own are known by their type's name."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def is_fraction(y: NDArray[Any]) -> bool:
@@ -432,11 +424,11 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         names = [_plain(c) for c in classes]
         if len(names) != n_classes:
             raise InvalidInput(
-                f"{len(names)} classes were given ({_some(names)}), but p has columns for {n_classes}. Name each once."
+                f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. Name each once."
             )
         if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
             raise InvalidInput(
-                f"classes must be different labels, but {_some(names)} were given. Name each column once."
+                f"classes must be different labels, but {some_of(names)} were given. Name each column once."
             )
         return names
     if _are_numbers_of_classes(y, n_classes):
@@ -450,7 +442,7 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         return found
     if len(found) < n_classes:
         raise InvalidInput(
-            f"y holds {len(found)} classes ({_some(found)}), but p has {n_classes} columns. "
+            f"y holds {len(found)} classes ({some_of(found)}), but p has {n_classes} columns. "
             "Pass classes=[...] to name the columns of p."
         )
     if y.dtype.kind == "f" and not (y == np.floor(y)).all():
@@ -459,7 +451,7 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
             "lie in [0, 1]: bring them and p there, or use MulticalibratedRegressor, which does."
         )
     raise InvalidInput(
-        f"y holds {len(found)} classes ({_some(found)}), but p has columns for {n_classes}. "
+        f"y holds {len(found)} classes ({some_of(found)}), but p has columns for {n_classes}. "
         "Give p a column for each class, or drop the rows of the others."
     )
 
@@ -477,7 +469,7 @@ def code_labels(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
         row = int((codes < 0).argmax())
         raise InvalidInput(
             f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. "
-            f"The classes are {_some(classes)}; drop such rows, or name all columns of p in classes=."
+            f"The classes are {some_of(classes)}; drop such rows, or name all columns of p in classes=."
         )
     return codes
 
@@ -486,8 +478,3 @@ def _plain(value: Any) -> Any:
     """Return a Python scalar; whole floats become integers, so that 1.0 and 1 are one class."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _some(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(v) for v in values[:8])
-    return shown + (", ..." if len(values) > 8 else "")

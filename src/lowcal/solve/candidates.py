@@ -399,7 +399,8 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     simple = {LINE: shares.get(LINE, 0.0) + shares.get(TREES, 0.0)} | {
         name: share for name, share in shares.items() if name not in (LINE, TREES)
     }
-    terms = [term for name, share in simple.items() for term in SIMPLE[name](whole, learner).terms(share, learner)]
+    corrected = {name: SIMPLE[name](whole, learner) for name, share in simple.items() if share > 0.0}
+    terms = [term for name, one in corrected.items() for term in one.terms(simple[name], learner)]
     first = Update(tuple(term for term in terms if term.theta.any()), "mirror")
     trees = _boosted(whole, bins, n_trees, shares[TREES]) if TREES in shares else Update((), "mirror")
     encoder, rows = learner.encoder, learner.rows

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowcal.data.errors import InvalidInput
-from lowcal.data.inputs import Layout, Outcomes, check_length, is_missing, read_outcomes, read_probabilities
+from lowcal.data.frames import is_missing
+from lowcal.data.inputs import Layout, Outcomes, check_length, read_outcomes, read_probabilities
 from lowcal.kernels.simplex import FloatArray
 from lowcal.theory.guarantees.group_moments import GroupMoments, group_moments
 
