@@ -267,7 +267,8 @@ class _Tables:
     def family(self) -> CodeFamily:
         """Return the finished family; merged columns without a group are left out."""
         used = [k for k in range(len(self.sizes)) if self.names[k]]
-        names, depths = (tuple(one for k in used for one in each[k]) for each in (self.names, self.depths))
+        names = tuple(name for k in used for name in self.names[k])
+        depths = tuple(depth for k in used for depth in self.depths[k])
         return CodeFamily(names, tuple(used), tuple(self._table(k) for k in used), depths)
 
     def _table(self, k: int) -> DecodeTable:

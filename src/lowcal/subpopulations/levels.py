@@ -313,7 +313,7 @@ class LevelMasses:
         self._is_same = _each(sample_weight) is not None
         self._masses = masses_of(sample_weight[:1] if self._is_same else sample_weight)
 
-    def __call__(self, codes: IntArray, count: int) -> FloatArray:
+    def __call__(self, codes: NDArray[Any], count: int) -> FloatArray:
         """Return the sums, shape (count, 2)."""
         if not self._is_same:
             return histogram(codes, self._masses, count)

@@ -456,7 +456,7 @@ class _Walk:
         feature, cut = np.concatenate([f.feature for f in forests]), np.concatenate([f.cut for f in forests])
         n_trees, n_inner = feature.shape
         node, self.depth = np.arange(n_inner), forests[0].depth
-        self.roots = np.arange(n_trees) * n_inner
+        self.roots: IntArray = np.arange(n_trees) * n_inner
         is_last = 2 * node + 1 >= n_inner
         self.left = np.where(is_last, 2 * node + 1 - n_inner, self.roots[:, None] + 2 * node + 1).ravel()
         self.cut = np.where(feature >= 0, cut, np.iinfo(np.intp).max).ravel()
@@ -465,7 +465,7 @@ class _Walk:
     def __call__(self, bins: Sequence[int]) -> IntArray:
         row, node = np.array(bins), self.roots
         for _ in range(self.depth):
-            node = self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node))
+            node = np.asarray(self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node)))
         return node
 
 
