@@ -233,14 +233,17 @@ class DecodeTable:
     @cached_property
     def runs(self) -> IntArray:
         """The number of every group's run, from 1: a group that shares a code with the run before begins a new one."""
-        matrix = self.matrix.tocsc()
-        runs, taken = np.ones(matrix.shape[1], dtype=np.intp), np.zeros(matrix.shape[0], dtype=bool)
-        for j in range(matrix.shape[1]):
-            inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
-            if taken[inside].any():
+        _, m = self.matrix.shape
+        starts, groups, _ = self.parts
+        before = np.concatenate([[-1], groups[:-1]])
+        before[starts[:-1][np.diff(starts) > 0]] = -1
+        latest = np.full(m, -1, dtype=np.intp)  # the last group before each that shares a code with it
+        np.maximum.at(latest, groups, before)
+        runs, first = np.ones(m, dtype=np.intp), 0
+        for j, last in enumerate(latest.tolist()):
+            if last >= first:
                 runs[j:] += 1
-                taken[:] = False
-            taken[inside] = True
+                first = j
         return runs
 
     def to_dict(self) -> dict[str, Any]:

@@ -222,27 +222,31 @@ class Paths:
     """The quasi-Newton ascents (`logistic.Path`) under all columns of weights, from the Hessian they have in common."""
 
     def __init__(self, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_]) -> None:
-        self.open = is_open.reshape(len(hessian), -1).T
-        whole = np.where(self.open[:, :, None] & self.open[:, None, :], hessian, 0.0)
-        on = np.arange(len(hessian))
-        whole[:, on, on] = np.where(self.open, hessian[on, on] + penalty.reshape(len(hessian), -1).T, 1.0)
+        self.open, on = is_open.reshape(len(hessian), -1).T, np.arange(len(hessian))
+        whole = hessian * self.open[:, :, None]
+        whole *= self.open[:, None, :]
+        whole[:, on, on] = np.where(self.open, hessian[on, on] + self._taken(penalty), 1.0)
         self.factor = Cholesky.of(whole)
         self.pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
+    def _taken(self, values: FloatArray) -> FloatArray:
+        """Return values (m, 2, F) as (F, 2m), zeros for coefficients that are shut."""
+        return np.where(self.open, values.reshape(-1, len(self.open)).T, 0.0)
+
     def directions(self, g: FloatArray) -> FloatArray:
         """Return the inverse Hessians times g, shape (m, 2, F), corrected by what earlier steps saw."""
-        q, shares = np.where(self.open, g.reshape(-1, len(self.open)).T, 0.0), []
+        q, shares = self._taken(g), []
         for s, change, share in reversed(self.pairs):
             shares.append(share * np.einsum("fk,fk->f", s, q))
             q -= shares[-1][:, None] * change
         q = self.factor.solve(q[:, :, None])[:, :, 0]
         for (s, change, share), taken in zip(self.pairs, reversed(shares), strict=True):
             q += (taken - share * np.einsum("fk,fk->f", change, q))[:, None] * s
-        return np.where(self.open, q, 0.0).T.reshape(g.shape)
+        return q.T.reshape(g.shape)
 
     def see(self, step: FloatArray, change: FloatArray) -> None:
         """Remember by how much the gradients fell along steps; a column where they did not fall learns nothing."""
-        along, fall = (np.where(self.open, each.reshape(-1, len(self.open)).T, 0.0) for each in (step, change))
+        along, fall = self._taken(step), self._taken(change)
         bend = np.einsum("fk,fk->f", along, fall)
         self.pairs.append((along, fall, np.divide(1.0, bend, out=np.zeros(len(bend)), where=bend > 0.0)))
 

@@ -73,6 +73,11 @@ class Shared:
         return scores(self.p)
 
     @cached_property
+    def ties(self) -> list[tuple[FloatArray, IntArray]]:
+        """The distinct predictions of each label, and which of them every row has."""
+        return [np.unique(p, return_inverse=True) for p in self.p.T]
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names for the columns of scores that no column of the table has."""
         d = self.p.shape[1]
@@ -266,7 +271,8 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
     weights: list[Weight] = [Monomial()]
     theta = np.zeros((1 + d, d))
     for a in range(d):
-        centre, mean, mass = _blocks(o.p[:, a], o.y[:, a], o.weight)
+        places, which = side.shared.ties[a]
+        centre, mean, mass = _blocks(places, which[side.index], o.y[:, a], o.weight)
         target = np.maximum.accumulate((rows * mass * mean + centre) / (rows * mass + 1.0))
         before, after = (np.stack([each, 1.0 - each], axis=1)[:, : 1 + (d == 1)] for each in (centre, target))
         move = np.log(np.maximum(after, FLOOR)) - np.log(np.maximum(before, FLOOR))
@@ -277,11 +283,16 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
     return side.corrected(learner, Curve(tuple(weights), theta))
 
 
-def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression of y on p."""
-    inside = weight > 0.0
-    places, which = np.unique(p[inside], return_inverse=True)
-    mass, total = np.bincount(which, weight[inside]), np.bincount(which, (weight * y)[inside])
+def _blocks(
+    places: FloatArray, which: IntArray, y: FloatArray, weight: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression.
+
+    `places` are the distinct predictions, and `which` says which of them a row has.
+    """
+    mass, total = (np.bincount(which, each, len(places)) for each in (weight, weight * y))
+    held = np.flatnonzero(mass)
+    places, mass, total = places[held], mass[held], total[held]
     starts = isotonic_regression(total / mass, weights=mass).blocks[:-1]
     masses = np.add.reduceat(mass, starts)
     return np.add.reduceat(mass * places, starts) / masses, np.add.reduceat(total, starts) / masses, masses

@@ -20,7 +20,7 @@ from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.rows import START, Rows, State
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Dealt, count
+from lowcal.rows.keys import Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
 from lowcal.solve.stopping import Patience, Status, Watch
@@ -224,8 +224,8 @@ def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt,
 
     A fold holds that share of the rows, but never more than can be looked at at once.
     """
-    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
-    for k in range(int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))):
+    n_folds, n_judged = _count_folds(n, share, judged)
+    for k in range(n_judged):
         yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
 
 
@@ -235,7 +235,15 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
     Rows without weight belong to none.
     """
     rows = np.flatnonzero(weight)
-    for _, inside in masks(len(rows), share, seed, judged):
-        held = inside(0, len(rows))
+    n_folds, n_judged = _count_folds(len(rows), share, judged)
+    fold = folds_of((seed, n_folds), len(rows), n_folds, 0, len(rows))
+    for k in range(n_judged):
+        held = fold == k
         if held.any() and not held.all():
             yield rows[~held], rows[held]
+
+
+def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
+    """Return how many folds n rows are dealt into, and how many of them are judged."""
+    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    return n_folds, int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))

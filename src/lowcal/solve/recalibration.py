@@ -175,26 +175,12 @@ class Judged:
 class Fold:
     """All candidates on the rows outside a fold, and what they predict on the fold."""
 
-    def __init__(self, whole: Side, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
-        self.whole, self.fitted, self.held, self.simple = whole, fitted, held, simple
+    def __init__(self, fitted: Side, held: Side, simple: dict[str, Predicted], codes: NDArray[Any]) -> None:
+        self.fitted, self.held, self.simple, self.codes = fitted, held, simple, codes
         self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
         self.seconds[TREES] = self.seconds[LINE]
         self.z = scores(self.p[LINE])
-
-    @cached_property
-    def codes(self) -> NDArray[Any]:
-        """The bins of all rows, with categories in the order of the residuals outside the fold."""
-        whole, bins, share = (
-            self.whole,
-            self.whole.shared.bins,
-            float(self.whole.outcomes.weight[self.held.index].sum()),
-        )
-        if not len(bins.columns):
-            return bins.codes
-        outside = whole.sums - self.held.sums * np.array([share, share**2, *[share] * whole.outcomes.p.shape[1]])
-        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
-        return bins.codes_after(bins.order_by(outside))
 
     @cached_property
     def held_rows(self) -> Binned:
@@ -215,6 +201,17 @@ class Fold:
             self.z = paths[-1][-1]
         self.seconds[TREES] += perf_counter() - began
         return np.concatenate(paths)
+
+
+def ordered(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]]) -> Iterator[NDArray[Any]]:
+    """Yield the bins of all rows, with categories in the order of the residuals outside each fold."""
+    bins, o = whole.shared.bins, whole.outcomes
+    rows = np.concatenate([held for _, held in dealt])
+    part = np.repeat(np.arange(len(dealt)), [len(held) for _, held in dealt])
+    for inside in bins.sums_of_parts(rows, part, len(dealt), o.weight[rows], o.residual()[rows]):
+        outside = whole.sums - inside
+        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
+        yield bins.codes_after(bins.order_by(outside)) if len(bins.columns) else bins.codes
 
 
 class Look(NamedTuple):
@@ -254,9 +251,9 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
     """Yield all candidates on all folds."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
-    for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
+    for (fitted, held), predicted, codes in zip(dealt, fit_simple(whole, dealt), ordered(whole, dealt), strict=True):
         outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
-        folds.append(Fold(whole, outside, inside, predicted))
+        folds.append(Fold(outside, inside, predicted, codes))
         passes.add(1)
     yield from judge.all(
         {name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds

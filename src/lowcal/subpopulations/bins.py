@@ -216,11 +216,19 @@ class Orderly:
 
         The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
         """
-        numbers = np.column_stack([weight, np.square(weight), weight[:, None] * residual])
-        sums = np.zeros((len(self.places) + 1, numbers.shape[1]))
-        sums[-1] = numbers.sum(axis=0)
-        for part, cells in self._cells(rows):
-            sums[:-1] += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(self.places))
+        (sums,) = self.sums_of_parts(rows, np.zeros(len(weight), dtype=np.intp), 1, weight, residual)
+        return sums
+
+    def sums_of_parts(
+        self, rows: IntArray | slice, part: IntArray, n_parts: int, weight: FloatArray, residual: FloatArray
+    ) -> FloatArray:
+        """Return the same for each part of the rows, shape (parts, levels + 1, 2 + d)."""
+        numbers, n = np.column_stack([weight, np.square(weight), weight[:, None] * residual]), len(self.places)
+        sums = np.zeros((n_parts, n + 1, numbers.shape[1]))
+        sums[:, -1] = histogram(part, numbers, n_parts)
+        for some, cells in self._cells(rows):
+            each = np.repeat(numbers, len(some), axis=0)
+            sums[:, :-1] += histogram((cells + n * part[:, None]).ravel(), each, n * n_parts).reshape(n_parts, n, -1)
         return sums
 
     def order_by(self, sums: FloatArray) -> IntArray:
