@@ -370,7 +370,7 @@ class Boosting:
         terms = []
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
-            forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
+            forest = Forest.join(each)
             scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"

@@ -31,7 +31,6 @@ from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
 from lowcal.subpopulations.single_row import Always, Read, RowFacts, columns_of
-from lowcal.subpopulations.sizes import effective_rows, is_enough  # noqa: F401
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

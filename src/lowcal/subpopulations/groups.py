@@ -36,9 +36,9 @@ from lowcal.subpopulations.base import (
     WeakLearner,
 )
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import UNSEEN, ByLevels, drop_rare, learn_levels, read_columns, resolve
+from lowcal.subpopulations.levels import UNSEEN, ByLevels, LevelMasses, drop_rare, learn_levels, read_columns, resolve
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
-from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, masses_of, require_members
+from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -174,17 +174,17 @@ class GroupEncoder(CodeEncoder, ByLevels):
 def _bind(chosen: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
     check_min_mass(chosen.min_mass)
     check_whole("n_bins", chosen.n_bins, 2)
-    masses, found = masses_of(sample_weight), []
+    weigh, found = LevelMasses(sample_weight), []
     for name in resolve(chosen.columns, X):
         every = learn_levels(X.column(name), chosen.n_bins, sample_weight)
-        found.append(drop_rare(every, X, masses, chosen.min_mass))
+        found.append(drop_rare(every, X, weigh, chosen.min_mass))
     limit = MERGED_LEVELS
     if depth > 1:
         limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
     levels = tuple(column.levels for column in found)
     encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
     rows = encoder.merge([column.codes for column in found], X.n_rows)
-    family = _list_groups(chosen, depth, encoder, rows, masses, [column.mass for column in found])
+    family = _list_groups(chosen, depth, encoder, rows, weigh, [column.mass for column in found])
     require_members(family.names, "The class of groups", chosen.min_mass)
     rare = tuple(group for column in found for group in column.rare)
     silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
@@ -196,7 +196,7 @@ def _list_groups(
     depth: int,
     encoder: GroupEncoder,
     rows: Sequence[IntArray],
-    masses: FloatArray,
+    weigh: LevelMasses,
     single: Sequence[FloatArray],
 ) -> CodeFamily:
     """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
@@ -205,7 +205,7 @@ def _list_groups(
     tables = _Tables(sizes)
     if chosen.everyone:
         tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = cache(lambda k: histogram(rows[k], masses, sizes[k]))
+    mass = cache(lambda k: weigh(rows[k], sizes[k]))
     joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), shapes[k]))
     home = _homes(encoder.plan, depth)
     for size in range(1, min(depth, len(encoder.levels)) + 1):
@@ -267,7 +267,8 @@ class _Tables:
     def family(self) -> CodeFamily:
         """Return the finished family; merged columns without a group are left out."""
         used = [k for k in range(len(self.sizes)) if self.names[k]]
-        names, depths = (tuple(one for k in used for one in each[k]) for each in (self.names, self.depths))
+        names = tuple(name for k in used for name in self.names[k])
+        depths = tuple(depth for k in used for depth in self.depths[k])
         return CodeFamily(names, tuple(used), tuple(self._table(k) for k in used), depths)
 
     def _table(self, k: int) -> DecodeTable:

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from lowcal.data.checked_json import Numbers, Plain, PlainFields, PlainLabels
 from lowcal.data.errors import InvalidInput
-from lowcal.data.frames import Column
+from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import ColumnChoice
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
-from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare
+from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, masses_of
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -35,8 +35,10 @@ MOST_COUNTED = 1 << 16
 ROWS_IN_CACHE = 1 << 14
 #: Up to so many cuts are compared with each number, more are searched.
 FEW_CUTS = 64
-#: About so many rows show whether a column has many distinct numbers; columns of fewer rows than SAMPLE are sorted.
+#: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
+#: How far a quantile of SAMPLE rows may be from that of all: four standard deviations of a share of 1/2.
+MARGIN = 2.0 / SAMPLE**0.5
 #: Dates of a file lie within this many seconds of 1970: microseconds fit into 64 bits.
 MOST_SECONDS = 9e12
 
@@ -286,7 +288,7 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     if not column.is_numeric:
         return Levels(column.name, column.categories)
     if not column.is_rounded and _are_many(column.numbers, seen, n_bins):
-        return Levels(column.name, None, _cuts_of_many(column.numbers, n_bins), column.is_date)
+        return Levels(column.name, None, _cuts_of_many(column.numbers, seen, n_bins), column.is_date)
     known: Sequence[float] = _exact_values(column, seen) if column.is_rounded else values_of(column, seen)[0].tolist()
     if len(known) <= n_bins:
         return Levels(column.name, tuple(_plain(v) for v in known), is_date=column.is_date)
@@ -297,6 +299,26 @@ def _exact_values(column: Column, seen: FloatArray) -> list[float]:
     """Return the distinct numbers that have weight where floats round some of them, with all their digits."""
     distinct, codes = column.distinct()
     return sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
+
+
+class LevelMasses:
+    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted.
+
+    >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+    array([[0.5 , 0.25],
+           [1.  , 0.5 ]])
+    """
+
+    def __init__(self, sample_weight: FloatArray) -> None:
+        self._is_same = _each(sample_weight) is not None
+        self._masses = masses_of(sample_weight[:1] if self._is_same else sample_weight)
+
+    def __call__(self, codes: NDArray[Any], count: int) -> FloatArray:
+        """Return the sums, shape (count, 2)."""
+        if not self._is_same:
+            return histogram(codes, self._masses, count)
+        rows = count_bytes(codes)[:count] if codes.dtype == np.uint8 else np.bincount(codes, minlength=count)
+        return np.asarray(rows[:, None] * self._masses)
 
 
 def _each(sample_weight: FloatArray) -> float | None:
@@ -318,13 +340,10 @@ class Weighed(NamedTuple):
     is_examined: bool
 
 
-def drop_rare(levels: Levels, X: Frame, masses: FloatArray, min_mass: float) -> Weighed:
-    """Return the levels without categories worth fewer than min_mass rows, which no group could hold.
-
-    `masses` are w and w^2 of every row.
-    """
+def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
+    """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
-    mass = histogram(codes, masses, levels.count)
+    mass = weigh(codes, levels.count)
     worth = effective_rows(*mass.T)
     enough = is_enough(worth, min_mass)
     rare, is_examined = list_rare(worth, levels.name, f"values of {levels.column}", min_mass), bool(enough.any())
@@ -332,7 +351,7 @@ def drop_rare(levels: Levels, X: Frame, masses: FloatArray, min_mass: float) -> 
         kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
         levels = replace(levels, categories=kept)
         codes = levels.codes(X)
-        mass = histogram(codes, masses, levels.count)
+        mass = weigh(codes, levels.count)
     return Weighed(levels, codes, mass, rare, is_examined)
 
 
@@ -416,23 +435,36 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
 
 
 def _are_many(values: NDArray[Any], sample_weight: FloatArray, count: int) -> bool:
-    """Whether rows of equal weights hold more distinct numbers than this, as a few of them show, not all whole."""
-    if len(values) <= SAMPLE or values.dtype.kind != "f" or _each(sample_weight) is None:
-        return False
-    some = values[:: len(values) // SOME_ROWS]
-    return len(np.unique(some)) > count + 1 and bool((np.floor(some) != some).any())  # NaN is one of them
+    """Whether there are many rows, and even some of them hold more distinct numbers than this, not all whole."""
+    some = slice(None, None, max(1, len(values) // SOME_ROWS))
+    few = values[some][sample_weight[some] > 0.0]
+    is_many = len(values) > SAMPLE and len(np.unique(few)) > count + 1  # NaN is one of them
+    return is_many and bool((np.floor(few) != few).any())
 
 
-def _cuts_of_many(values: NDArray[Any], n_bins: int) -> tuple[float, ...]:
-    """Return `quantile_cuts` of rows of equal weights: order statistics, which need no sort.
+def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
+    """Return `quantile_cuts` of many distinct numbers, sorting none but those near the cuts; the others are counted.
 
-    >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), 2)
+    >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), np.ones(5), 2)
     (2.0,)
     """
-    present = values[~np.isnan(values)]
-    places = np.ceil((np.arange(1, n_bins) / n_bins - 1e-12) * len(present)).astype(np.intp) - 1
-    cuts = np.unique(np.partition(present, places)[places]).astype(np.float64).tolist()
-    return tuple(c for c in cuts if c < present.max())
+    some = slice(None, None, max(1, len(values) // SAMPLE))
+    distinct, each = _sorted_values(values[some], sample_weight[some])
+    around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-MARGIN, MARGIN])
+    place = np.searchsorted(np.cumsum(each), around.ravel() * each.sum(), side="left")
+    edges = np.unique(distinct[np.minimum(place, len(distinct) - 1)]) if len(distinct) else distinct
+    part = _bins(values, edges, np.min_scalar_type(FIRST + len(edges)))
+    mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
+    mass[MISSING] = 0.0
+    reached = np.cumsum(mass)
+    targets = (np.arange(1, n_bins) / n_bins - 1e-12) * reached[-1]
+    holds, last, cuts = np.searchsorted(reached, targets, side="left"), np.flatnonzero(mass)[-1], set()
+    for k in np.unique(holds):
+        inside = np.flatnonzero(part == k)
+        distinct, each = _sorted_values(values[inside], sample_weight[inside])
+        place = np.searchsorted(reached[k - 1] + np.cumsum(each), targets[holds == k], side="left")
+        cuts |= set(distinct[np.minimum(place, len(distinct) - 1)].tolist()) - ({distinct[-1]} if k == last else set())
+    return tuple(sorted(cuts))
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
+from lowcal.data.checked_json import MOST, Numbers, Plain
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole
@@ -52,8 +52,6 @@ OWN_TREES = 16
 COMPARED = 1 << 12
 #: ... and it is one if no more than this share of it is left.
 UNEXPLAINED = 1e-6
-#: Files: trees with more conditions are not believed.
-MOST_DEPTH = 24
 
 
 @CLASSES.register
@@ -318,7 +316,7 @@ class TreeNodes:
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
         nodes = Numbers(self.nodes)
-        return {"kind": self.kind, "names": list(self.names), "tree": _shared(self.tree), "nodes": nodes}
+        return {"kind": self.kind, "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
@@ -372,7 +370,7 @@ class TreeSum:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        return {"kind": self.kind, "names": [self.name], "forest": _shared(self.forest), "scale": self.scale}
+        return {"kind": self.kind, "names": [self.name], "forest": self.forest.to_dict(), "scale": self.scale}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeSum:
@@ -382,26 +380,6 @@ class TreeSum:
         if grown.value.shape[2] != 1:
             forest.refuse("the place of a forest with one value in a leaf")
         return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
-
-
-def _shared(forest: Forest) -> WrittenOnce:
-    """Return a forest as plain data, which a file holds once for all families that name it."""
-    arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
-    return WrittenOnce(depth=forest.depth, **arrays)
-
-
-def read_forest(at: Plain) -> Forest:
-    """Return the complete binary trees of plain data."""
-    depth, feature, cut, value = at.fields("depth", "feature", "cut", "value")
-    inner = 2 ** depth.whole(1, MOST_DEPTH) - 1
-    features = feature.wholes((None, inner), -1, 2**31)
-    if len(features) == 0:
-        feature.refuse("the features of at least one tree")
-    cuts = cut.wholes(features.shape, 0, 2**31)
-    values = value.floats((len(features), inner + 1, None), -MOST, MOST)
-    if values.shape[2] == 0:
-        value.refuse("an array with a value in each leaf")
-    return Forest(features, cuts, values)
 
 
 def _read_grown(at: Plain, place: Plain, context: ReadFor) -> Forest:
@@ -456,7 +434,7 @@ class _Walk:
         feature, cut = np.concatenate([f.feature for f in forests]), np.concatenate([f.cut for f in forests])
         n_trees, n_inner = feature.shape
         node, self.depth = np.arange(n_inner), forests[0].depth
-        self.roots = np.arange(n_trees) * n_inner
+        self.roots: IntArray = np.arange(n_trees) * n_inner
         is_last = 2 * node + 1 >= n_inner
         self.left = np.where(is_last, 2 * node + 1 - n_inner, self.roots[:, None] + 2 * node + 1).ravel()
         self.cut = np.where(feature >= 0, cut, np.iinfo(np.intp).max).ravel()
@@ -465,7 +443,7 @@ class _Walk:
     def __call__(self, bins: Sequence[int]) -> IntArray:
         row, node = np.array(bins), self.roots
         for _ in range(self.depth):
-            node = self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node))
+            node = np.asarray(self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node)))
         return node
 
 
