@@ -613,14 +613,6 @@ def test_what_is_no_class_is_refused() -> None:
             work(cut(DATA, 500), subpopulations="city")
 
 
-def test_smooth_weights_of_several_classes_are_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowcal.rows.disk.MOST_LOCAL", N - 1)
-    of = {"p": ["p_a", "p_b", "p_c"], "subpopulations": lowcal.Groups("city"), "notion": "smooth"}
-    for work in (fit, measure):
-        with pytest.raises(InvalidInput, match=r"looks at all 3,000 rows at once.*Use a degree, multiaccuracy or full"):
-            work(cut(three_classes(), 500), **of)
-
-
 def test_a_class_without_members_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no subpopulation with at least 5000 rows"):
         fit(cut(DATA, 500), subpopulations=lowcal.Groups("city", min_mass=5000, everyone=False))

@@ -24,7 +24,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.grids import smooth_on_grid
+from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
@@ -159,8 +159,8 @@ class Problem:
         elif isinstance(notion, LowDegree | Multiaccuracy):
             weights = tuple(notion.features(self.shape))
             v = self.rows.run(Moments(state, self.families, weights))
-        elif isinstance(notion, Smooth) and self.d == 1 and not self.rows.is_near:
-            return smooth_on_grid(self.rows, state, self.families), ()
+        elif isinstance(notion, Smooth) and are_placed(self.rows):
+            return smooth_suprema(self.rows, state, self.families, alpha), ()
         else:
             whole = self.rows.sample(None)
             p = whole.at(state)
