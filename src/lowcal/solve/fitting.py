@@ -210,7 +210,7 @@ def _remember_steps(
     if options.checkpoint is None:
         return problem, None
     kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout)
-    problem = replace(problem, past=kept.read() if options.resume else ())
+    problem = kept.resumed(problem) if options.resume else problem
     return problem, partial(kept.write, problem)
 
 

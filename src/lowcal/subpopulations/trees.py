@@ -129,6 +129,8 @@ class Learn:
         self.number = count(1)
         self.seen: Asked | None = None
         self.offers: tuple[Offer, ...] = ()
+        self.grown: list[list[Forest]] = []
+        self.n_taken = 0
 
     def on(self, encoder: BinEncoder) -> Learn:
         """Return the same learner for bins in another order; it has not learned anything."""
@@ -144,16 +146,28 @@ class Learn:
         """How the trees are boosted: what is offered is for updates of this geometry."""
         return self.trees.geometry
 
+    @property
+    def growths(self) -> list[list[list[Forest]]]:
+        """All forests so far, in the order of the questions; those added before any question are its answers."""
+        return [self.grown]
+
     def ask(self, asked: Asked) -> Sequence[Family]:
         """Return the new families."""
         return self._sums(asked) if self.boosts else self._nodes(asked)
+
+    def _grow(self, asked: Asked, request: Request) -> list[Forest]:
+        """Return the forests of a request, which a fit that was interrupted may have grown already."""
+        if self.n_taken == len(self.grown):
+            self.grown.append(grow_forests(asked.rows, request))
+        self.n_taken += 1
+        return self.grown[self.n_taken - 1]
 
     def _nodes(self, asked: Asked) -> list[Family]:
         """Return the nodes of a tree for each residual."""
         q, growth = asked.residuals.q, Growth(self.trees.max_depth, self.trees.min_mass)
         targets = tuple((a,) for a in range(q)) if q <= OWN_TREES else (tuple(range(q)),)
         start, bound = Start(asked.residuals, growth.geometry, q), asked.residuals.bound
-        grown = grow_forests(asked.rows, Request(start, targets, bound, self.counts, growth, asked.part))
+        grown = self._grow(asked, Request(start, targets, bound, self.counts, growth, asked.part))
         return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
 
     def _sums(self, asked: Asked) -> list[Family]:
@@ -173,9 +187,7 @@ class Learn:
         width = 2 if t.geometry == "mirror" else 1
         targets = tuple(tuple(range(width * a, width * (a + 1))) for a in range(d))
         start = Start(asked.residuals, t.geometry, d)
-        forests = grow_forests(
-            asked.rows, Request(start, targets, asked.residuals.bound, self.counts, growth, asked.part)
-        )
+        forests = self._grow(asked, Request(start, targets, asked.residuals.bound, self.counts, growth, asked.part))
         scales = asked.rows.run(LargestValues(tuple(forests), asked.part))
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
         share = (d - 1) / d if d > 1 and t.geometry == "mirror" else 1.0
@@ -338,7 +350,7 @@ class TreeNodes:
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
         nodes = Numbers(self.nodes)
-        return {"kind": self.kind, "names": list(self.names), "tree": _shared(self.tree), "nodes": nodes}
+        return {"kind": self.kind, "names": list(self.names), "tree": write_forest(self.tree), "nodes": nodes}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
@@ -392,7 +404,7 @@ class TreeSum:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        return {"kind": self.kind, "names": [self.name], "forest": _shared(self.forest), "scale": self.scale}
+        return {"kind": self.kind, "names": [self.name], "forest": write_forest(self.forest), "scale": self.scale}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeSum:
@@ -404,7 +416,7 @@ class TreeSum:
         return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
 
 
-def _shared(forest: Forest) -> WrittenOnce:
+def write_forest(forest: Forest) -> WrittenOnce:
     """Return a forest as plain data, which a file holds once for all families that name it."""
     arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
     return WrittenOnce(depth=forest.depth, **arrays)
