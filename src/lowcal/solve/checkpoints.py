@@ -37,12 +37,21 @@ class Checkpoint:
     path: str
     layout: Layout
     fingerprint: str
+    #: What every learner has grown, of the fit and of the folds of its guard.
+    growths: Sequence[list[Any]] = ()
     _last: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], problem: Problem, solver: str, layout: Layout) -> Checkpoint:
+    def of(
+        cls,
+        path: str | os.PathLike[str],
+        problem: Problem,
+        solver: str,
+        layout: Layout,
+        growths: Sequence[list[Any]] = (),
+    ) -> Checkpoint:
         """Return the checkpoint of a fit; nothing is written yet."""
-        return cls(check_path(path), layout, fingerprint(problem, solver, layout))
+        return cls(check_path(path), layout, fingerprint(problem, solver, layout), growths)
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
         """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
@@ -51,7 +60,7 @@ class Checkpoint:
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
-        told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(problem, model)}
+        told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
             file.write(documents.write(model, told, __version__))
         self._last[:] = [monotonic()]
@@ -73,7 +82,7 @@ class Checkpoint:
                 f"{self.path} is not a checkpoint of this fit: its rows or options differ. Give another path, or "
                 "resume=False to begin anew and replace it."
             )
-        for own, places in zip(problem.learner.growths, metadata.get("grown", ()), strict=False):
+        for own, places in zip(self.growths, metadata.get("grown", ()), strict=False):
             own += [[forests[k] for k in each] for each in places]
         past = (
             Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
@@ -82,13 +91,12 @@ class Checkpoint:
         return replace(problem, past=tuple(past))
 
 
-def _write_grown(problem: Problem, model: dict[str, Any]) -> list[Any]:
+def _write_grown(growths: Sequence[list[Any]], model: dict[str, Any]) -> list[Any]:
     """Return the trees of every learner by their places among the forests of a model, to which they are added."""
     pool = Pool()
     for forest in model["forests"]:
         pool.place(forest)
     model["forests"] = pool.values
-    growths = problem.learner.growths
     return [[[packed(write_forest(one), pool) for one in each] for each in grown] for grown in growths]
 
 
