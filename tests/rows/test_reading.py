@@ -613,6 +613,12 @@ def test_what_is_no_class_is_refused() -> None:
             work(cut(DATA, 500), subpopulations="city")
 
 
+def test_what_looks_at_all_rows_at_once_is_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowcal.rows.disk.MOST_LOCAL", N - 1)
+    with pytest.raises(InvalidInput, match=r"looks at all 3,000 rows at once.*Use a degree, multiaccuracy or full"):
+        fit(cut(DATA, 500), subpopulations=lowcal.Groups("city"), notion="smooth", solver="first", alpha=0.001)
+
+
 def test_a_class_without_members_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no subpopulation with at least 5000 rows"):
         fit(cut(DATA, 500), subpopulations=lowcal.Groups("city", min_mass=5000, everyone=False))
