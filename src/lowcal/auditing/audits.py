@@ -140,7 +140,7 @@ def measure(
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
     The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Smooth weights of rows that
-    do not fit into memory are bracketed: `suprema.value` and `suprema.upper` are at most 2^-16 apart.
+    do not fit into memory are bracketed by `suprema.value` and `suprema.upper`, with two classes at most 2^-16 apart.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
