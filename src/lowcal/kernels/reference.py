@@ -339,7 +339,7 @@ class Codes(Design):
     def combination(self, theta: FloatArray) -> Combination:
         """Return the look-ups, with one table for each code column."""
         n, q = self.shape[0], theta.shape[1]
-        tables = [_pad(table) for table in self._spread(theta)]
+        tables = [pad(table) for table in self._spread(theta)]
         kernels = kernels_for(n * q * len(tables))
 
         def look_up(part: slice) -> FloatArray:
@@ -379,7 +379,7 @@ class Codes(Design):
         for spread in self._spread(theta.reshape(len(theta), -1)):
             table = np.zeros((len(spread), n_cells + 1, d))  # the last cell is none
             table[:, :n_cells] = spread.reshape(-1, n_cells, d)
-            tables.append(_pad(table.reshape(-1, d)))
+            tables.append(pad(table.reshape(-1, d)))
         add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
 
         def look_up(part: slice, ids: IntArray) -> FloatArray:
@@ -415,7 +415,7 @@ class Codes(Design):
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
-        wide = _pad(H)
+        wide = pad(H)
         numbers = wide.size * len(self.codes) * (len(self.codes) + 1) // 2
 
         def block(j: int, k: int) -> FloatArray:
@@ -440,7 +440,7 @@ class CodeSums:
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        R = _pad(R)
+        R = pad(R)
         for k, table in self.histograms.items():
             self.kernels.add_histogram(np.ascontiguousarray(self.design.codes[k][part]), R, table)
 
@@ -459,7 +459,7 @@ class CodeSums:
         return np.concatenate([t.gather(self.histograms[firsts[id(c)]][:, : self.q]) for c, t in pairs])
 
 
-def _pad(R: FloatArray) -> FloatArray:
+def pad(R: FloatArray) -> FloatArray:
     """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
     n, q = R.shape
     if padded(q) == q:
@@ -934,7 +934,7 @@ def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     table = np.zeros((levels, padded(q)))
     add_histogram = kernels_for(n * q).add_histogram
     for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), _pad(R[part]), table)
+        add_histogram(np.ascontiguousarray(codes[part]), pad(R[part]), table)
     return table[:, :q]
 
 
@@ -950,7 +950,7 @@ def pair_histogram(
     add_pairs = kernels_for(n * q if numbers is None else numbers).add_pairs
     for part in rows_in_cache(n, q):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, _pad(R[part]), table)
+        add_pairs(first, second, n_b, pad(R[part]), table)
     return table[:, :q].reshape(n_a, n_b, q)
 
 
