@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,8 @@ def by_row(A: Any, B: FloatArray) -> FloatArray:
 
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
-    return prod(A.shape[-2:]) * (B.shape[-1] if B.ndim > 1 else 1)
+    size = A.size if A.ndim < 3 else A.shape[-2] * A.shape[-1]
+    return size * B.shape[-1] if B.ndim > 1 else size
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:

@@ -182,7 +182,7 @@ class DecodeTable:
 
     matrix: sparse.csr_array
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Levels and groups."""
         levels, groups = self.matrix.shape
@@ -199,7 +199,7 @@ class DecodeTable:
 
     def _is_small(self, other: FloatArray) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
-        return bool(self.matrix.shape[0] * self.matrix.shape[1] * other.shape[1] <= UNSPLIT_VECTOR)
+        return self.shape[0] * self.shape[1] * other.shape[1] <= UNSPLIT_VECTOR
 
     @cached_property
     def _transposed(self) -> sparse.csc_array:
