@@ -19,6 +19,8 @@ IS_COMPILED = True
 
 #: Rows in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
+#: Sums that grow side by side: one alone would wait for each addition.
+LANES = 512
 #: Eight bytes that are 0 or 1, times the first: the highest byte holds their bits, the first one lowest. Bytes that are
 #: more than 1 have one of the bits of the second.
 TO_BITS, NOT_BITS = np.uint64(0x0102040810204080), np.uint64(0xFEFEFEFEFEFEFEFE)
@@ -87,13 +89,18 @@ def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArra
 
 @compile_kernel
 def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
-    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`."""
-    high, low = 0.0, 0.0
-    for i in range(len(terms)):
-        rounded = (terms[i] + first) - first
-        high += rounded
-        low += ((terms[i] - rounded) + second) - second
-    return high, low
+    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`.
+
+    Sums are exact in any order: rounded terms are laid out in vectors, then added side by side.
+    """
+    highs, lows = np.zeros(LANES), np.zeros(LANES)
+    for s in range(0, len(terms), LANES):
+        here = terms[s : s + LANES]
+        for k in range(len(here)):
+            rounded = (here[k] + first) - first
+            highs[k] += rounded
+            lows[k] += ((here[k] - rounded) + second) - second
+    return highs.sum(), lows.sum()
 
 
 @compile_kernel

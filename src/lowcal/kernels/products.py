@@ -134,11 +134,14 @@ class Cholesky:
         L = np.zeros_like(np.asarray_chkfinite(G))
         inverses: list[FloatArray] = []
         for here in _cuts(len(G), PANEL) if len(G) else ():
-            rest = G[here.start :, here] - product(L[here.start :, : here.start], L[here, : here.start].T)
+            rest = G[here.start :, here]
+            if here.start:
+                rest = rest - product(L[here.start :, : here.start], L[here, : here.start].T)
             size = here.stop - here.start
             L[here, here] = np.linalg.cholesky(rest[:size])
             inverses.append(np.asarray(np.linalg.inv(L[here, here]), dtype=np.float64))
-            L[here.stop :, here] = product(rest[size:], inverses[-1].T)
+            if here.stop < len(G):
+                L[here.stop :, here] = product(rest[size:], inverses[-1].T)
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
@@ -146,7 +149,11 @@ class Cholesky:
         L, x = self.lower, np.array(g, dtype=np.float64)
         panels = list(zip(_cuts(len(L), PANEL), self.inverses, strict=True)) if len(L) else []
         for here, inverse in panels:
-            x[here] = product(inverse, x[here] - product(L[here, : here.start], x[: here.start]))
+            if here.start:
+                x[here] -= product(L[here, : here.start], x[: here.start])
+            x[here] = product(inverse, x[here])
         for here, inverse in reversed(panels):
-            x[here] = product(inverse.T, x[here] - product(L[here.stop :, here].T, x[here.stop :]))
+            if here.stop < len(L):
+                x[here] -= product(L[here.stop :, here].T, x[here.stop :])
+            x[here] = product(inverse.T, x[here])
         return x

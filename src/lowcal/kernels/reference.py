@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import combinations_with_replacement, groupby
+from itertools import accumulate, combinations_with_replacement, groupby
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from lowcal.kernels.exact import BLOCK, Grid
 from lowcal.kernels.loops import FEW, Sparse, padded
 from lowcal.kernels.products import UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
-from lowcal.kernels.switch import kernels_for
+from lowcal.kernels.switch import kernels_at_hand, kernels_for
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
@@ -319,7 +319,7 @@ class Codes(Design):
 
     def sums(self, q: int, grid: Grid | None = None) -> CodeSums:
         """Return empty histograms of all code columns."""
-        return CodeSums(self, q)
+        return CodeSums(self, q, is_exact=grid is not None)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
@@ -352,15 +352,17 @@ class Codes(Design):
 
     def _spread(self, theta: FloatArray) -> list[FloatArray]:
         """Return the coefficients of every level of each code column."""
-        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        return [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        tables, start = [], 0
+        for t in self.decode:
+            tables.append(t.spread(theta[start : start + t.shape[1]]))
+            start += t.shape[1]
+        return tables
 
     def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
         """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
-        each = self._spread(theta)
-        offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
-        tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
-        kernels = kernels_for(len(z) * 2 * len(each))
+        tables, column, powers = np.concatenate(self._spread(theta)), np.arange(len(self.codes)), np.array([0, -1])
+        offset = np.array([0, *accumulate(t.shape[0] for t in self.decode)][:-1], dtype=np.intp)
+        kernels = kernels_for(len(z) * 2 * len(self.codes))
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
@@ -433,10 +435,11 @@ def _memberships(decode: Decode, j: int) -> FloatArray:
 class CodeSums:
     """Histograms of code columns under construction; a column that occurs twice is counted once."""
 
-    def __init__(self, design: Codes, q: int) -> None:
+    def __init__(self, design: Codes, q: int, is_exact: bool = False) -> None:
         self.design, self.q = design, q
         self.histograms = {k: np.zeros((design.decode[k].shape[0], padded(q))) for k in design.firsts.values()}
-        self.kernels = kernels_for(design.shape[0] * q * len(self.histograms))
+        choose = kernels_at_hand if is_exact else kernels_for  # exact sums are the same with either
+        self.kernels = choose(design.shape[0] * q * len(self.histograms))
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""

@@ -111,6 +111,8 @@ class Shard(Remembering):
 
     def at(self, state: Trail) -> FloatArray:
         """Return the predictions after the updates of a state, from the nearest one that is remembered."""
+        if state in self._p:
+            return self._p[state]
         ahead: list[Trail] = []
         nearest: Trail | None = state
         while nearest is not None and nearest not in self._p:
@@ -121,8 +123,7 @@ class Shard(Remembering):
             for after in reversed(ahead):
                 p = after.advance(p, self)
         assert p is not None
-        if ahead:
-            self.remember(state, p)
+        self.remember(state, p)
         return p
 
     def remember(self, state: Trail, p: FloatArray) -> None:
