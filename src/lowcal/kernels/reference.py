@@ -20,7 +20,7 @@ from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
 from lowcal.kernels.loops import FEW, Sparse, padded
-from lowcal.kernels.products import UNSPLIT_VECTOR, by_row, product
+from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
 from lowcal.kernels.switch import kernels_at_hand, kernels_for
 
@@ -195,11 +195,12 @@ class DecodeTable:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return product(self._dense.T if self._is_small(histogram) else self._transposed, histogram)
+        most = UNSPLIT if histogram.shape[1] > 1 else UNSPLIT_VECTOR
+        return product(self._dense.T if self._is_small(histogram, most) else self._transposed, histogram)
 
-    def _is_small(self, other: FloatArray) -> bool:
+    def _is_small(self, other: FloatArray, most: int = UNSPLIT_VECTOR) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
-        return self.shape[0] * self.shape[1] * other.shape[1] <= UNSPLIT_VECTOR
+        return self.shape[0] * self.shape[1] * other.shape[1] <= most
 
     @cached_property
     def _transposed(self) -> sparse.csc_array:

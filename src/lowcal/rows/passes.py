@@ -216,7 +216,8 @@ class MassSums:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
         grid, weight, both = self._grid(shard.scale), shard.weight, np.empty((0, 2))
-        sums, is_even = ExactSums(shard.design(self.families), 2, grid), weight.min() == weight.max()
+        is_even = weight.min(initial=np.inf) == weight.max(initial=0.0)
+        sums = ExactSums(shard.design(self.families), 2, grid)
         for part in rows_in_cache(len(shard), 2):
             w = weight[part]
             if not is_even or len(both) < len(w):  # rows that weigh the same are all alike
