@@ -12,7 +12,7 @@ import itertools
 import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import copysign
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ class Problem:
             return np.full(len(self.learner.names), self.alpha)
         return self.tolerance.of(self.rows.run(MassSums(self.families))[:, 0])
 
-    @property
+    @cached_property
     def shape(self) -> FloatArray:
         """As many zeros as there are predictions: what a notion may know of them."""
         return np.broadcast_to(0.0, (self.rows.scale.n, self.d))
