@@ -212,8 +212,7 @@ class Orderly:
 
         The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
         """
-        (sums,) = self.sums_of_parts(rows, np.zeros(len(weight), dtype=np.intp), 1, weight, residual)
-        return sums
+        return np.asarray(self.sums_of_parts(rows, np.zeros(len(weight), dtype=np.intp), 1, weight, residual)[0])
 
     def sums_of_parts(
         self, rows: IntArray | slice, part: IntArray, n_parts: int, weight: FloatArray, residual: FloatArray
