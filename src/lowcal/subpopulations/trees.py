@@ -275,7 +275,7 @@ class _Unexplained:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class TreeNodes:
+class _TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
 
     names: tuple[str, ...]
@@ -290,7 +290,6 @@ class TreeNodes:
 
     @cached_property
     def table(self) -> DecodeTable:
-        """Which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
@@ -298,9 +297,8 @@ class TreeNodes:
             leaves = (leaves - 1) // 2
         return DecodeTable(sparse.csr_array(under))
 
-    def take(self, members: IntArray) -> TreeNodes:
-        """Return some of the nodes."""
-        return TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
+    def take(self, members: IntArray) -> _TreeNodes:
+        return _TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
@@ -314,13 +312,11 @@ class TreeNodes:
         return [GraphLookUp(np.arange(len(self.names)), leaf, self.table)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
         nodes = Numbers(self.nodes)
         return {"kind": self.kind, "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
     @classmethod
-    def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
-        """Return the family of plain data."""
+    def from_dict(cls, at: Plain, context: ReadFor) -> _TreeNodes:
         _, names, tree, nodes = at.fields("kind", "names", "tree", "nodes")
         grown = _read_grown(at, tree, context)
         if len(grown.feature) != 1:
@@ -447,7 +443,7 @@ class _Walk:
         return node
 
 
-def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
+def family(tree: Forest, levels: Sequence[Levels]) -> _TreeNodes:
     """Return all nodes of a tree below the root, named by their conditions."""
     nodes: list[int] = []
     names: list[str] = []
@@ -462,7 +458,7 @@ def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
             bounds[child] = {**bounds[k], f: interval}
             nodes.append(child)
             names.append(" & ".join(_condition(levels[j], *b) for j, b in sorted(bounds[child].items())))
-    return TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
+    return _TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
 
 
 def _condition(levels: Levels, low: int, high: int) -> str:
