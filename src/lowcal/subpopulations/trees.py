@@ -40,7 +40,7 @@ from lowcal.subpopulations.base import (
     Residual,
     WeakLearner,
 )
-from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
@@ -93,14 +93,13 @@ class Trees(OfColumns):
         """Bin the features once, with categories in the order of their mean residuals, where these are known."""
         self._check()
         levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
-        if residual is not None and any(level.categories is not None for level in levels):
-            known = residual()
-            levels = tuple(
-                level if level.categories is None else order_by_residual(level, level.codes(X), sample_weight, known)
-                for level in levels
-            )
-        encoder, learn = BinEncoder(levels), _Learn(levels, self) if levels else None
-        return WeakLearner(encoder, encoder(X), sample_weight, [Everyone()], learn)
+        rows = BinEncoder(levels)(X)
+        bins = Orderly(levels, rows.codes)
+        if residual is not None and len(bins.columns):
+            place = bins.order(slice(None), sample_weight, residual())
+            levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
+        learn = _Learn(levels, self) if levels else None
+        return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)
 
     def _check(self) -> None:
         check_min_mass(self.min_mass)
