@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import accumulate, combinations_with_replacement, groupby
+from itertools import accumulate, combinations_with_replacement, groupby, pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -229,15 +229,18 @@ class DecodeTable:
     @cached_property
     def is_sharp(self) -> bool:
         """Whether all memberships are 0 or 1."""
-        return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
+        return bool(((self.matrix.data == 0.0) | (self.matrix.data == 1.0)).all())
 
     @cached_property
     def runs(self) -> IntArray:
         """The number of every group's run, from 1: a group that shares a code with the run before begins a new one."""
-        matrix = self.matrix.tocsc()
-        runs, taken = np.ones(matrix.shape[1], dtype=np.intp), np.zeros(matrix.shape[0], dtype=bool)
-        for j in range(matrix.shape[1]):
-            inside = matrix.indices[matrix.indptr[j] : matrix.indptr[j + 1]]
+        levels, groups = self.shape
+        of_entry = np.repeat(np.arange(levels), np.diff(self.matrix.indptr))
+        of_group = of_entry[np.argsort(self.matrix.indices, kind="stable")]
+        stops = np.cumsum(np.bincount(self.matrix.indices, minlength=groups)).tolist()
+        runs, taken = np.ones(groups, dtype=np.intp), np.zeros(levels, dtype=bool)
+        for j, (start, stop) in enumerate(pairwise([0, *stops])):
+            inside = of_group[start:stop]
             if taken[inside].any():
                 runs[j:] += 1
                 taken[:] = False
