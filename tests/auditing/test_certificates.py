@@ -44,7 +44,7 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
 from lowcal.rows import START
-from lowcal.rows.grids import GridResiduals
+from lowcal.rows.grids import Line, PlacedResiduals
 from lowcal.rows.keys import shares_of, uniforms
 from worlds import changed, panel_of, perfect, thirty_groups
 
@@ -189,12 +189,12 @@ def test_scores_of_draws_are_those_of_binomials():
 def test_the_noise_of_the_second_moment_beside_what_it_shares_with_the_estimate():
     """Labels drawn anew: sum p^2 Z^2 - regression v has the variance that the rows' excess is judged by."""
     panel = changed(sample(40, 1, 2, 4), p=np.random.default_rng(4).beta(2, 8, (40, 1)))
-    rng, left, known = np.random.default_rng(5), [], None
-    for _ in range(4000):
+    rng, left, known, mean = np.random.default_rng(5), [], None, _plain(panel)  # the same for all labels
+    for _ in range(2000):
         drawn = changed(panel, y=(rng.random((40, 1)) < panel.p).astype(float))
         known = cumulants(drawn, ONE)
-        left.append(known.sums.second - _plain(drawn).regression * known.v)
-    wanted = _plain(panel).error
+        left.append(known.sums.second - mean.regression * known.v)
+    wanted = mean.error
     np.testing.assert_allclose(np.var(left, axis=0), wanted, rtol=0.1)
     assert (wanted < 0.8 * known.sums.square).all()  # v and the second moment share much of their noise
 
@@ -524,7 +524,7 @@ def test_a_group_without_a_row_may_have_a_mass_all_the_same():
 def test_what_rounding_may_cost_a_redrawn_supremum_is_added(monkeypatch):
     panel = sample(400, 1, 2, 5, even=True)
     before = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
-    rounded = panel.rows.run(GridResiduals(START, panel.families, 4)).error
+    rounded = panel.rows.run(PlacedResiduals(START, panel.families, Line(4))).error
     monkeypatch.setattr(Panel, "grid_error", lambda *_: rounded)  # the draws know nothing of it
     after = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
     assert (rounded > 0.004).all()

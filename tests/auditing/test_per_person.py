@@ -8,13 +8,13 @@ from math import isnan, log
 import numpy as np
 import pandas as pd
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 
 from lowcal import Groups, Memberships, Trees, audit, measure
 from lowcal.auditing.certificates.band import METHODS, masses
 from lowcal.auditing.certificates.finite_sample import least_mean, mean_limit
 from lowcal.auditing.reports import Verdict
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import InvalidInput
 from lowcal.notions import LowDegree, Smooth
 from worlds import panel_of
 

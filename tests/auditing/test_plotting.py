@@ -8,9 +8,6 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated, two_halves
-from lowcal.errors import InvalidInput, MissingExtra
-from lowcal.guarantees import moment_sandwich
 from matplotlib.figure import Figure
 
 import lowcal
@@ -28,6 +25,9 @@ from lowcal.auditing.plotting import (
     draw_before_after,
     short,
 )
+from lowcal.datasets import make_miscalibrated, two_halves
+from lowcal.errors import InvalidInput, MissingExtra
+from lowcal.guarantees import moment_sandwich
 
 
 @pytest.fixture(autouse=True)

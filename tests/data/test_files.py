@@ -468,9 +468,7 @@ def column_file(write, cells):
     ],
 )
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("few", [0, 256])
-def test_a_column_is_what_all_its_rows_say_not_the_first_batch(write, cells, expected, few, monkeypatch):
-    monkeypatch.setattr(text_files, "FEW", few)
+def test_a_column_is_what_all_its_rows_say_not_the_first_batch(write, cells, expected):
     found = read(column_file(write, cells), ["x", "y"])
     assert found == {"x": expected, "y": [0, 1, 2, 3, 4, 5]}
 

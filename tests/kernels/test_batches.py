@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,79 +12,15 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lowcal
-from directions import along
 from lowcal.data.frames import Table
-from lowcal.kernels import compiled_loops, loops, switch
+from lowcal.kernels import switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, sorted_step
 from lowcal.kernels.exact import Grid
-from lowcal.kernels.joint import LookUp, join_codes
 from lowcal.rows import START
 from lowcal.rows.passes import Slopes
 from lowcal.solve.steps import line_search, newton
-from lowcal.subpopulations.batches import BatchEncoder
-
-# --- joint codes ------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([np.uint8, np.uint16, np.uint32]))
-@settings(deadline=None)
-def test_joint_codes_are_sums_of_look_ups(seed: int, columns: int, kind: type[np.unsignedinteger[Any]]) -> None:
-    """Some tables rise by a stride, on the numbers that occur, and wrap around."""
-    rng = np.random.default_rng(seed)
-    n, looks, expected = int(rng.integers(1, 50)), [], 0
-    for _ in range(columns):
-        size = int(rng.integers(1, 20))
-        index = rng.integers(0, size, n).astype(rng.choice([np.uint8, np.int8, np.int32, np.int64]))
-        stride, offset = int(rng.integers(0, 9)), int(rng.integers(-30, 30))
-        rises = bool(rng.random() < 0.5)
-        table = (stride * np.arange(size) + offset) % (1 << 8 * np.dtype(kind).itemsize) if rises else None
-        table = rng.integers(0, 30, size) if table is None else table
-        looks.append(LookUp(index, table.astype(kind), *((stride, offset) if rises else ())))
-        expected = expected + table[index]
-    found = join_codes(looks, n, np.dtype(kind))
-    assert found.dtype == kind
-    assert np.array_equal(found, expected % (1 << 8 * np.dtype(kind).itemsize))
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_the_compiled_loop_agrees(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    kind = rng.choice([np.uint8, np.uint16])
-    a, b = (rng.integers(0, 9, 33).astype(rng.choice([np.uint8, np.int8])) for _ in range(2))
-    tables = [rng.integers(0, 100, 9).astype(kind) for _ in range(2)]
-    found, defined = np.empty(33, kind), np.empty(33, kind)
-    compiled_loops.lay_pair(a, tables[0], b, tables[1], found)
-    loops.lay_pair(a, tables[0], b, tables[1], defined)
-    assert np.array_equal(found, defined)
-    assert np.array_equal(found, [int(tables[0][i]) + int(tables[1][j]) for i, j in zip(a, b, strict=True)])
-
-
-def forget() -> None:
-    """Let the next problem look for numba again."""
-    switch.compiled.cache_clear()
-    switch._compiled_loops.cache_clear()
-
-
-def test_many_codes_are_joined_by_the_compiled_loop_and_without_numba_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    looks = [
-        LookUp(rng.integers(0, 5, 99).astype(np.uint8), rng.integers(0, 40, 5).astype(np.uint16)) for _ in range(3)
-    ]
-    expected = sum(look.table[look.places] for look in looks)
-    calls: list[str] = []
-    monkeypatch.setattr(switch, "COMPILE_FROM", 100)
-    for name, module in (("compiled", compiled_loops), ("numpy", loops)):
-        real = module.lay_pair
-        monkeypatch.setattr(module, "lay_pair", lambda *given, name=name, real=real: calls.append(name) or real(*given))
-    for missing in (False, True):
-        forget()
-        if missing:
-            monkeypatch.setitem(sys.modules, "lowcal.kernels.compiled_loops", None)
-            monkeypatch.delattr("lowcal.kernels.compiled_loops")
-        assert np.array_equal(join_codes(looks, 99, np.dtype(np.uint16)), expected)
-    forget()
-    assert calls == ["compiled", "numpy"]
+from lowcal.subpopulations.base import encode_batch
+from worlds import along
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +71,11 @@ def test_batches_are_encoded_as_tables_are(seed: int, kinds: list[str], depth: i
     rng = np.random.default_rng(seed)
     learned = {f"{kind}{k}": _series(column(kind, rng, LEARNED)) for k, kind in enumerate(kinds)}
     encoder = lowcal.Intersections(depth=depth, n_bins=3, min_mass=2).prepare(learned).encoder
-    encode = BatchEncoder(encoder)
     for _ in range(4):
         n = int(rng.integers(1, 40))
         batch = {name: column(kinds[k], rng, n) for k, name in enumerate(learned)}
         expected = encoder(Table.of({name: _series(values) for name, values in batch.items()}))
-        found = encode(batch, n)
+        found = encode_batch(encoder, batch)
         assert len(found) == len(expected)
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.dtype == theirs.dtype

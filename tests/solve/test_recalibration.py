@@ -14,9 +14,8 @@ import lowcal
 from lowcal import InvalidInput, recalibrate
 from lowcal.data.inputs import read_rows
 from lowcal.solve.candidates import Shared, Side, fit
-from lowcal.solve.crossfits import fit_simple
 from lowcal.solve.guard import deal
-from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, Fold, Judge, Look, _choose, _sampled
+from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, Judge, Look, _choose, _sampled, ordered
 from lowcal.solve.runs import Candidates
 from worlds import sigmoid
 
@@ -436,12 +435,11 @@ def test_categories_of_a_fold_are_in_the_order_of_the_rows_outside():
     weight = rng.random(n) + 0.01
     outcomes, table = read_rows(y, p, {"g": g, "h": rng.choice(["u", "v", "w"], n)}, weight)
     whole = Side(Shared(table, outcomes.weight, outcomes.p, 0), outcomes, np.arange(n))
-    for rows, simple in zip(dealt, fit_simple(whole, dealt), strict=True):
-        fitted, held = (Side.of(whole.shared, outcomes, some) for some in rows)
-        fold, bins = Fold(whole, fitted, held, simple), whole.shared.bins
-        place = bins.order(fitted.index, fitted.outcomes.weight, fitted.outcomes.residual())
-        np.testing.assert_array_equal(fold.rows.codes, bins.codes_after(place)[fitted.index])
-        np.testing.assert_array_equal(fold.held_rows.codes, bins.codes_after(place)[held.index])
+    bins = whole.shared.bins
+    for (fitted, _), codes in zip(dealt, ordered(whole, dealt), strict=True):
+        outside = Side.of(whole.shared, outcomes, fitted)
+        place = bins.order(fitted, outside.outcomes.weight, outside.outcomes.residual())
+        np.testing.assert_array_equal(codes, bins.codes_after(place))
 
 
 def worst_day(kind):

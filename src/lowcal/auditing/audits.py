@@ -58,7 +58,7 @@ from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.theory.guarantees import GroupMoments
-from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+from lowcal.theory.guarantees.groups import moment_columns, read_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -140,7 +140,7 @@ def measure(
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
     The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Smooth weights of rows that
-    do not fit into memory are bracketed: `suprema.value` and `suprema.upper` are at most 2^-16 apart.
+    do not fit into memory are bracketed by `suprema.value` and `suprema.upper`, with two classes at most 2^-16 apart.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups

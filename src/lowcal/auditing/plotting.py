@@ -29,7 +29,7 @@ from lowcal.solve.runs import Fit
 from lowcal.subpopulations import EVERYONE
 from lowcal.subpopulations.base import Everyone
 from lowcal.theory.guarantees import moment_sandwich
-from lowcal.theory.guarantees.group_rows import GroupRows, read_label
+from lowcal.theory.guarantees.groups import GroupRows, read_label
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -80,8 +80,8 @@ def showing(options: argparse.Namespace, what: str, table: FileTable) -> Passes:
 def check_outputs(*paths: str | None, inputs: Sequence[str] = ()) -> None:
     """Refuse, before any work, outputs that can't be written, that replace an input, or that go to one place."""
     from lowcal.data.files.atomic import check_writable
-    from lowcal.data.files.batches import files_of
-    from lowcal.data.files.tables import STREAM, is_several
+    from lowcal.data.files.batches import files_of, is_several
+    from lowcal.data.files.tables import STREAM
 
     given = [path for path in paths if path is not None]
     if len({path if path == STREAM else os.path.realpath(path) for path in given}) < len(given):
@@ -96,9 +96,9 @@ def check_outputs(*paths: str | None, inputs: Sequence[str] = ()) -> None:
         check_writable(path)
 
 
-def put(text: str, path: str) -> None:
-    """Write a text to a file, or to standard output."""
+def put(data: bytes, path: str) -> None:
+    """Write bytes to a file, or to standard output."""
     from lowcal.data.files.tables import open_bytes
 
     with open_bytes(path) as stream:
-        stream.write(text.encode())
+        stream.write(data)

@@ -7,8 +7,11 @@ which is what scikit-learn and its users catch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 #: Longer names are abbreviated in tables of text.
 WIDE = 60
@@ -58,6 +61,14 @@ class FitInterrupted(LowcalError, KeyboardInterrupt):
 
 class CheckFailed(LowcalError, AssertionError):
     """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
+
+
+def load_extra(name: str, remedy: str) -> Any:
+    """Import an optional library; where it is missing, or can't be imported, say what to do."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(remedy) from error
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -120,6 +131,27 @@ def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
         place = alike.index(name) + 1
         shown.append(text if place == 1 else f"{text} ({place})")
     return shown
+
+
+def some_of(values: Sequence[object], most: int = 10) -> str:
+    """List the first values, and how many more there are.
+
+    >>> some_of("abcde", 3)
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(repr(value) for value in values[:most])
+    return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return [name for name, times in Counter(names).items() if times > 1]
+
+
+def missing_column(where: str, name: object, names: Sequence[str]) -> MissingColumn:
+    """Return the error of a column that is not there; it names the nearest one."""
+    known = some_of(names) if names else "none"
+    return MissingColumn(f"{where} has no column {name!r}; it has {known}.{suggest(str(name), names)}")
 
 
 def suggest(given: str, valid: Iterable[str]) -> str:

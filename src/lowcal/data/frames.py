@@ -14,12 +14,11 @@ and other containers are refused. Only narwhals speaks to the data frames, and i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.errors import InvalidInput, MissingColumn, suggest
+from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ MISSING = -1
 UNSEEN = -2
 #: The number of codes counted at a time: what counting needs stays in cache.
 ROWS = 1 << 16
-#: From this many on, codes of a byte are counted in pairs.
-PAIRED = 1 << 14
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
@@ -58,9 +55,8 @@ class Column:
     """One column of X: either numbers, or categories with a code for each row.
 
     It is held as `raw`, numbers in the type that X has them in, or as distinct `scalars`, in any order, and the
-    `places` of each row's; None, the place -1 and the place after the last are missing. Everything else is made of
-    these when first asked for. A column without a single value is numeric, all NaN: it then suits a reader of numbers
-    and a reader of categories.
+    `places` of each row's; None, the place -1 and the place after the last are missing. A column without a single value
+    is numeric, all NaN: it then suits a reader of numbers and a reader of categories.
 
     Objects other than numbers and text (intervals, enums) count as their str(). An object column is
     numeric if all its values are numbers. 1, 1.0 and True are one category, named as the first one seen.
@@ -112,33 +108,21 @@ class Column:
 
     @property
     def numbers(self) -> NDArray[Any]:
-        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same.
-
-        >>> Table.of({"age": np.array([31, 54], dtype=np.uint8)}).column("age").numbers
-        array([31, 54], dtype=uint8)
-        """
-        assert self.values is not None if self.raw is None else self.is_numeric
-        return self.values if self.raw is None or self.is_rounded else self.raw  # type: ignore[return-value]
+        """The numbers in their own type if each is a float64, else as float64: in all forms of X they are the same."""
+        found = self.values if self.raw is None or self.is_rounded else self.raw
+        assert found is not None
+        return found
 
     @cached_property
     def is_rounded(self) -> bool:
-        """Whether `numbers` are rounded, as X holds whole numbers beyond 2^53; `distinct` and `look_up` are exact.
-
-        >>> Table.of({"account": [2**53, 2**53 + 1]}).column("account").is_rounded
-        True
-        """
+        """Whether `numbers` are rounded, as X holds whole numbers beyond 2^53; `distinct` and `look_up` are exact."""
         if self.raw is None:
             return self.is_numeric
         is_small = self.raw.dtype.kind == "f" or self.raw.dtype.itemsize < 8 or len(self.raw) == 0
         return not is_small and (int(self.raw.min()) < -MOST_EXACT or int(self.raw.max()) > MOST_EXACT)
 
     def once(self, key: object, make: Callable[[], T]) -> T:
-        """Return what `make` makes of this column for a key, which is kept: made at the first call.
-
-        >>> column, key = Table.of({"age": [31]}).column("age"), object()
-        >>> column.once(key, lambda: [1]) is column.once(key, lambda: [2])
-        True
-        """
+        """Return what `make` makes of this column for a key, which is kept: made at the first call."""
         if self._known.get(id(key), (None,))[0] is not key:
             self._known[id(key)] = (key, make())
         made: T = self._known[id(key)][1]
@@ -153,24 +137,13 @@ class Column:
 
         Values are compared as Python compares them: 1, 1.0 and True are the same, 1 and "1" are not. So
         a numeric column can be coded in categories that were fitted on booleans or integers.
-
-        Cost: one look-up for each distinct value, and one indexing of the rows.
-
-        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").encode(("Oslo", "Rome")).tolist()
-        [0, -2, -1]
-        >>> Table.of({"member": [1.0, 0.0, 0.5]}).column("member").encode((False, True)).tolist()
-        [1, 0, -2]
         """
         return self.look_up({category: i for i, category in enumerate(categories)}, MISSING, UNSEEN, np.int32)
 
     def look_up(
         self, numbers: Mapping[Any, int], missing: int, unseen: int, kind: type[np.integer[Any]] | np.dtype[Any]
     ) -> NDArray[Any]:
-        """Give each row the number of its value, in one pass over the rows.
-
-        >>> Table.of({"city": ["Oslo", "Bern", None]}).column("city").look_up({"Oslo": 2}, 1, 0, np.uint8)
-        array([2, 0, 1], dtype=uint8)
-        """
+        """Give each row the number of its value, in one pass over the rows."""
         own, places = self.distinct()
         new, dtype = [missing if v is None else numbers.get(v, unseen) for v in own], np.dtype(kind)
         held = int(places.max(initial=-1)) + 1
@@ -179,11 +152,7 @@ class Column:
         return np.asarray(np.array([*new, missing], dtype=dtype)[places.astype(np.intp, copy=False)])
 
     def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
-        """Count the rows to which `look_up` gives each number.
-
-        >>> Table.of({"city": ["Oslo", "Bern", None, "Oslo"]}).column("city").tally({"Oslo": 2}, 1, 0)
-        array([1, 1, 2])
-        """
+        """Count the rows to which `look_up` gives each number."""
         own, places = self.distinct()
         new = [*(missing if v is None else numbers.get(v, unseen) for v in own), missing]
         counts = self._counts if self.raw is None else _count(places, len(own))
@@ -195,11 +164,7 @@ class Column:
         return _count(self.places, len(self.scalars))
 
     def take(self, rows: NDArray[np.intp]) -> Column:
-        """Keep some rows; only the categories that occur in them are left.
-
-        >>> Table.of({"city": ["Rome", "Oslo"]}).column("city").take(np.array([0, 0])).categories
-        ('Rome',)
-        """
+        """Keep some rows; only the categories that occur in them are left."""
         if self.raw is not None:
             return replace(self, raw=self.raw[rows])
         assert self.places is not None
@@ -208,11 +173,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's; missing is None, -1, or the last.
-
-        >>> Table.of({"age": [54, 31, 54]}).column("age").distinct()
-        ([31.0, 54.0], array([1, 0, 1]))
-        """
+        """Give the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places
@@ -221,11 +182,7 @@ class Column:
 
 
 def categorical(name: str, scalars: Sequence[Any], places: NDArray[Any]) -> Column:
-    """Make a column of categories from distinct scalars; None, -1 and the place after the last are missing.
-
-    >>> categorical("city", ["Rome", None], np.array([0, 1, -1, 2])).codes.tolist()
-    [0, -1, -1, -1]
-    """
+    """Make a column of categories from distinct scalars; None, -1 and the place after the last are missing."""
     return Column(name, None, scalars, places, is_numeric=False)
 
 
@@ -294,31 +251,21 @@ class Table:
         return _of_frame(X)
 
     def column(self, name: str | int) -> Column:
-        """Give one column by its name or, for an integer that names no column, by its position.
-
-        >>> Table.of({"age": [31]}).column("agee")
-        Traceback (most recent call last):
-        lowcal.data.errors.MissingColumn: X has no column 'agee'; it has 'age'. Did you mean 'age'?
-        """
+        """Give one column by its name or, for an integer that names no column, by its position."""
         position = self._find(name)
         if position not in self._cache:
             self._cache[position] = self._read(position)
         return self._cache[position]
 
     def numeric(self, names: Sequence[str | int]) -> FloatArray:
-        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing.
-
-        >>> Table.of({"age": [31, 54], "pay": [2.5, None]}).numeric(["pay", "age"])
-        array([[ 2.5, 31. ],
-               [ nan, 54. ]])
-        """
+        """Give some numeric columns as a matrix with a row for each row of X, NaN for missing."""
         if self._matrix is not None:
             return np.asarray(self._matrix[:, [self._find(name) for name in names]].toarray(), dtype=np.float64)
         matrix = np.empty((self.n_rows, len(names)))
         for j, name in enumerate(names):
             column = self.column(name)
             if column.values is None:
-                given = _some(column.categories or ())
+                given = some_of(column.categories or ())
                 raise InvalidInput(f"Column {column.name!r} of X is not numeric: it holds {given}. Encode it first.")
             matrix[:, j] = column.values
         return matrix
@@ -328,52 +275,30 @@ class Table:
 
         A column keeps its kind but loses the categories that do not occur in these rows. The conversion
         is done once for all the tables taken from this one.
-
-        >>> Table.of({"age": [31, 54, 27]}).take(np.array([2, 0])).column("age").values
-        array([27., 31.])
         """
         rows = np.arange(self.n_rows)[rows]
         if self._matrix is not None:
             return _of_sparse(self._matrix[rows])
         if isinstance(self._source, np.ndarray) and self._source.dtype.itemsize == 1:
             return _of_array(self._source[rows])
-
-        def read(position: int) -> Column:
-            return self.column(self.names[position]).take(rows)
-
-        return Table(self.names, len(rows), read, is_named=self.is_named)
+        return Table(self.names, len(rows), lambda k: self.column(self.names[k]).take(rows), is_named=self.is_named)
 
     def joined(self, names: Sequence[str], numbers: FloatArray) -> Table:
-        """Give the same columns and, after them, those of a matrix of numbers.
-
-        >>> Table.of({"age": [31, 54]}).joined(["score"], np.array([[0.5], [1.5]]))
-        Table(2 rows: 'age', 'score')
-        """
+        """Give the same columns and, after them, those of a matrix of numbers."""
         own = len(self.names)
 
-        def read(position: int) -> Column:
-            if position < own:
-                return self.column(position)
-            return _from_array(names[position - own], numbers[:, position - own])
+        def read(k: int) -> Column:
+            return self.column(self.names[k]) if k < own else _from_array(names[k - own], numbers[:, k - own])
 
         return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
 
     def without(self, names: Sequence[str]) -> Table:
-        """Give the other columns.
-
-        >>> Table.of({"age": [31], "y": [1]}).without(["y"])
-        Table(1 rows: 'age')
-        """
-        kept = [j for j, name in enumerate(self.names) if name not in names]
-        names = [self.names[j] for j in kept]
-        return Table(names, self.n_rows, lambda position: self.column(names[position]), is_named=self.is_named)
+        """Give the other columns."""
+        kept = [name for name in self.names if name not in names]
+        return Table(kept, self.n_rows, lambda k: self.column(kept[k]), is_named=self.is_named)
 
     def array(self, name: str) -> NDArray[Any]:
-        """Give one column as an array: numbers, truth values, or objects with None for missing.
-
-        >>> Table.of({"y": ["no", "yes", "no"]}).array("y")
-        array(['no', 'yes', 'no'], dtype=object)
-        """
+        """Give one column as an array: numbers, truth values, or objects with None for missing."""
         column = self.column(name)
         if column.is_numeric:
             return column.numbers
@@ -387,21 +312,13 @@ class Table:
         return self.names[self._find(name)]
 
     def named(self, names: Sequence[str]) -> Table:
-        """Give the same columns under other names.
-
-        >>> Table.of(np.eye(2)).named(["a", "b"])
-        Table(2 rows: 'a', 'b')
-        """
+        """Give the same columns under other names."""
         return Table(names, self.n_rows, self._read, is_named=True, matrix=self._matrix, source=self._source)
 
     def held(self, names: Sequence[str | int]) -> NDArray[Any] | None:
         """Give numeric or boolean columns as one array of the type that X holds them in; None if types differ.
 
         Nothing is converted to float64, and an array whose columns are all asked for, in order, is given as it is.
-
-        >>> Table.of({"a": np.array([True, False]), "b": np.array([False, False])}).held(["b", "a"])
-        array([[False,  True],
-               [False, False]])
         """
         positions = [self._find(name) for name in names]
         if isinstance(self._source, np.ndarray):
@@ -421,11 +338,7 @@ class Table:
         return self._matrix is not None
 
     def sparse(self) -> Any:
-        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense.
-
-        >>> Table.of(sparse.eye_array(3)).sparse().nnz
-        3
-        """
+        """Give the CSR matrix of a sparse X in float64, not to be written to; nothing is made dense."""
         if self._matrix is None:
             raise InvalidInput("X is not a SciPy sparse matrix; use numeric() for its columns.")
         return self._matrix
@@ -436,19 +349,21 @@ class Table:
         if position is None and isinstance(name, (int, np.integer)):
             position = int(name)
         if position is None or not 0 <= position < len(self.names):
-            available = f"it has {_some(self.names)}" if self.names else "it has none"
-            raise MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), self.names)}")
+            raise missing_column("X", name, self.names)
         return position
 
     def __repr__(self) -> str:
-        return f"Table({self.n_rows} rows: {_some(self.names)})"
+        return f"Table({self.n_rows} rows: {some_of(self.names)})"
 
 
 # Kinds of tables: each names the columns and says how to read one.
 
 
-def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool) -> Table:
-    return Table(names, n_rows, partial(_read_one, names, columns), is_named=is_named, source=columns)
+def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool, source: Any = None) -> Table:
+    def read(k: int) -> Column:
+        return (_from_array if isinstance(columns[k], np.ndarray) else _from_series)(names[k], columns[k])
+
+    return Table(names, n_rows, read, is_named=is_named, source=source)
 
 
 def _of_array(X: NDArray[Any]) -> Table:
@@ -457,11 +372,10 @@ def _of_array(X: NDArray[Any]) -> Table:
         return _of_mapping({name: X[name] for name in X.dtype.names})
     if X.ndim not in (1, 2):
         raise InvalidInput(f"X is an array of shape {X.shape}, but only one or two dimensions make a table.")
-    X = _unmasked(X)
+    X = unmasked(X)
     columns = [X] if X.ndim == 1 else list(X.T)
-    names = _numbered(len(columns))
     source = X.reshape(len(X), len(columns)) if X.dtype.kind in "biuf" else None
-    return Table(names, len(X), partial(_read_one, names, columns), is_named=False, source=source)
+    return _of_columns(_numbered(len(columns)), columns, len(X), is_named=False, source=source)
 
 
 def _of_sparse(X: Any) -> Table:
@@ -472,8 +386,8 @@ def _of_sparse(X: Any) -> Table:
     n_rows, n_columns = matrix.shape
     names = _numbered(n_columns)
 
-    def read(position: int) -> Column:
-        return Column(names[position], matrix[:, [position]].toarray()[:, 0])
+    def read(k: int) -> Column:
+        return Column(names[k], matrix[:, [k]].toarray()[:, 0])
 
     return Table(names, n_rows, read, is_named=False, matrix=matrix)
 
@@ -485,10 +399,10 @@ def _of_mapping(X: Mapping[Any, Any]) -> Table:
         raise _duplicates([str(name) for name in X])
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        given = _some(list(lengths.items()))
+        given = some_of(list(lengths.items()))
         raise InvalidInput(f"The columns of X differ in length: {given}; give each a value for every row.")
-    n_rows = next(iter(lengths.values()), 0)
-    return _of_columns(list(columns), list(columns.values()), n_rows, is_named=True)
+    listed = list(columns.values())
+    return _of_columns(list(columns), listed, next(iter(lengths.values()), 0), is_named=True, source=listed)
 
 
 def _of_rows(X: Sequence[Any]) -> NDArray[Any]:
@@ -513,8 +427,8 @@ def _of_frame(X: object) -> Table:
     except DuplicateError as error:
         raise InvalidInput(f"X has several columns of the same name; rename them. {error}") from error
     if isinstance(frame, nw.Series) and frame.name in (None, ""):
-        return _of_columns(_numbered(1), columns, len(frame), is_named=False)
-    return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True)
+        return _of_columns(_numbered(1), columns, len(frame), is_named=False, source=columns)
+    return _of_columns([str(column.name) for column in columns], columns, len(frame), is_named=True, source=columns)
 
 
 def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
@@ -535,11 +449,7 @@ def _narwhal(X: Any) -> nw.DataFrame[Any] | nw.Series[Any]:
 
 
 def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
-    """Give values as a column of the kind that a data frame X has; as they are for other forms of X.
-
-    >>> column_like({"p": [0.5]}, "p", np.array([0.25]))
-    array([0.25])
-    """
+    """Give values as a column of the kind that a data frame X has; as they are for other forms of X."""
     import narwhals.stable.v2 as nw
 
     if isinstance(X, Table | Mapping) or nw.from_native(X, pass_through=True) is X:
@@ -552,17 +462,16 @@ def column_like(X: Any, name: str, values: NDArray[Any]) -> Any:
 
 
 def _numbered(n_columns: int) -> list[str]:
-    """Name the columns of a bare array."""
     return [f"x{j}" for j in range(n_columns)]
 
 
-def _unmasked(X: NDArray[Any]) -> NDArray[Any]:
+def unmasked(X: NDArray[Any]) -> NDArray[Any]:
     """Make a plain array of any subclass; what is masked becomes None, thus missing."""
-    if isinstance(X, np.ma.MaskedArray):
-        objects = np.array(X, dtype=object)
-        objects[np.ma.getmaskarray(X)] = None
-        return objects
-    return np.asarray(X)
+    if not isinstance(X, np.ma.MaskedArray) or not np.ma.getmaskarray(X).any():
+        return np.asarray(X)
+    objects = np.array(X, dtype=object)
+    objects[np.ma.getmaskarray(X)] = None
+    return objects
 
 
 def _one_dimension(name: str, values: Any) -> Any:
@@ -572,7 +481,7 @@ def _one_dimension(name: str, values: Any) -> Any:
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise InvalidInput(f"Column {name!r} of X has shape {values.shape}; give one value for each row.")
-        return _unmasked(values)
+        return unmasked(values)
     import narwhals.stable.v2 as nw
 
     try:
@@ -583,12 +492,6 @@ def _one_dimension(name: str, values: Any) -> Any:
 
 
 # Reading one column.
-
-
-def _read_one(names: Sequence[str], columns: Sequence[Any], position: int) -> Column:
-    """Convert one array or series."""
-    column = columns[position]
-    return (_from_array if isinstance(column, np.ndarray) else _from_series)(names[position], column)
 
 
 def _from_array(name: str, values: NDArray[Any]) -> Column:
@@ -735,8 +638,8 @@ def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
 
 def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infer: bool = False) -> Column:
     """Make a column of raw distinct values; `infer` takes objects that are all numbers for numbers."""
-    first = next((value for value in distinct if not _is_missing(value)), None)
-    if isinstance(first, _DATES) and all(isinstance(value, _DATES) or _is_missing(value) for value in distinct):
+    first = next((value for value in distinct if not is_missing(value)), None)
+    if isinstance(first, _DATES) and all(isinstance(value, _DATES) or is_missing(value) for value in distinct):
         return _dates(name, np.array([_moment(value) for value in distinct]), codes)
     scalars: list[Any] = [value if type(value) is str else _scalar(name, value) for value in distinct]
     present = [value for value in scalars if value is not None]
@@ -747,7 +650,7 @@ def _categorise(name: str, distinct: Sequence[Any], codes: NDArray[Any], *, infe
 
 def _moment(value: Any) -> np.datetime64:
     """Give a date in UTC to the microsecond; pandas' own converts itself."""
-    if _is_missing(value):
+    if is_missing(value):
         return np.datetime64("NaT", "us")
     if hasattr(value, "to_datetime64"):
         value = value.to_datetime64()
@@ -778,11 +681,6 @@ def _float(number: float) -> float:
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
     """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
     total = np.zeros(count + 2, dtype=np.intp)
-    if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
-        bytes_ = count_bytes(codes.view(np.uint8))
-        total[1:] = bytes_[: count + 1]
-        total[-1] += bytes_[MISSING]
-        return total[1:]
     for start in range(0, len(codes), ROWS):
         total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
     total[-1] += total[0]
@@ -790,35 +688,18 @@ def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Say how many rows have each byte: two neighbours are counted as one number, which takes half the steps.
-
-    >>> count_bytes(np.array([3, 1, 3], dtype=np.uint8))[:4]
-    array([0, 1, 0, 2])
-    """
-    if len(codes) < PAIRED:
-        return np.bincount(codes, minlength=256)
-    total, even = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2
-    values = int(codes.max(initial=0)) + 1
-    pairs = np.zeros((values, 256), dtype=np.intp)
-    for start in range(0, even, 2 * ROWS):
-        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
-        pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
-    total[:values] = pairs.sum(axis=1)
-    total += pairs.sum(axis=0)
-    total[codes[even:]] += 1
-    return total
+    """Say how many rows have each byte."""
+    return _count(codes, 256)[:-1]
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether a value of an object column stands for none; pandas' own are known by their type's name."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, (float, Decimal, np.generic)) and bool(value != value)
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none; pandas' own are known by their type's name."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def _scalar(name: str, value: Any) -> bool | int | float | str | None:
     """Make a value a Python scalar: None if missing; numbers and text as they are; else its str()."""
-    if _is_missing(value):
+    if is_missing(value):
         return None
     if isinstance(value, _REFUSED):
         _refuse(name, f"a value of the type {type(value).__name__}")
@@ -846,15 +727,7 @@ def _refuse(name: str, given: str) -> NoReturn:
 
 
 def _duplicates(names: Iterable[str]) -> InvalidInput:
-    """Name the columns that occur twice."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    return InvalidInput(f"X has several columns named {_some(twice)}; rename them.")
-
-
-def _some(values: Sequence[object]) -> str:
-    """List at most ten values."""
-    shown = ", ".join(repr(value) for value in values[:10])
-    return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"
+    return InvalidInput(f"X has several columns named {some_of(repeated(names))}; rename them.")
 
 
 def _type_name(value: object) -> str:

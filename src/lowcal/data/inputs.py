@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, sentence
+from lowcal.data.errors import InvalidInput, sentence, some_of
 from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
+from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
 from lowcal.kernels.simplex import FloatArray
 
@@ -189,11 +190,7 @@ def check_length(name: str, given: int, wanted: int) -> None:
 
 
 def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
-    """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one.
-
-    >>> read_probabilities([0.2, 0.9], Layout(2, None)).shape
-    (2, 1)
-    """
+    """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one."""
     _check_names(p, layout)
     return _probabilities(_as_float(p, "p"), layout)
 
@@ -233,8 +230,7 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
         values = array.ravel().tolist()
         first = next((k for k, value in enumerate(values) if isinstance(value, str | bytes)), None)
         if first is not None:
-            place = zip(("row", "column", "layer"), np.unravel_index(first, array.shape), strict=False)
-            where = ", ".join(f"{axis} {i}" for axis, i in place)
+            where = _place(first, array.shape)
             raise InvalidInput(
                 f"{name} is the text {values[first]!r} in {where}, but it must hold numbers. Convert it first."
             )
@@ -246,16 +242,18 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
         raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
 
 
+def _place(k: int, shape: tuple[int, ...]) -> str:
+    """Name the place of the k-th value of an array."""
+    shape = shape[:1] if shape[1:] == (1,) else shape
+    return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), np.unravel_index(k, shape), strict=False))
+
+
 def _as_array(values: Any, name: str) -> NDArray[Any]:
     """Return an array, with None where a masked one hides its values."""
     try:
-        array = np.asarray(values)
+        return unmasked(values)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} can't be read as an array ({error}). Give each row as many values.") from error
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
-        array = array.astype(object)
-        array[np.ma.getmaskarray(values)] = None
-    return array
 
 
 def _in_range(p: FloatArray) -> FloatArray:
@@ -265,9 +263,8 @@ def _in_range(p: FloatArray) -> FloatArray:
     good = (p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE)
     if good.all():
         return np.clip(p, 0.0, 1.0)
-    row, column = np.unravel_index(int((~good).ravel().argmax()), p.shape)
-    value = p[row, column]
-    where = f"row {row}" if p.shape[1] == 1 else f"row {row}, column {column}"
+    first = int((~good).ravel().argmax())
+    value, where = p.ravel()[first], _place(first, p.shape)
     if not np.isfinite(value):
         raise InvalidInput(f"p is {value} in {where}. Drop or impute these rows: probabilities must be finite.")
     raise InvalidInput(f"p is {value:.8g} in {where}, outside [0, 1]. Give probabilities, not scores or logits.")
@@ -320,10 +317,9 @@ def _read_y(
         soft = _as_float(y, "y")
         bad = ~((soft >= 0) & (soft <= 1))
         if bad.any():
-            row, column = np.unravel_index(int(bad.ravel().argmax()), soft.shape)
-            raise InvalidInput(
-                f"y is {soft[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1]."
-            )
+            first = int(bad.ravel().argmax())
+            where = _place(first, soft.shape)
+            raise InvalidInput(f"y is {soft.ravel()[first]} in {where}; soft labels must lie in [0, 1].")
         soft = _normalise(soft, "y")
         return (soft if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
     if y.ndim != 1:
@@ -355,7 +351,7 @@ def check_occurring(codes: NDArray[np.intp], known: Sequence[Any]) -> None:
             UserWarning,
             stacklevel=5,
         )
-    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{_some(known)}].")
+    check_two_classes(codes, known, f"If the others may occur, say so with classes=[{some_of(known)}].")
 
 
 def check_two_classes(codes: NDArray[np.intp], known: Sequence[Any], hint: str = "Give rows of others too.") -> None:
@@ -391,11 +387,6 @@ def check_labels(y: NDArray[Any]) -> None:
         raise InvalidInput(f"y is {y[row]} in row {row}, but labels must be finite. Drop or correct these rows.")
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a label stands for none; pandas' own are known by their type's name."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
-
-
 def is_fraction(y: NDArray[Any]) -> bool:
     """Whether y holds outcomes in [0, 1] that are not just the two labels 0 and 1."""
     if y.dtype.kind != "f":
@@ -413,11 +404,7 @@ def _are_numbers_of_classes(y: NDArray[Any], n_classes: int) -> bool:
 
 
 def read_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None = None) -> list[Any] | None:
-    """Return the class of each column of p, the positive one of two last; None if y holds outcomes in [0, 1].
-
-    >>> read_classes(np.array([2, 1, 2]), 2), read_classes(np.array([0.5, 1.0]), 2)
-    ([1, 2], None)
-    """
+    """Return the class of each column of p, the positive one of two last; None if y holds outcomes in [0, 1]."""
     check_labels(y)
     if n_classes == 2 and classes is None and is_fraction(y):
         return None
@@ -432,11 +419,12 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         names = [_plain(c) for c in classes]
         if len(names) != n_classes:
             raise InvalidInput(
-                f"{len(names)} classes were given ({_some(names)}), but p has columns for {n_classes}. Name each once."
+                f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. "
+                "Name each once."
             )
         if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
             raise InvalidInput(
-                f"classes must be different labels, but {_some(names)} were given. Name each column once."
+                f"classes must be different labels, but {some_of(names)} were given. Name each column once."
             )
         return names
     if _are_numbers_of_classes(y, n_classes):
@@ -450,7 +438,7 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         return found
     if len(found) < n_classes:
         raise InvalidInput(
-            f"y holds {len(found)} classes ({_some(found)}), but p has {n_classes} columns. "
+            f"y holds {len(found)} classes ({some_of(found)}), but p has {n_classes} columns. "
             "Pass classes=[...] to name the columns of p."
         )
     if y.dtype.kind == "f" and not (y == np.floor(y)).all():
@@ -459,7 +447,7 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
             "lie in [0, 1]: bring them and p there, or use MulticalibratedRegressor, which does."
         )
     raise InvalidInput(
-        f"y holds {len(found)} classes ({_some(found)}), but p has columns for {n_classes}. "
+        f"y holds {len(found)} classes ({some_of(found)}), but p has columns for {n_classes}. "
         "Give p a column for each class, or drop the rows of the others."
     )
 
@@ -477,7 +465,7 @@ def code_labels(y: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.intp]:
         row = int((codes < 0).argmax())
         raise InvalidInput(
             f"y is {_plain(y.tolist()[row])!r} in row {row}, a class that p has no column for. "
-            f"The classes are {_some(classes)}; drop such rows, or name all columns of p in classes=."
+            f"The classes are {some_of(classes)}; drop such rows, or name all columns of p in classes=."
         )
     return codes
 
@@ -486,8 +474,3 @@ def _plain(value: Any) -> Any:
     """Return a Python scalar; whole floats become integers, so that 1.0 and 1 are one class."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _some(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(v) for v in values[:8])
-    return shown + (", ..." if len(values) > 8 else "")

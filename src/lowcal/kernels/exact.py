@@ -95,6 +95,12 @@ def _grid(bound: float, n: int) -> Grid:
 
 
 @lru_cache(maxsize=256)
+def _fine(bound: float, n: int) -> Fine:
+    first = _grid(bound, n)
+    return Fine(first, _grid(float(first.unit), n))
+
+
+@lru_cache(maxsize=256)
 def _whole(bound: float, n: int) -> Grid:
     return _of_bits(bound, row_bits(n))
 
@@ -122,8 +128,12 @@ class Fine:
     @classmethod
     def of(cls, bound: float, n: int) -> Fine:
         """Return the grids of n terms of at most `bound`."""
-        first = _grid(bound, n)
-        return cls(first, _grid(float(first.unit), n))
+        return _fine(bound, n)
+
+    @cached_property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """What rounds to either grid, and their units."""
+        return float(self.first.far), float(self.second.far), float(self.first.unit), float(self.second.unit)
 
     def wholes(self, terms: FloatArray) -> Wholes:
         """Return the sum of terms, shape (rows,), in both units.
@@ -132,10 +142,10 @@ class Fine:
         >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
         0.6
         """
-        add, first, second, high, low = kernels_at_hand().add_fine, self.first, self.second, 0, 0
+        add, high, low, (first, second, unit, small) = kernels_at_hand().add_fine, 0, 0, self.numbers
         for start in range(0, len(terms), BLOCK):
-            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), float(first.far), float(second.far))
-            high, low = high + round(sums[0] / float(first.unit)), low + round(sums[1] / float(second.unit))
+            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), first, second)
+            high, low = high + round(sums[0] / unit), low + round(sums[1] / small)
         return np.array([high, low], dtype=np.int64)
 
     def wholes_of_each(self, terms: FloatArray) -> Wholes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,8 @@ def product(A: Any, B: Any) -> FloatArray:
     if not is_dense or _multiplications(A, B) <= UNSPLIT_VECTOR:
         return np.asarray(A @ B)
     if A.ndim > 2:
+        if min(A.shape[-2], B.shape[-1]) > 1 and _multiplications(A, B) <= UNSPLIT:
+            return np.asarray(A @ B)
         return np.stack([product(a, b) for a, b in zip(A, B, strict=True)])
     if A.ndim == 1 or B.ndim == 1:
         left, right = "ik"[-A.ndim :], "kj"[: B.ndim]
@@ -75,7 +76,8 @@ def by_row(A: Any, B: FloatArray) -> FloatArray:
 
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
-    return prod(A.shape[-2:]) * (B.shape[-1] if B.ndim > 1 else 1)
+    size = A.size if A.ndim < 3 else A.shape[-2] * A.shape[-1]
+    return size * B.shape[-1] if B.ndim > 1 else size
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:
@@ -126,27 +128,40 @@ class Cholesky:
 
     @classmethod
     def of(cls, G: FloatArray) -> Cholesky:
-        """Factor a symmetric matrix; LinAlgError if it is not positive definite.
+        """Factor a symmetric matrix, or a stack of them; LinAlgError if one is not positive definite.
 
         >>> Cholesky.of(np.array([[4.0, 2.0], [2.0, 2.0]])).solve(np.array([2.0, 0.0]))
         array([ 1., -1.])
         """
-        L = np.zeros_like(np.asarray_chkfinite(G))
+        L, n = np.zeros_like(np.asarray_chkfinite(G)), G.shape[-1]
         inverses: list[FloatArray] = []
-        for here in _cuts(len(G), PANEL) if len(G) else ():
-            rest = G[here.start :, here] - product(L[here.start :, : here.start], L[here, : here.start].T)
-            size = here.stop - here.start
-            L[here, here] = np.linalg.cholesky(rest[:size])
-            inverses.append(np.asarray(np.linalg.inv(L[here, here]), dtype=np.float64))
-            L[here.stop :, here] = product(rest[size:], inverses[-1].T)
+        for here in _cuts(n, PANEL) if n else ():
+            before, after, size = slice(0, here.start), slice(here.stop, None), here.stop - here.start
+            rest = G[..., here.start :, here]
+            if here.start:
+                rest = rest - product(L[..., here.start :, before], _transposed(L[..., here, before]))
+            L[..., here, here] = np.linalg.cholesky(rest[..., :size, :])
+            inverses.append(np.asarray(np.linalg.inv(L[..., here, here]), dtype=np.float64))
+            if here.stop < n:
+                L[..., after, here] = product(rest[..., size:, :], _transposed(inverses[-1]))
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
-        """Return G^-1 g, forward through the blocks and back."""
-        L, x = self.lower, np.array(g, dtype=np.float64)
-        panels = list(zip(_cuts(len(L), PANEL), self.inverses, strict=True)) if len(L) else []
+        """Return G^-1 g for a vector or columns g, shape (..., n, q): forward through the blocks and back."""
+        if g.ndim == 1:
+            return self.solve(g[:, None])[:, 0]
+        L, x, n = self.lower, np.array(g, dtype=np.float64), self.lower.shape[-1]
+        panels = list(zip(_cuts(n, PANEL), self.inverses, strict=True)) if n else []
         for here, inverse in panels:
-            x[here] = product(inverse, x[here] - product(L[here, : here.start], x[: here.start]))
+            if here.start:
+                x[..., here, :] -= product(L[..., here, : here.start], x[..., : here.start, :])
+            x[..., here, :] = product(inverse, x[..., here, :])
         for here, inverse in reversed(panels):
-            x[here] = product(inverse.T, x[here] - product(L[here.stop :, here].T, x[here.stop :]))
+            if here.stop < n:
+                x[..., here, :] -= product(_transposed(L[..., here.stop :, here]), x[..., here.stop :, :])
+            x[..., here, :] = product(_transposed(inverse), x[..., here, :])
         return x
+
+
+def _transposed(A: FloatArray) -> FloatArray:
+    return A.swapaxes(-1, -2)

@@ -11,6 +11,7 @@ Paper: Section 2 (predictors) and line 9 of Algorithm 1 (the projection).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import exp, log
 from typing import Literal
 
@@ -235,21 +236,32 @@ def log_loss(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     return float(sum(np.einsum("i,i->", weight[rows], log_losses(p[rows], y[rows])) for rows in _blocks(len(p))))
 
 
-def auc(p: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+def auc(p: FloatArray, y: FloatArray, weight: FloatArray, starts: Sequence[int] | IntArray = (0,)) -> FloatArray:
     """Return the share of pairs, one with and one without a label, that predictions put in order; ties count half.
 
-    Labels count by their pairs, and an outcome between 0 and 1 on both sides; 1/2 if there are no pairs.
+    Labels count by their pairs, and an outcome between 0 and 1 on both sides; 1/2 if there are no pairs. Pairs are of
+    rows of the same part: one for each of `starts`, where parts begin.
 
     >>> auc(np.array([[0.1], [0.4], [0.4], [0.8]]), np.array([[0.0], [0.0], [1.0], [1.0]]), np.ones(4))
-    0.875
+    array([0.875])
     """
-    ordered = pairs = 0.0
+    ordered = pairs = np.zeros(len(starts))
+    edges = [*starts, len(p)]
     for scores_of_label, outcomes in zip(p.T, y.T, strict=True):
-        place = np.unique(scores_of_label, return_inverse=True)[1]
-        with_it, without = np.bincount(place, weight * outcomes), np.bincount(place, weight * (1.0 - outcomes))
-        ordered += float((with_it * (np.cumsum(without) - without / 2.0)).sum())
-        pairs += float(with_it.sum() * without.sum())
-    return ordered / pairs if pairs > 0.0 else 0.5
+        order = np.concatenate([a + np.argsort(scores_of_label[a:b]) for a, b in pairwise(edges)])
+        value, mass = scores_of_label[order], weight[order]
+        with_it = mass * outcomes[order]
+        is_new = np.concatenate([[True], value[1:] != value[:-1]])
+        is_new[edges[:-1]] = True
+        ties = np.flatnonzero(is_new)
+        parts = np.searchsorted(ties, edges[:-1])
+        with_it, mass = np.add.reduceat(with_it, ties), np.add.reduceat(mass, ties)
+        without = mass - with_it
+        below = np.cumsum(without) - without / 2.0
+        total, negatives = np.add.reduceat(with_it, parts), np.add.reduceat(without, parts)
+        ordered = ordered + np.add.reduceat(with_it * below, parts) - total * (np.cumsum(negatives) - negatives)
+        pairs = pairs + total * negatives
+    return np.where(pairs > 0.0, ordered / np.where(pairs > 0.0, pairs, 1.0), 0.5)
 
 
 def brier_losses(p: FloatArray, y: FloatArray) -> FloatArray:
@@ -274,6 +286,24 @@ def log_losses(p: FloatArray, y: FloatArray) -> FloatArray:
         np.abs(np.subtract(other, q, out=q), out=q)
         return np.negative(np.log(q, out=q), out=q)
     return np.asarray(-(y * np.log(q) + other * np.log(1.0 - q)))  # the same bits as above where y is 0 or 1
+
+
+def losses_of_scores(z: FloatArray, y: FloatArray) -> FloatArray:
+    """Return the log losses of scores, (..., n, d): log(1 + e^z) - y z, or the log of the sum of e^z less <y, z>.
+
+    >>> losses_of_scores(np.array([[0.0], [np.log(3.0)]]), np.array([[1.0], [0.0]])).round(6)
+    array([0.693147, 1.386294])
+    """
+    if z.shape[-1] > 1:
+        whole = log_sum_exp(z.reshape(-1, z.shape[-1])).reshape(z.shape[:-1])
+        return np.asarray(whole - np.einsum("...ij,ij->...i", z, y))
+    z = z[..., 0]
+    losses = np.abs(z)
+    np.negative(losses, out=losses)
+    np.log1p(np.exp(losses, out=losses), out=losses)
+    losses += np.maximum(z, 0.0)
+    losses -= z * y[:, 0]
+    return losses
 
 
 def _blocks(n: int) -> Iterator[slice]:

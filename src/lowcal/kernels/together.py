@@ -7,7 +7,6 @@ classes: each column takes its own steps and stops when they gain little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.kernels.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, Path, join_hessian
-from lowcal.kernels.products import product
+from lowcal.kernels.logistic import ENOUGH, LEAST_BEND, LITTLE, MOST_STEPS, join_hessian
+from lowcal.kernels.products import Cholesky, product
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, sigmoid
 from lowcal.kernels.switch import compiled
@@ -127,8 +126,16 @@ class Grouped:
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """The memberships, 0 or 1."""
-        tables = [t.matrix[c] for c, t in zip(self.design.codes, self.design.decode, strict=True)]  # type: ignore[attr-defined]
-        return sparse.csr_array(sparse.hstack(tables, format="csr"))
+        codes, tables = self.design.codes, [table.matrix for table in self.design.decode]  # type: ignore[attr-defined]
+        groups = np.cumsum([0, *(table.shape[1] for table in tables)])
+        places = np.cumsum([0, *(table.nnz for table in tables)])
+        first = np.column_stack([at + table.indptr[c] for at, table, c in zip(places, tables, codes, strict=False)])
+        count = np.column_stack([np.diff(table.indptr)[c] for table, c in zip(tables, codes, strict=True)]).ravel()
+        stop = np.cumsum(count)
+        every = np.concatenate([at + table.indices for at, table in zip(groups, tables, strict=False)])
+        indices = every[np.arange(stop[-1]) - np.repeat(stop - count - first.ravel(), count)]
+        indptr = np.concatenate([[0], stop[len(tables) - 1 :: len(tables)]])
+        return sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=self.design.shape)
 
     @cached_property
     def transposed(self) -> sparse.csr_array:
@@ -194,57 +201,65 @@ def regress_each(
 
     `penalty` are the precisions of all coefficients; those that are not open stay where they are.
     """
-    F = theta.shape[2]
-    paths = _paths(hessian, penalty, is_open)
-    enough = ENOUGH * theta[..., 0].size / groups.rows.worth
+    paths = Paths(hessian, penalty, is_open)
+    enough = 2.0 * ENOUGH * theta[..., 0].size / groups.rows.worth
     theta, left = theta.copy(), groups.gradient(theta) - penalty * theta
-    moving = list(range(F))
+    is_moving = np.ones(theta.shape[2], dtype=bool)
     for _ in range(MOST_STEPS):
-        step, ahead = np.zeros(theta.shape), np.zeros(F)
-        for k in moving:
-            step[..., k] = paths[k].direction(left[..., k])
-            ahead[k] = float((left[..., k] * step[..., k]).sum())
-        moving = [k for k in moving if ahead[k] > 2.0 * enough[k]]
-        theta += np.where(ahead > 2.0 * enough, 0.0, step)  # the last step of a column: no gradient follows
-        if not moving:
+        step = np.where(is_moving, paths.directions(left), 0.0)
+        ahead = np.einsum("msf,msf->f", left, step)
+        is_moving &= ahead > enough
+        theta += np.where(is_moving, 0.0, step)  # the last step of a column: no gradient follows
+        if not is_moving.any():
             break
-        still = np.where(ahead > 2.0 * enough, step, 0.0)
-        still, there = _cut_short(groups, penalty, theta, still, np.where(ahead > 2.0 * enough, ahead, 0.0), moving)
-        for k in moving:
-            paths[k].see(still[..., k], left[..., k] - there[..., k])
-            left[..., k] = there[..., k]
-        theta += still
+        step, there = _cut_short(groups, penalty, theta, np.where(is_moving, step, 0.0), ahead * is_moving)
+        paths.see(step, left - there)
+        theta, left = theta + step, np.where(is_moving, there, left)
     return theta, left
 
 
-def _paths(hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_]) -> list[Path]:
-    """Return where steps go under each column of weights, from the Hessian that all have in common."""
-    paths, whole, diagonal = [], hessian.copy(), np.diag_indices(len(hessian))
-    for k in range(penalty.shape[2]):
-        whole[diagonal] = hessian[diagonal] + penalty[..., k].ravel()
-        paths.append(Path(whole, is_open[..., k].ravel()))
-    return paths
+class Paths:
+    """The quasi-Newton ascents (`logistic.Path`) under all columns of weights, from the Hessian they have in common."""
+
+    def __init__(self, hessian: FloatArray, penalty: FloatArray, is_open: NDArray[np.bool_]) -> None:
+        self.open, on = is_open.reshape(len(hessian), -1).T, np.arange(len(hessian))
+        whole = hessian * self.open[:, :, None]
+        whole *= self.open[:, None, :]
+        whole[:, on, on] = np.where(self.open, hessian[on, on] + self._taken(penalty), 1.0)
+        self.factor = Cholesky.of(whole)
+        self.pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+
+    def _taken(self, values: FloatArray) -> FloatArray:
+        """Return values (m, 2, F) as (F, 2m), zeros for coefficients that are shut."""
+        return np.where(self.open, values.reshape(-1, len(self.open)).T, 0.0)
+
+    def directions(self, g: FloatArray) -> FloatArray:
+        """Return the inverse Hessians times g, shape (m, 2, F), corrected by what earlier steps saw."""
+        q, shares = self._taken(g), []
+        for s, change, share in reversed(self.pairs):
+            shares.append(share * np.einsum("fk,fk->f", s, q))
+            q -= shares[-1][:, None] * change
+        q = self.factor.solve(q[:, :, None])[:, :, 0]
+        for (s, change, share), taken in zip(self.pairs, reversed(shares), strict=True):
+            q += (taken - share * np.einsum("fk,fk->f", change, q))[:, None] * s
+        return q.T.reshape(g.shape)
+
+    def see(self, step: FloatArray, change: FloatArray) -> None:
+        """Remember by how much the gradients fell along steps; a column where they did not fall learns nothing."""
+        along, fall = self._taken(step), self._taken(change)
+        bend = np.einsum("fk,fk->f", along, fall)
+        self.pairs.append((along, fall, np.divide(1.0, bend, out=np.zeros(len(bend)), where=bend > 0.0)))
 
 
 def _cut_short(
-    groups: Regressions,
-    penalty: FloatArray,
-    theta: FloatArray,
-    step: FloatArray,
-    ahead: FloatArray,
-    moving: Sequence[int],
+    groups: Regressions, penalty: FloatArray, theta: FloatArray, step: FloatArray, ahead: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return steps, those that go too far cut short, and the gradients after them."""
-
-    def look(step: FloatArray) -> tuple[FloatArray, FloatArray]:
+    while True:
         there = groups.gradient(theta + step) - penalty * (theta + step)
-        return there, np.asarray((there * step).sum(axis=(0, 1)))
-
-    there, behind = look(step)
-    while far := [k for k in moving if behind[k] < -0.5 * ahead[k]]:  # the slope along a step has one root
-        for k in far:
-            share = max(0.1, float(ahead[k] / (ahead[k] - behind[k])))
-            step[..., k] *= share
-            ahead[k] *= share
-        there, behind = look(step)
-    return step, there
+        behind = np.einsum("msf,msf->f", there, step)
+        is_far = behind < -0.5 * ahead  # the slope along a step has one root
+        if not is_far.any():
+            return step, there
+        share = np.where(is_far, np.maximum(0.1, ahead / np.where(is_far, ahead - behind, 1.0)), 1.0)
+        step, ahead = share * step, share * ahead

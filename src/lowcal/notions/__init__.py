@@ -12,16 +12,7 @@ from lowcal.notions.smooth import Smooth
 
 __all__ = ["Full", "LowDegree", "Multiaccuracy", "Notion", "Smooth", "Suprema", "Witness", "parse_notion"]
 
-_EXAMPLES = (
-    "multiaccuracy",
-    "degree-1",
-    "degree-2",
-    "degree-3",
-    "degree-4",
-    "smooth",
-    "full-0.1",
-    "full-0.05",
-)
+_EXAMPLES = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-4", "smooth", "full-0.1", "full-0.05")
 
 
 def parse_notion(text: str | Notion) -> Notion:

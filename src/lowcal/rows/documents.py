@@ -15,7 +15,7 @@ from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import WEIGHTS
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations.base import ENCODERS, FAMILIES, Family, ReadFor
-from lowcal.subpopulations.trees import read_forest
+from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.union import innermost, leaves
 
 #: More classes are not believed.
@@ -62,7 +62,7 @@ def read_predictor(at: Plain) -> Predictor:
     )
     kind.choice(("predictor",))
     rows, classes = ENCODERS.read(encoder), read_layout(layout)
-    context = ReadFor(rows, [read_forest(forest) for forest in forests.items()])
+    context = ReadFor(rows, [Forest.from_dict(forest) for forest in forests.items()])
     known = [FAMILIES.read(family, context) for family in families.items()]
     names = () if scores.is_null else scores.texts()
     if names and len(names) != classes.d:

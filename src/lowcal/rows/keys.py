@@ -66,9 +66,13 @@ class Dealt:
         >>> [int(Dealt((0,), 10, 5, k, True)(0, 10).sum()) for k in range(5)]
         [2, 2, 2, 2, 2]
         """
-        place = _places(self.seed, self.n, first, n)
-        fold = (uniforms(self.seed, first, n) * self.n_folds).astype(np.intp) if place is None else place % self.n_folds
-        return np.asarray((fold == self.fold) == self.is_inside)
+        return np.asarray((folds_of(self.seed, self.n, self.n_folds, first, n) == self.fold) == self.is_inside)
+
+
+def folds_of(seed: tuple[int, ...], of: int, n_folds: int, first: int, n: int) -> NDArray[np.intp]:
+    """Return the fold of each of n rows from number `first` on; few rows are dealt evenly."""
+    place = _places(seed, of, first, n)
+    return (uniforms(seed, first, n) * n_folds).astype(np.intp) if place is None else place % n_folds
 
 
 @dataclass(frozen=True)

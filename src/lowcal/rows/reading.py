@@ -37,9 +37,9 @@ from lowcal.rows.keys import uniforms
 from lowcal.rows.memory import Memory
 from lowcal.rows.passes import MassSums
 from lowcal.subpopulations import EVERYONE, Subpopulations, WeakLearner
-from lowcal.subpopulations.base import Family, LeftOut, effective_rows, is_enough, list_rare, require_members
-from lowcal.subpopulations.batches import BatchEncoder
+from lowcal.subpopulations.base import Encoder, Family, LeftOut, encode_batch
 from lowcal.subpopulations.single_row import columns_of
+from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, require_members
 from lowcal.subpopulations.union import Part
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
@@ -406,7 +406,7 @@ def on_disk(
     table = Frame.of(sample if sample else np.zeros((size, 0)))
     learner = learn(subpopulations, table, np.ones(size) if weight is None else weight, found.n)
     spill = Spill(folder)
-    for chunk in _chunks(batches, roles, found, BatchEncoder(learner.encoder), bar):
+    for chunk in _chunks(batches, roles, found, learner.encoder, bar):
         spill.add(chunk)
     spill.close()
     if spill.n != found.n:
@@ -418,9 +418,9 @@ def on_disk(
     return rows, keep_large(subpopulations, learner, rows, size), found.layout
 
 
-def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder, bar: Passes) -> Iterator[RawRows]:
+def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: Encoder, bar: Passes) -> Iterator[RawRows]:
     """Yield the rows that have weight, checked and encoded."""
-    wanted, start = tuple(dict.fromkeys([*roles.columns, *columns_of(encoder.encoder)])), 0
+    wanted, start = tuple(dict.fromkeys([*roles.columns, *columns_of(encoder)])), 0
     bar.start("encoding", found.n)
     for batch in batches.read(wanted):
         here = _length(batch)
@@ -428,7 +428,7 @@ def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: BatchEncoder
             weight = roles.weights(batch)
             kept = _weighted(batch, weight)
             weight = None if weight is None else weight[weight > 0.0]
-            rows = encoder(kept, _length(kept))
+            rows = encode_batch(encoder, kept)
             yield RawRows(rows, roles.probabilities(kept), code_outcomes(kept[roles.y], found.layout), weight)
         start += here
         bar.add(here)

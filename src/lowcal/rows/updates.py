@@ -34,8 +34,7 @@ from lowcal.kernels.simplex import FloatArray, Geometry, move, scores
 from lowcal.notions.moments import displacement, displacer
 from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, Weight, evaluate
 from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
-from lowcal.subpopulations.base import Encoded, Encoder, Family
-from lowcal.subpopulations.batches import BatchEncoder
+from lowcal.subpopulations.base import Encoded, Encoder, Family, encode_batch
 from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.single_row import Row, columns_of, reader_of, row_of
 
@@ -288,8 +287,7 @@ class Predictor:
 
     def _in_batches(self, names: tuple[str, ...], source: Batches) -> Iterator[FloatArray]:
         """Yield the calibrated probabilities of each batch of a source."""
-        encode, start = BatchEncoder(self.encoder), 0
-        is_own = reader_of(self.encoder) is not None
+        is_own, start = reader_of(self.encoder) is not None, 0
         for batch in source.read(tuple(dict.fromkeys([*names, *self.columns])) if is_own else None):
             source.require(batch, names)
             with at_row(start):
@@ -297,7 +295,7 @@ class Predictor:
                 p = columns[0] if len(columns) == 1 else np.column_stack(columns)
                 given = read_probabilities(p, self.layout)
                 known = dict(zip(self.scores, scores(given).T, strict=True)) if self.scores else {}
-                calibrated = self.replay(given, encode({**batch, **known}, len(given)))
+                calibrated = self.replay(given, encode_batch(self.encoder, {**batch, **known}))
             yield self.layout.show(calibrated, p)
             start += len(given)
 

@@ -73,6 +73,11 @@ class Shared:
         return scores(self.p)
 
     @cached_property
+    def ties(self) -> list[tuple[FloatArray, IntArray]]:
+        """The distinct predictions of each label, and which of them every row has."""
+        return [np.unique(p, return_inverse=True) for p in self.p.T]
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names for the columns of scores that no column of the table has."""
         d = self.p.shape[1]
@@ -266,7 +271,8 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
     weights: list[Weight] = [Monomial()]
     theta = np.zeros((1 + d, d))
     for a in range(d):
-        centre, mean, mass = _blocks(o.p[:, a], o.y[:, a], o.weight)
+        places, which = side.shared.ties[a]
+        centre, mean, mass = _blocks(places, which[side.index], o.y[:, a], o.weight)
         target = np.maximum.accumulate((rows * mass * mean + centre) / (rows * mass + 1.0))
         before, after = (np.stack([each, 1.0 - each], axis=1)[:, : 1 + (d == 1)] for each in (centre, target))
         move = np.log(np.maximum(after, FLOOR)) - np.log(np.maximum(before, FLOOR))
@@ -277,11 +283,16 @@ def isotonic(side: Side, learner: WeakLearner) -> Corrected:
     return side.corrected(learner, Curve(tuple(weights), theta))
 
 
-def _blocks(p: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression of y on p."""
-    inside = weight > 0.0
-    places, which = np.unique(p[inside], return_inverse=True)
-    mass, total = np.bincount(which, weight[inside]), np.bincount(which, (weight * y)[inside])
+def _blocks(
+    places: FloatArray, which: IntArray, y: FloatArray, weight: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the mean prediction, mean outcome and mass of the blocks of an isotonic regression.
+
+    `places` are the distinct predictions, and `which` says which of them a row has.
+    """
+    mass, total = (np.bincount(which, each, len(places)) for each in (weight, weight * y))
+    held = np.flatnonzero(mass)
+    places, mass, total = places[held], mass[held], total[held]
     starts = isotonic_regression(total / mass, weights=mass).blocks[:-1]
     masses = np.add.reduceat(mass, starts)
     return np.add.reduceat(mass * places, starts) / masses, np.add.reduceat(total, starts) / masses, masses
@@ -359,7 +370,7 @@ class Boosting:
         terms = []
         for a in range(self.start.shape[1]):
             each = [forests[a] for forests in self.forests]
-            forest = Forest(*(np.concatenate([getattr(f, part) for f in each]) for part in ("feature", "cut", "value")))
+            forest = Forest.join(each)
             scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
@@ -399,7 +410,8 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     simple = {LINE: shares.get(LINE, 0.0) + shares.get(TREES, 0.0)} | {
         name: share for name, share in shares.items() if name not in (LINE, TREES)
     }
-    terms = [term for name, share in simple.items() for term in SIMPLE[name](whole, learner).terms(share, learner)]
+    corrected = {name: SIMPLE[name](whole, learner) for name, share in simple.items() if share > 0.0}
+    terms = [term for name, one in corrected.items() for term in one.terms(simple[name], learner)]
     first = Update(tuple(term for term in terms if term.theta.any()), "mirror")
     trees = _boosted(whole, bins, n_trees, shares[TREES]) if TREES in shares else Update((), "mirror")
     encoder, rows = learner.encoder, learner.rows

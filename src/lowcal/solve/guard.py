@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from lowcal.kernels.products import dot
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, auc, brier_losses, log_losses
 from lowcal.rows import START, Rows, State
 from lowcal.rows.base import Mask
-from lowcal.rows.keys import Dealt, count
+from lowcal.rows.keys import Dealt, count, folds_of
 from lowcal.solve.homes import Refit
 from lowcal.solve.solvers import SOLVERS, Problem, Step
 from lowcal.solve.stopping import Patience, Status, Watch
@@ -61,9 +62,14 @@ class FoldRun:
     def __init__(self, problem: Problem, solver: str, held: Rows) -> None:
         self.held = held.sample(None)
         self.state = self.trial = START
+        self.growths = problem.learner.growths
         self._stream = SOLVERS[solver](problem, START)
-        self._step = next(self._stream, None)
         self._is_tried = False
+
+    @cached_property
+    def _step(self) -> Step | None:
+        """The step that comes next; a checkpoint may tell which trees were grown before the first one is looked for."""
+        return next(self._stream, None)
 
     @property
     def tried(self) -> FloatArray:
@@ -104,6 +110,11 @@ class Guard(Watch):
     """Judges every step of a fit by its likes on the folds."""
 
     status = Status.GUARDED
+
+    @property
+    def growths(self) -> list[list[Any]]:
+        """The trees that were grown for each fold."""
+        return [grown for fold in self.folds for grown in fold.growths]
 
     def __init__(self, folds: Sequence[FoldRun], geometry: Geometry, rounds: int | None) -> None:
         self.folds, self.geometry = folds, geometry
@@ -224,8 +235,8 @@ def masks(n: int, share: float, seed: int, judged: int) -> Iterator[tuple[Dealt,
 
     A fold holds that share of the rows, but never more than can be looked at at once.
     """
-    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
-    for k in range(int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))):
+    n_folds, n_judged = _count_folds(n, share, judged)
+    for k in range(n_judged):
         yield Dealt((seed, n_folds), n, n_folds, k, False), Dealt((seed, n_folds), n, n_folds, k, True)
 
 
@@ -235,7 +246,15 @@ def deal(weight: FloatArray, share: float, seed: int, judged: int) -> Iterator[t
     Rows without weight belong to none.
     """
     rows = np.flatnonzero(weight)
-    for _, inside in masks(len(rows), share, seed, judged):
-        held = inside(0, len(rows))
+    n_folds, n_judged = _count_folds(len(rows), share, judged)
+    fold = folds_of((seed, n_folds), len(rows), n_folds, 0, len(rows))
+    for k in range(n_judged):
+        held = fold == k
         if held.any() and not held.all():
             yield rows[~held], rows[held]
+
+
+def _count_folds(n: int, share: float, judged: int) -> tuple[int, int]:
+    """Return how many folds n rows are dealt into, and how many of them are judged."""
+    n_folds = max(2, round(1.0 / share), -(-n // MOST_HELD))
+    return n_folds, int(np.clip(np.ceil(n_folds * judged / max(1, n)), 1, n_folds))

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from lowcal.data.errors import FitInterrupted, InvalidInput
@@ -29,6 +30,7 @@ from lowcal.kernels.simplex import (
     from_scores,
     log_loss,
     log_losses,
+    losses_of_scores,
     scores,
 )
 from lowcal.notions import LowDegree
@@ -39,16 +41,17 @@ from lowcal.solve.crossfits import Predicted, fit_simple
 from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
 from lowcal.solve.homes import drop_weightless, remember_rows
 from lowcal.solve.options import read_random_state
+from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
 from lowcal.solve.stopping import Status
-from lowcal.subpopulations.base import Encoded, WeakLearner
+from lowcal.subpopulations.base import WeakLearner
 from lowcal.subpopulations.bins import Binned
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: Trees are grown this many at a time, until the held-out loss has not fallen for this many and a quarter of its best.
-AT_A_TIME, PATIENCE = 10, 10
+#: Trees are grown until the held-out loss has not fallen for this many rounds and a quarter of its best.
+PATIENCE = 10
 #: This many held-out rows are enough to choose on: with more rows, not every fold is judged.
 JUDGED = 12_000
 #: The choice is made on at most this many rows, a sample of more: it hardly changes, and all rows are fitted only once.
@@ -127,8 +130,14 @@ def recalibrate(
         passes.start("fitting the choice to all rows", 1, " fits")
         final = fit(whole, shares, chosen.n_trees)
     predictor = Predictor(final.encoder, final.updates, outcomes.layout, shared.names if chosen.n_trees else ())
-    result = _result(whole, protected, predictor, final.rows, look, chosen)
-    if predictor.updates:
+    path = [outcomes.p]
+    for update in final.updates:
+        path.append(update(path[-1], final.rows))
+    result = _result(Judge(whole, protected, [len(outcomes.p)]), predictor, path, look, chosen)
+    if len(path) > 1 and outcomes is given[0]:
+        some = sketch_rows(len(outcomes.p))
+        remember(len(outcomes.p), outcomes.y[some], path[-1][some])
+    elif len(path) > 1:
         remember_rows(*given, predictor)
     if not look.is_whole:
         raise FitInterrupted(
@@ -166,34 +175,43 @@ class Judged:
 class Fold:
     """All candidates on the rows outside a fold, and what they predict on the fold."""
 
-    def __init__(self, whole: Side, fitted: Side, held: Side, simple: dict[str, Predicted]) -> None:
-        self.fitted, self.held, self.simple = fitted, held, simple
+    def __init__(self, fitted: Side, held: Side, simple: dict[str, Predicted], codes: NDArray[Any]) -> None:
+        self.fitted, self.held, self.simple, self.codes = fitted, held, simple, codes
         self.p = {UNCHANGED: held.outcomes.p} | {name: one.held for name, one in simple.items()}
         self.seconds = {UNCHANGED: 0.0} | {name: one.seconds for name, one in simple.items()}
-        bins, share = whole.shared.bins, float(whole.outcomes.weight[held.index].sum())
-        outside = whole.sums - held.sums * np.array([share, share**2, *[share] * whole.outcomes.p.shape[1]])
-        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
-        codes = bins.codes_after(bins.order_by(outside))
-        self.rows, self.held_rows = Binned(codes[fitted.index]), Binned(codes[held.index])
-
-    def boost(self) -> Iterator[FloatArray]:
-        """Grow trees on what the line leaves; yield the predictions on the fold after each of some rounds.
-
-        Of shape (rounds, rows, d).
-        """
-        boosting, at = Boosting(self.fitted, self.rows, self.simple[LINE].fitted), scores(self.p[LINE])
         self.seconds[TREES] = self.seconds[LINE]
-        while True:
-            began = perf_counter()
-            rounds = boosting.grow(AT_A_TIME)
-            self.seconds[TREES] += perf_counter() - began
-            paths = []
-            for forests in rounds:
-                moved = [forest.path(self.held_rows, at[:, a].copy()) for a, forest in enumerate(forests)]
-                paths.append(np.stack(moved, axis=-1))
-                at = paths[-1][-1]
-            path = np.concatenate(paths)
-            yield from_scores(path.reshape(-1, path.shape[-1])).reshape(path.shape)
+        self.z = scores(self.p[LINE])
+
+    @cached_property
+    def held_rows(self) -> Binned:
+        """The bins of the fold."""
+        return Binned(self.codes[self.held.index])
+
+    @cached_property
+    def boosting(self) -> Boosting:
+        """The trees on what the line leaves."""
+        return Boosting(self.fitted, Binned(self.codes[self.fitted.index]), self.simple[LINE].fitted)
+
+    def boost(self, n: int) -> FloatArray:
+        """Grow n more rounds; return the scores on the fold after each of them, shape (n, rows, d)."""
+        began, paths = perf_counter(), []
+        for forests in self.boosting.grow(n):
+            moved = [forest.path(self.held_rows, self.z[:, a].copy()) for a, forest in enumerate(forests)]
+            paths.append(np.stack(moved, axis=-1))
+            self.z = paths[-1][-1]
+        self.seconds[TREES] += perf_counter() - began
+        return np.concatenate(paths)
+
+
+def ordered(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]]) -> Iterator[NDArray[Any]]:
+    """Yield the bins of all rows, with categories in the order of the residuals outside each fold."""
+    bins, o = whole.shared.bins, whole.outcomes
+    rows = np.concatenate([held for _, held in dealt])
+    part = np.repeat(np.arange(len(dealt)), [len(held) for _, held in dealt])
+    for inside in bins.sums_of_parts(rows, part, len(dealt), o.weight[rows], o.residual()[rows]):
+        outside = whole.sums - inside
+        outside[outside[:, 0] <= CRUMBS * whole.sums[:, 0]] = 0.0
+        yield bins.codes_after(bins.order_by(outside)) if len(bins.columns) else bins.codes
 
 
 class Look(NamedTuple):
@@ -233,9 +251,9 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
     """Yield all candidates on all folds."""
     passes.start("fitting simple candidates", len(dealt), " folds")
     folds = []
-    for (fitted, held), predicted in zip(dealt, fit_simple(whole, dealt), strict=True):
+    for (fitted, held), predicted, codes in zip(dealt, fit_simple(whole, dealt), ordered(whole, dealt), strict=True):
         outside, inside = (Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held))
-        folds.append(Fold(whole, outside, inside, predicted))
+        folds.append(Fold(outside, inside, predicted, codes))
         passes.add(1)
     yield from judge.all(
         {name: np.concatenate([fold.p[name] for fold in folds]) for name in folds[0].p}, folds
@@ -246,18 +264,17 @@ def _judged(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]], judge: Judg
 def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes) -> Judged:
     """Return the best number of rounds of trees by the loss of all folds together."""
     passes.start("boosting trees", MOST_TREES, " rounds")
-    best, n_best, n = np.concatenate([fold.p[LINE] for fold in folds]), 0, 0
+    best, n_best, n = np.concatenate([fold.z for fold in folds]), 0, 0
     (least,) = judge.mean_losses(best[None])
-    rounds = zip(*(fold.boost() for fold in folds), strict=True)
-    while n < min(MOST_TREES, 1.25 * n_best + PATIENCE):
-        paths = np.concatenate(next(rounds), axis=1)
+    while n < (stop := min(MOST_TREES, int(1.25 * n_best) + PATIENCE)):
+        paths = np.concatenate([fold.boost(stop - n) for fold in folds], axis=1)
         losses = judge.mean_losses(paths)
         lowest = int(losses.argmin())
         if losses[lowest] < least:
             least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
         n += len(paths)
         passes.add(len(paths))
-    return replace(judge.all({TREES: best}, folds)[TREES], n_trees=n_best)
+    return replace(judge.all({TREES: from_scores(best)}, folds)[TREES], n_trees=n_best)
 
 
 def _seconds(folds: Sequence[Fold], name: str) -> float:
@@ -270,7 +287,7 @@ class Judge:
 
     def __init__(self, side: Side, protected: WeakLearner, sizes: Sequence[int]) -> None:
         self.side, self.outcomes, self.protected = side, side.outcomes, protected
-        self.stops = np.cumsum(sizes)[:-1]
+        self.starts = np.cumsum([0, *sizes[:-1]])
 
     @cached_property
     def design(self) -> Design:
@@ -287,13 +304,12 @@ class Judge:
         return product(shared.members.transposed, every)
 
     def mean_losses(self, paths: FloatArray) -> FloatArray:
-        """Return the mean log losses of predictions, shape (rounds, rows, d)."""
-        o = self.outcomes
-        return np.array([dot(o.weight, log_losses(p, o.y)) for p in paths])
+        """Return the mean log losses of scores, shape (rounds, rows, d)."""
+        return product(losses_of_scores(paths, self.outcomes.y), self.outcomes.weight)
 
     def all(self, p: Mapping[str, FloatArray], folds: Sequence[Fold] = ()) -> dict[str, Judged]:
         """Return the figures of candidates from their predictions."""
-        violations = self._violations(list(p.values()))
+        violations = self.violations(list(p.values()))
         return {
             name: self._judge(name, each, violation, _seconds(folds, name))
             for (name, each), violation in zip(p.items(), violations, strict=True)
@@ -301,11 +317,10 @@ class Judge:
 
     def _judge(self, name: str, p: FloatArray, violation: float, seconds: float) -> Judged:
         o = self.outcomes
-        parts = zip(*(np.split(each, self.stops) for each in (p, o.y, o.weight)), strict=True)
-        order = float(np.mean([auc(*part) for part in parts]))
+        order = float(auc(p, o.y, o.weight, self.starts).mean())
         return Judged(name, p, log_losses(p, o.y), brier_losses(p, o.y), order, violation, seconds)
 
-    def _violations(self, each: Sequence[FloatArray]) -> list[float]:
+    def violations(self, each: Sequence[FloatArray]) -> list[float]:
         """Return the largest degree-2 violations of predictions: of few classes, from one pass over the rows."""
         o, notion = self.outcomes, LowDegree(2)
         rho, weights = [o.weight[:, None] * (o.y - p) for p in each], monomials(o.p.shape[1], 1)
@@ -353,37 +368,28 @@ def _choose(look: Look, *, is_protected: bool) -> tuple[Judged, dict[str, float]
 def _best_step(z: FloatArray, toward: FloatArray, o: Outcomes) -> float:
     """Return the share of the way from scores z that has the least loss, which is convex."""
 
+    given = np.einsum("ij,ij->i", o.y, toward)
+
     def slope(step: float) -> float:
-        return dot(o.weight, ((from_scores(z + step * toward) - o.y) * toward).sum(axis=1))
+        return dot(o.weight, np.einsum("ij,ij->i", from_scores(z + step * toward), toward) - given)
 
     if slope(0.0) >= 0.0:
         return 0.0
     return 1.0 if slope(1.0) <= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-3))
 
 
-def _result(
-    whole: Side,
-    protected: WeakLearner,
-    predictor: Predictor,
-    rows: Encoded,
-    look: Look,
-    chosen: Judged,
-) -> Fit:
-    """Return the fit: what was chosen, what every candidate did, and the figures of all rows."""
-    o, p, weight = whole.outcomes, whole.outcomes.p, look.judge.outcomes.weight
+def _result(judge: Judge, predictor: Predictor, path: Sequence[FloatArray], look: Look, chosen: Judged) -> Fit:
+    """Return the fit: what was chosen, what every candidate did, and the figures of all rows along the updates."""
+    o, weight, untouched = judge.outcomes, look.judge.outcomes.weight, look.found[0]
     found = {one.name: one for one in (*look.found, chosen)}.values()
-    untouched = look.found[0]
     held = [
         {"held_out_log_loss": dot(weight, one.log_losses), "held_out_brier": dot(weight, one.brier_losses)}
         for one in (untouched, chosen)
     ]
-    start = Record(0, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight), **held[0])
-    history: list[Record] = []
-    for update in predictor.updates:
-        p = update(p, rows)
-        history.append(Record(len(history) + 1, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight)))
-    notion = LowDegree(2)
-    violation = float(notion.suprema(p, o.weight[:, None] * (o.y - p), protected.design()).value.max())
+    start, *history = [
+        Record(k, np.nan, brier(p, o.y, o.weight), log_loss(p, o.y, o.weight)) for k, p in enumerate(path)
+    ]
+    (violation,) = judge.violations(path[-1:])
     if history:
         history[-1] = replace(history[-1], violation=violation, **held[1])  # type: ignore[arg-type]
     return Fit(
@@ -395,9 +401,9 @@ def _result(
         len(history),
         sum(one.n_trees for one in look.found),
         True,
-        notion,
+        LowDegree(2),
         None,
-        start=start,
+        start=replace(start, **held[0]),  # type: ignore[arg-type]
         candidates=Candidates(_candidate(one, untouched, weight, one is chosen) for one in found),
     )
 

@@ -14,14 +14,12 @@ from lowcal.subpopulations.base import (
     Subpopulations,
     WeakLearner,
 )
+from lowcal.subpopulations.features import Linear, Regressor
 from lowcal.subpopulations.groups import Groups, Intersections
-from lowcal.subpopulations.linear import Linear
 from lowcal.subpopulations.memberships import Memberships
-from lowcal.subpopulations.private import Private
-from lowcal.subpopulations.regressor import Regressor
 from lowcal.subpopulations.thresholds import Thresholds
 from lowcal.subpopulations.trees import Trees
-from lowcal.subpopulations.union import Union
+from lowcal.subpopulations.union import Private, Union
 
 __all__ = [
     "CLASSES",

@@ -12,37 +12,44 @@ Paper: Definition 5.1, with the signed contract of spec 4.1:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.data.checked_json import Kinds, Plain
 from lowcal.data.errors import InvalidInput
+from lowcal.data.files.batches import for_frames
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_weight
 from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphMembers
 from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
-from lowcal.kernels.simplex import SMALLEST, FloatArray, Geometry, IntArray, leading
+from lowcal.kernels.simplex import FloatArray, Geometry, IntArray, leading
 from lowcal.subpopulations.asking import Asked, Given, Here, Residuals, Source
-from lowcal.subpopulations.single_row import Always, Read, RowFacts
+from lowcal.subpopulations.single_row import Always, Read, RowFacts, columns_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-#: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
-Encoded = Any
-
-EVERYONE = "everyone"
-
 T = TypeVar("T")
 
+#: What an encoder makes of X: code columns, a matrix, or a tuple of these. Only its own family reads it.
+Encoded = Any
+#: Columns of X, as classes take them: names or positions; None is every column.
+ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
+#: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
+Residual: TypeAlias = Callable[[], FloatArray]
+
+#: The name of the whole population, and the table of its code column, which has one level.
+EVERYONE, _ONE = "everyone", DecodeTable(sparse.csr_array(np.ones((1, 1))))
+#: Up to this many residuals of one call get a member each; of more, the strongest of each label and of all.
+MOST_RESIDUALS, MORE_RESIDUALS = 16, 8
+
+EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
 #: What files may hold: encoders, families, and as settings of an estimator hypothesis classes.
 _OWN = "Build the class from Groups, Memberships, Thresholds, Trees or Linear"
 ENCODERS, FAMILIES = Kinds("an encoder", _OWN), Kinds("a family of subpopulations", _OWN)
@@ -57,6 +64,11 @@ class Encoder(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as plain data."""
+
+
+def encode_batch(encoder: Encoder, batch: Mapping[str, Any]) -> Encoded:
+    """Encode a batch of a stream: the same rows as those of a table; an encoder that does not tell may read all."""
+    return encoder(Frame.of({name: for_frames(batch[name]) for name in columns_of(encoder) or batch}))
 
 
 class TupleEncoder:
@@ -109,17 +121,6 @@ def in_graph(family: Family, columns: GraphColumns, encoder: Encoder, numbers: i
             f"{type(family).__name__} can't be written as ONNX: it has no method `onnx`. Exported are {EXPORTED}."
         )
     return family.onnx(columns, encoder, numbers)
-
-
-EXPORTED = "Groups, Intersections, Memberships, Thresholds, Linear, Trees, and unions and Private(...) of these"
-#: Up to this many residuals of one call get a member each ...
-MOST_RESIDUALS = 16
-#: ... of more, the strongest of each label and this many of the strongest.
-MORE_RESIDUALS = 8
-#: Of so many groups that are too small the names are said.
-MOST_LISTED = 3
-#: The table of a code column with one level and one group.
-_ONE = DecodeTable(sparse.csr_array(np.ones((1, 1))))
 
 
 @FAMILIES.register
@@ -266,8 +267,13 @@ class WeakLearner:
     @property
     def offers(self) -> Sequence[Offer]:
         """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
-        offers: Sequence[Offer] = getattr(self.learner, "offers", ())
-        return offers
+        return getattr(self.learner, "offers", ())
+
+    @property
+    def growths(self) -> list[list[Any]]:
+        """What each learner of trees has grown, which a fit that is resumed need not grow again; see `Trees`."""
+        growths: list[list[Any]] = getattr(self.learner, "growths", [])
+        return growths
 
     def design(self, rows: Encoded | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
@@ -283,21 +289,20 @@ class WeakLearner:
 
     def found(self, Z: FloatArray) -> Sequence[Family]:
         """Return the members that the learner finds for the columns of Z, be they known or not."""
-        return self._found(Asked(self._here, Given(Z, n_labels(self.weight[:, None] * Z))))
+        return self._found(self._here, Given(Z, n_labels(self.weight[:, None] * Z)))
 
     def ask(self, rows: Source, residuals: Residuals) -> bool:
         """Ask for members that correlate with residuals of rows, wherever these are; say whether there are new ones."""
-        return self._keep(self._found(Asked(rows, residuals)))
+        return self._keep(self._found(rows, residuals))
 
-    def _found(self, asked: Asked) -> Sequence[Family]:
+    def _found(self, rows: Source, residuals: Residuals) -> Sequence[Family]:
         if self.learner is None:
             return ()
         self.n_calls += 1
-        return answer(self.learner, asked, self.weight)
+        return answer(self.learner, Asked(rows, residuals), self.weight)
 
     @cached_property
     def _here(self) -> Here:
-        """The fitted rows as a source."""
         return Here(self.rows, self.weight)
 
     def search(self, z: FloatArray, alpha: float) -> Found | None:
@@ -336,8 +341,8 @@ class WeakLearner:
         before = len(self.families)
         for family in families:
             new = [j for j, name in enumerate(family.names) if name not in self._names]
+            self._names.update(family.names)
             if new:
-                self._names.update(family.names)
                 self.families.append(family if len(new) == len(family.names) else family.take(np.array(new)))
         return len(self.families) > before
 
@@ -349,14 +354,6 @@ class WeakLearner:
             return None
         member = self.member(j)
         return Found(member, float(np.sign(violations[j])), float(abs(violations[j])), member.design(self.rows))
-
-
-#: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
-Residual: TypeAlias = Callable[[], FloatArray]
-
-
-#: Columns of X, as classes take them: names or positions; None is every column.
-ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
 
 
 class Subpopulations(ABC):
@@ -476,41 +473,3 @@ def strongest(strength: FloatArray, Z: FloatArray) -> list[int]:
     d, order = n_labels(Z), np.argsort(-strength, kind="stable").tolist()
     of_label = {j % d: j for j in reversed(order)}
     return sorted({*of_label.values(), *order[:MORE_RESIDUALS]})
-
-
-def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
-    """Return n_eff(c) = (sum w c)^2 / sum w^2 c from the two sums: the rows a group is worth (spec 0)."""
-    return np.asarray(np.square(mass) / np.maximum(square, SMALLEST))
-
-
-def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
-    """Say which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
-    return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
-
-
-def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
-    """Say which groups hold rows, but fewer than min_mass; of many only how many there are.
-
-    >>> list_rare(np.array([40.0, 29.0, 0.0]), lambda j: f"g={j}", "values of g", 30)
-    ['g=1 (29 rows)']
-    >>> list_rare(np.full(2000, 2.0), str, "values of id", 30)
-    ['2,000 values of id (4,000 rows)']
-    """
-    rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
-    if len(rare) > MOST_LISTED:
-        return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
-    return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
-
-
-def check_min_mass(min_mass: object) -> None:
-    """Refuse a negative or undefined minimum size of a group."""
-    if not (isinstance(min_mass, Real) and float(min_mass) >= 0):
-        raise InvalidInput(f"min_mass is a number of rows of at least 0, but {min_mass!r} was given.")
-
-
-def require_members(names: Sequence[str], what: str, min_mass: float) -> None:
-    """Refuse a class without a single member."""
-    if not names:
-        raise InvalidInput(
-            f"{what} has no subpopulation with at least {min_mass:g} rows; lower min_mass or keep everyone=True."
-        )

@@ -15,16 +15,17 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Plain, PlainFields
+from lowcal.data.checked_json import Plain
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
 from lowcal.kernels.reference import CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray, leading
-from lowcal.subpopulations.base import ENCODERS, effective_rows, is_enough
+from lowcal.subpopulations.base import ENCODERS
 from lowcal.subpopulations.levels import (
     FIRST,
     MISSING,
     UNSEEN,
+    ByLevels,
     Levels,
     learn_levels,
     read_columns,
@@ -32,6 +33,7 @@ from lowcal.subpopulations.levels import (
     weighted_values,
 )
 from lowcal.subpopulations.single_row import Row, RowReader
+from lowcal.subpopulations.sizes import effective_rows, is_enough
 
 T = TypeVar("T")
 
@@ -97,10 +99,9 @@ def _binned(arrays: Iterator[NDArray[Any]]) -> Binned:
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class BinEncoder(PlainFields):
+class BinEncoder(ByLevels):
     """The ordered levels of every column."""
 
-    levels: tuple[Levels, ...]
     kind: ClassVar[str] = "bins"
 
     def __call__(self, X: Frame) -> Binned:
@@ -111,11 +112,6 @@ class BinEncoder(PlainFields):
             column = level.codes(X)
             codes[:, k] = column if level.categories is None else np.where(column == UNSEEN, MISSING, column)
         return Binned(codes)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return tuple(level.column for level in self.levels)
 
     def row_reader(self) -> RowReader:
         """Return the bins of a row; unseen categories count as missing."""
@@ -216,11 +212,18 @@ class Orderly:
 
         The last row holds those of all of these rows. What a level has outside some rows is a difference of sums.
         """
-        numbers = np.column_stack([weight, np.square(weight), weight[:, None] * residual])
-        sums = np.zeros((len(self.places) + 1, numbers.shape[1]))
-        sums[-1] = numbers.sum(axis=0)
-        for part, cells in self._cells(rows):
-            sums[:-1] += histogram(cells.ravel(), np.repeat(numbers, len(part), axis=0), len(self.places))
+        return np.asarray(self.sums_of_parts(rows, np.zeros(len(weight), dtype=np.intp), 1, weight, residual)[0])
+
+    def sums_of_parts(
+        self, rows: IntArray | slice, part: IntArray, n_parts: int, weight: FloatArray, residual: FloatArray
+    ) -> FloatArray:
+        """Return the same for each part of the rows, shape (parts, levels + 1, 2 + d)."""
+        numbers, n = np.column_stack([weight, np.square(weight), weight[:, None] * residual]), len(self.places)
+        sums = np.zeros((n_parts, n + 1, numbers.shape[1]))
+        sums[:, -1] = histogram(part, numbers, n_parts)
+        for some, cells in self._cells(rows):
+            each = np.repeat(numbers, len(some), axis=0)
+            sums[:, :-1] += histogram((cells + n * part[:, None]).ravel(), each, n * n_parts).reshape(n_parts, n, -1)
         return sums
 
     def order_by(self, sums: FloatArray) -> IntArray:

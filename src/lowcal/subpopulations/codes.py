@@ -196,11 +196,8 @@ def split(decode: DecodeTable, shape: Sequence[int], numbers: int) -> list[Split
     together = tuple(sorted(set().union(*sets)))
     if prod(shape[a] for a in together) * numbers <= SMALL:
         sets = [together] * len(sets)
-    found = []
-    for axes in dict.fromkeys(sets):
-        inside = np.flatnonzero([own == axes for own in sets])
-        found.append((axes, inside, project(decode.take(inside), shape, axes)))
-    return found
+    each = [(axes, np.flatnonzero([own == axes for own in sets])) for axes in dict.fromkeys(sets)]
+    return [(axes, inside, _project(decode.take(inside), shape, axes)) for axes, inside in each]
 
 
 def axes_of(matrix: sparse.csr_array, shape: Sequence[int]) -> list[tuple[int, ...]]:
@@ -213,29 +210,24 @@ def axes_of(matrix: sparse.csr_array, shape: Sequence[int]) -> list[tuple[int, .
     >>> axes_of(table, (2, 3))
     [(0,), (0, 1)]
     """
-    entries = matrix.tocoo()
-    levels = np.unravel_index(entries.row, tuple(shape))
-    m = matrix.shape[1]
-    met = np.array([_distinct(entries.col, level, m) for level in levels]).reshape(len(shape), m)
+    entries, m = matrix.tocoo(), matrix.shape[1]
+    levels = zip(np.unravel_index(entries.row, tuple(shape)), shape, strict=True)
+    met = np.array([np.bincount(np.unique(entries.col * size + level) // size, minlength=m) for level, size in levels])
     held = np.bincount(entries.col, minlength=m)
     is_product = (held == met.prod(axis=0)) & (np.bincount(entries.col, entries.data != 1.0, minlength=m) == 0)
     needed = (met < np.array(shape)[:, None]) | ~is_product
     return [tuple(np.flatnonzero(axis).tolist()) for axis in needed.T]
 
 
-def _distinct(groups: IntArray, level: IntArray, m: int) -> IntArray:
-    """Return how many levels of one axis each group holds."""
-    pairs = np.unique(np.column_stack([groups, level]), axis=0)
-    return np.bincount(pairs[:, 0], minlength=m)
-
-
-def project(decode: DecodeTable, shape: Sequence[int], axes: Sequence[int]) -> DecodeTable:
-    """Return the table over the joint levels of some axes, for groups that depend on no other."""
+def _project(decode: DecodeTable, shape: Sequence[int], axes: Sequence[int]) -> DecodeTable:
+    """Return the table over the joint levels of some axes, for groups that hold all levels of every other axis."""
     entries = decode.matrix.tocoo()
-    levels = np.unravel_index(entries.row, tuple(shape))
-    row = np.zeros_like(entries.row)
-    for a in axes:
-        row = row * shape[a] + levels[a]
-    pairs, first = np.unique(np.column_stack([row, entries.col]), axis=0, return_index=True)
-    size = (prod(shape[a] for a in axes), decode.shape[1])
-    return DecodeTable(sparse.csr_array((entries.data[first], (pairs[:, 0], pairs[:, 1])), shape=size))
+    levels, row = np.unravel_index(entries.row, tuple(shape)), np.zeros_like(entries.row)
+    once = np.ones(len(row), dtype=bool)
+    for a, size in enumerate(shape):
+        if a in axes:
+            row = row * size + levels[a]
+        else:
+            once &= levels[a] == 0
+    entry = (entries.data[once], (row[once], entries.col[once]))
+    return DecodeTable(sparse.csr_array(entry, shape=(prod(shape[a] for a in axes), decode.shape[1])))

@@ -7,9 +7,9 @@ No array of rows x groups is ever built.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from scipy import sparse
 
-from lowcal.data.checked_json import Plain, PlainFields
+from lowcal.data.checked_json import Plain
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_whole
@@ -34,15 +34,11 @@ from lowcal.subpopulations.base import (
     OfColumns,
     OfSizes,
     WeakLearner,
-    check_min_mass,
-    effective_rows,
-    is_enough,
-    require_members,
 )
-from lowcal.subpopulations.batches import GroupBatches
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import UNSEEN, LevelMasses, Levels, drop_rare, learn_levels, read_columns, resolve
+from lowcal.subpopulations.levels import UNSEEN, ByLevels, LevelMasses, drop_rare, learn_levels, read_columns, resolve
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
+from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
 #: Attributes are merged into one code column up to this many joint levels: a table of that size stays in cache.
 MERGED_LEVELS = 1024
@@ -78,7 +74,7 @@ class Groups(OfColumns, OfSizes):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns into merged code columns and list the groups."""
-        return _prepare(self, 1, X, sample_weight)
+        return _bind(self, 1, X, sample_weight)
 
 
 @CLASSES.register
@@ -101,15 +97,14 @@ class Intersections(OfColumns, OfSizes):
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Compile the columns so that every conjunction lies inside one merged code column."""
         check_whole("depth", self.depth, 1)
-        return _prepare(self, self.depth, X, sample_weight)
+        return _bind(self, self.depth, X, sample_weight)
 
 
 @ENCODERS.register
 @dataclass(frozen=True)
-class GroupEncoder(CodeEncoder, PlainFields):
+class GroupEncoder(CodeEncoder, ByLevels):
     """Levels of the columns, and which of them are merged into each code column."""
 
-    levels: tuple[Levels, ...]
     plan: Plan
     kind: ClassVar[str] = "groups"
 
@@ -119,26 +114,19 @@ class GroupEncoder(CodeEncoder, PlainFields):
 
     def merge(self, codes: Sequence[IntArray], n: int) -> tuple[IntArray, ...]:
         """Return the merged code columns of n rows from the codes of each column."""
-        if not self.levels:
-            return (np.zeros(n, dtype=np.uint8),)
-        return tuple(self._merge([codes[k] for k in merged], merged) for merged in self.plan)
+        return tuple(self._joint(codes, merged, n) for merged in self.plan)
 
     def shape(self, merged: Sequence[int]) -> tuple[int, ...]:
         """Return the level counts of the attributes of one merged column."""
         return tuple(self.levels[k].count for k in merged)
 
-    def _merge(self, codes: Sequence[IntArray], merged: Sequence[int]) -> IntArray:
-        """Return the joint level as one number, the last column running fastest."""
-        joint = np.zeros(len(codes[0]), dtype=np.min_scalar_type(prod(self.shape(merged))))
-        for code, size in zip(codes, self.shape(merged), strict=True):
+    def _joint(self, codes: Sequence[IntArray], merged: Sequence[int], n: int) -> IntArray:
+        """Return the joint level of some columns as one number, the last column running fastest."""
+        joint = np.zeros(n, dtype=np.min_scalar_type(prod(self.shape(merged))))
+        for k, size in zip(merged, self.shape(merged), strict=True):
             joint *= joint.dtype.type(size)
-            joint += code.astype(joint.dtype, copy=False)
+            joint += codes[k].astype(joint.dtype, copy=False)
         return joint
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return tuple(level.column for level in self.levels)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -162,10 +150,6 @@ class GroupEncoder(CodeEncoder, PlainFields):
 
         return read
 
-    def batches(self) -> GroupBatches:
-        """Return the encoder of batches of a stream, which looks few values up."""
-        return GroupBatches(self.levels, self.plan)
-
     def code(self, columns: GraphColumns, k: int, axes: Sequence[int]) -> Value:
         """Return the joint levels of some attributes of merged column k in a graph."""
         levels = [self.levels[self.plan[k][a]] for a in axes]
@@ -187,13 +171,92 @@ class GroupEncoder(CodeEncoder, PlainFields):
         return cls(levels, merged)
 
 
-@dataclass
-class _Tables:
-    """The decode tables under construction: lists of (level, group) pairs, names and depths for each merged column."""
+def _bind(chosen: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+    check_min_mass(chosen.min_mass)
+    check_whole("n_bins", chosen.n_bins, 2)
+    weigh, found = LevelMasses(sample_weight), []
+    for name in resolve(chosen.columns, X):
+        every = learn_levels(X.column(name), chosen.n_bins, sample_weight)
+        found.append(drop_rare(every, X, weigh, chosen.min_mass))
+    limit = MERGED_LEVELS
+    if depth > 1:
+        limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
+    levels = tuple(column.levels for column in found)
+    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
+    rows = encoder.merge([column.codes for column in found], X.n_rows)
+    family = _list_groups(chosen, depth, encoder, rows, weigh, [column.mass for column in found])
+    require_members(family.names, "The class of groups", chosen.min_mass)
+    rare = tuple(group for column in found for group in column.rare)
+    silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
+    return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
 
-    entries: list[list[tuple[IntArray, IntArray]]] = field(default_factory=list)
-    names: list[list[str]] = field(default_factory=list)
-    depths: list[list[int]] = field(default_factory=list)
+
+def _list_groups(
+    chosen: Groups | Intersections,
+    depth: int,
+    encoder: GroupEncoder,
+    rows: Sequence[IntArray],
+    weigh: LevelMasses,
+    single: Sequence[FloatArray],
+) -> CodeFamily:
+    """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
+    shapes = encoder.shapes
+    sizes = [prod(shape) for shape in shapes]
+    tables = _Tables(sizes)
+    if chosen.everyone:
+        tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
+    mass = cache(lambda k: weigh(rows[k], sizes[k]))
+    joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), shapes[k]))
+    home = _homes(encoder.plan, depth)
+    for size in range(1, min(depth, len(encoder.levels)) + 1):
+        for subset in combinations(range(len(encoder.levels)), size):
+            k = home[subset]
+            own = tuple(joint(k)[encoder.plan[k].index(column)] for column in subset)
+            key = own[0] if size == 1 else np.ravel_multi_index(own, encoder.shape(subset))
+            total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
+            tables.add(k, size, *_conjunctions(encoder, subset, key, total, chosen.min_mass))
+    return tables.family()
+
+
+def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
+    """Return which merged column is the first to hold each set of up to `depth` columns.
+
+    >>> _homes(((0, 1), (1, 2)), 2)
+    {(0,): 0, (1,): 0, (0, 1): 0, (2,): 1, (1, 2): 1}
+    """
+    found: dict[tuple[int, ...], int] = {}
+    for k, merged in enumerate(plan):
+        for size in range(1, depth + 1):
+            for subset in combinations(merged, size):
+                found.setdefault(subset, k)
+    return found
+
+
+def _conjunctions(
+    encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
+) -> tuple[IntArray, IntArray, list[str]]:
+    """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
+    shape = encoder.shape(subset)
+    keep = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass).reshape(shape)
+    for axis in range(len(shape)):
+        keep.swapaxes(0, axis)[UNSEEN] = False
+    kept, number = np.flatnonzero(keep), np.full(keep.size, -1)
+    number[kept] = np.arange(len(kept))
+    values = (v.tolist() for v in np.unravel_index(kept, shape))
+    each = [map(encoder.levels[k].name, v) for k, v in zip(subset, values, strict=True)]
+    group = number[key]
+    inside = np.flatnonzero(group >= 0)
+    return inside, group[inside], [" & ".join(names) for names in zip(*each, strict=True)]
+
+
+class _Tables:
+    """The decode tables under construction: (level, group) pairs, names and depths for each merged column."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        self.entries: list[list[tuple[IntArray, IntArray]]] = [[] for _ in sizes]
+        self.names: list[list[str]] = [[] for _ in sizes]
+        self.depths: list[list[int]] = [[] for _ in sizes]
 
     def add(self, k: int, depth: int, levels: IntArray, groups: IntArray, names: Sequence[str]) -> None:
         """Add groups of this depth to the merged column k; `groups` are numbered from 0 among those added."""
@@ -201,46 +264,23 @@ class _Tables:
         self.names[k] += names
         self.depths[k] += [depth] * len(names)
 
-    def family(self, sizes: Sequence[int]) -> CodeFamily:
+    def family(self) -> CodeFamily:
         """Return the finished family; merged columns without a group are left out."""
-        used = [k for k in range(len(sizes)) if self.names[k]]
-        tables = []
-        for k in used:
-            levels = np.concatenate([e[0] for e in self.entries[k]])
-            groups = np.concatenate([e[1] for e in self.entries[k]])
-            tables.append(DecodeTable(_one_hot(levels, groups, (sizes[k], len(self.names[k])))))
+        used = [k for k in range(len(self.sizes)) if self.names[k]]
         names = tuple(name for k in used for name in self.names[k])
         depths = tuple(depth for k in used for depth in self.depths[k])
-        return CodeFamily(names, tuple(used), tuple(tables), depths)
+        return CodeFamily(names, tuple(used), tuple(self._table(k) for k in used), depths)
+
+    def _table(self, k: int) -> DecodeTable:
+        """Return the table that is 1 at the pairs of a merged column, no two alike; SciPy would look for repeats."""
+        levels, groups = (np.concatenate(each) for each in zip(*self.entries[k], strict=True))
+        order = np.argsort(levels, kind="stable")
+        starts = np.searchsorted(levels[order], np.arange(self.sizes[k] + 1))
+        shape = (self.sizes[k], len(self.names[k]))
+        return DecodeTable(sparse.csr_array((np.ones(len(levels)), groups[order], starts), shape=shape))
 
 
-def _one_hot(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> sparse.csr_array:
-    """Return the sparse matrix that is 1 at these places, no two alike; SciPy would look for repeats."""
-    order = np.argsort(rows, kind="stable")
-    starts = np.searchsorted(rows[order], np.arange(shape[0] + 1))
-    return sparse.csr_array((np.ones(len(rows)), columns[order], starts), shape=shape)
-
-
-def _prepare(groups: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
-    check_min_mass(groups.min_mass)
-    check_whole("n_bins", groups.n_bins, 2)
-    min_mass, everyone = groups.min_mass, groups.everyone
-    weigh = LevelMasses(sample_weight)
-    found = [
-        drop_rare(learn_levels(X.column(c), groups.n_bins, sample_weight), X, weigh, min_mass)
-        for c in resolve(groups.columns, X)
-    ]
-    levels = tuple(column.levels for column in found)
-    limit = MERGED_LEVELS
-    if depth > 1:
-        limit = min(max(MERGED_LEVELS, X.n_rows // ROWS_A_LEVEL), MERGED_CONJUNCTIONS)
-    encoder = GroupEncoder(levels, cover([level.count for level in levels], depth, limit))
-    rows = encoder.merge([column.codes for column in found], X.n_rows)
-    family = _list_groups(encoder, depth, rows, weigh, [column.mass for column in found], min_mass, everyone)
-    require_members(family.names, "The class of groups", min_mass)
-    rare = tuple(group for column in found for group in column.rare)
-    silent = tuple(column.levels.column for column in found if column.rare and not column.is_examined)
-    return WeakLearner(encoder, rows, sample_weight, [family], left_out=LeftOut(rare, silent))
+# --- which columns are merged ----------------------------------------------------------------------------------
 
 
 def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan:
@@ -262,24 +302,19 @@ def cover(counts: Sequence[int], depth: int, limit: int = MERGED_LEVELS) -> Plan
     return tuple(tuple(sorted(_grow(subset, uncovered, counts, limit))) for subset in wanted if subset in uncovered)
 
 
-def _first_fit(counts: Sequence[int], limit: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets that hold each column once: the first one left, then each later one that fits.
-
-    Cost: the number of columns times that of distinct level counts, as columns with the same count wait in one line.
-    """
-    waiting: dict[int, deque[int]] = {}
+def _first_fit(counts: Sequence[int], limit: int) -> list[tuple[int, ...]]:
+    """Return sets that hold each column once: it joins the first set that it fits into."""
+    sets: list[list[int]] = []
+    rooms, least = dict[int, int](), min(counts, default=0)  # of the sets that some column may still fit into
     for k, count in enumerate(counts):
-        waiting.setdefault(count, deque()).append(k)
-    while waiting:
-        chosen, room, fitting = [], limit, list(waiting)
-        while fitting:
-            count = min(fitting, key=lambda c: waiting[c][0])
-            chosen.append(waiting[count].popleft())
-            if not waiting[count]:
-                del waiting[count]
-            room //= max(1, count)
-            fitting = [c for c in waiting if c <= room]
-        yield tuple(chosen)
+        place = next((place for place, room in rooms.items() if count <= room), len(sets))
+        if place == len(sets):
+            sets.append([])
+        sets[place].append(k)
+        rooms[place] = rooms.get(place, limit) // max(1, count)
+        if rooms[place] < least:
+            del rooms[place]
+    return [tuple(chosen) for chosen in sets]
 
 
 class _Uncovered:
@@ -321,61 +356,3 @@ def _grow(start: tuple[int, ...], uncovered: _Uncovered, counts: Sequence[int], 
         gains.update(uncovered.add(best, chosen))
         room //= max(1, counts[best])
     return chosen
-
-
-def _list_groups(
-    encoder: GroupEncoder,
-    depth: int,
-    rows: Sequence[IntArray],
-    weigh: LevelMasses,
-    single: Sequence[FloatArray],
-    min_mass: float,
-    everyone: bool,
-) -> CodeFamily:
-    """Return every group that is worth min_mass rows, the whole population first; `single` are the levels' masses."""
-    sizes = [prod(encoder.shape(merged)) for merged in encoder.plan]
-    tables = _Tables([[] for _ in sizes], [[] for _ in sizes], [[] for _ in sizes])
-    if everyone:
-        tables.add(0, 0, np.arange(sizes[0]), np.zeros(sizes[0], dtype=np.intp), [EVERYONE])
-    mass = cache(lambda k: weigh(rows[k], sizes[k]))
-    joint = cache(lambda k: np.unravel_index(np.arange(sizes[k]), encoder.shape(encoder.plan[k])))
-    home = _homes(encoder.plan, depth)
-    for size in range(1, min(depth, len(encoder.levels)) + 1):
-        for subset in combinations(range(len(encoder.levels)), size):
-            k = home[subset]
-            own = tuple(joint(k)[encoder.plan[k].index(column)] for column in subset)
-            key = own[0] if size == 1 else np.ravel_multi_index(own, encoder.shape(subset))
-            total = single[subset[0]] if size == 1 else histogram(key, mass(k), prod(encoder.shape(subset)))
-            tables.add(k, size, *_conjunctions(encoder, subset, key, total, min_mass))
-    return tables.family(sizes)
-
-
-def _homes(plan: Plan, depth: int) -> dict[tuple[int, ...], int]:
-    """Return which merged column is the first to hold each set of up to `depth` columns.
-
-    >>> _homes(((0, 1), (1, 2)), 2)
-    {(0,): 0, (1,): 0, (0, 1): 0, (2,): 1, (1, 2): 1}
-    """
-    found: dict[tuple[int, ...], int] = {}
-    for k, merged in enumerate(plan):
-        for size in range(1, depth + 1):
-            for subset in combinations(merged, size):
-                found.setdefault(subset, k)
-    return found
-
-
-def _conjunctions(
-    encoder: GroupEncoder, subset: tuple[int, ...], key: IntArray, total: FloatArray, min_mass: float
-) -> tuple[IntArray, IntArray, list[str]]:
-    """Return (merged level, group) pairs and names for one set of columns; total holds sums of w and w^2 a value."""
-    shape = encoder.shape(subset)
-    keep = is_enough(effective_rows(total[:, 0], total[:, 1]), min_mass).reshape(shape)
-    for axis in range(len(shape)):
-        keep.swapaxes(0, axis)[UNSEEN] = False
-    kept, number = np.flatnonzero(keep), np.full(keep.size, -1)
-    number[kept] = np.arange(len(kept))
-    values = (v.tolist() for v in np.unravel_index(kept, shape))
-    each = [map(encoder.levels[k].name, v) for k, v in zip(subset, values, strict=True)]
-    group = number[key]
-    inside = np.flatnonzero(group >= 0)
-    return inside, group[inside], [" & ".join(names) for names in zip(*each, strict=True)]

@@ -11,7 +11,7 @@ n <= 2^b rows a term is off by at most 2^(b - 52) of the largest one (in the mir
 logistic function is our own). Squares are rounded up, by twice that: rows lighter than about 2^(b/2 - 26) of the
 heaviest count for fewer effective rows than they are worth.
 
-This file is the definition; the same steps, with the same bits, are compiled in `engines.trees` for large problems
+This file is the definition; the same steps, with the same bits, are compiled in `kernels.trees` for large problems
 where numba is installed.
 """
 
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
+from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
 from lowcal.kernels.exact import Grid, Scale, Tables, row_bits
 from lowcal.kernels.portable import portable_sigmoid
 from lowcal.kernels.reference import CHUNK, histogram, pieces
@@ -45,6 +46,8 @@ LEAST_BEND = 0.01
 COMPILE_FROM = 500_000
 #: Features are searched together while their rows and histograms hold at most this many numbers, which stay in cache.
 AT_ONCE = 1 << 18
+#: Files: trees with more conditions are not believed.
+MOST_DEPTH = 24
 #: The histograms of a level, of as many trees as are grown together, hold at most this many numbers.
 MOST_CELLS = 1 << 24
 
@@ -83,11 +86,8 @@ class Forest:
         kernels = _evaluators(len(leaf) * self.depth)
         if kernels is not None:
             kernels.leaves(rows.codes, feature, cut, leaf)
-            return leaf
-        node = np.zeros(len(leaf), dtype=np.intp)
-        for _ in range(self.depth):
-            node = 2 * node + 1 + _goes_right(rows.codes, feature[node], cut[node])
-        leaf[:] = node - len(feature)
+        else:
+            leaf[:] = _descend(rows.codes, feature, cut, self.depth)
         return leaf
 
     def __call__(self, rows: Binned) -> FloatArray:
@@ -112,10 +112,38 @@ class Forest:
             path[tree] = (path[tree - 1] if tree else start) + value[self.leaf(rows, tree), 0]
         return path
 
+    @classmethod
+    def join(cls, forests: Sequence[Forest]) -> Forest:
+        """Return the trees of some forests as one."""
+        return cls(*(np.concatenate([getattr(one, part) for one in forests]) for part in ("feature", "cut", "value")))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the trees as plain data."""
-        arrays = {"feature": self.feature.tolist(), "cut": self.cut.tolist(), "value": self.value.tolist()}
-        return {"depth": self.depth, **arrays}
+        """Return the trees as plain data, which a file holds once for all families that name them."""
+        arrays = {"feature": Numbers(self.feature), "cut": Numbers(self.cut), "value": Numbers(self.value)}
+        return WrittenOnce(depth=self.depth, **arrays)
+
+    @classmethod
+    def from_dict(cls, at: Plain) -> Forest:
+        """Return the trees of plain data."""
+        depth, feature, cut, value = at.fields("depth", "feature", "cut", "value")
+        inner = 2 ** depth.whole(1, MOST_DEPTH) - 1
+        features = feature.wholes((None, inner), -1, 2**31)
+        if len(features) == 0:
+            feature.refuse("the features of at least one tree")
+        cuts = cut.wholes(features.shape, 0, 2**31)
+        values = value.floats((len(features), inner + 1, None), -MOST, MOST)
+        if values.shape[2] == 0:
+            value.refuse("an array with a value in each leaf")
+        return cls(features, cuts, values)
+
+
+def _descend(codes: NDArray[Any], feature: IntArray, cut: IntArray, depth: int) -> IntArray:
+    """Return the node of every row at a level of one tree, numbered from 0."""
+    node, row = np.zeros(len(codes), dtype=np.intp), np.arange(len(codes))
+    for d in range(depth):
+        place = node + (2**d - 1)
+        node = 2 * node + ((feature[place] >= 0) & (codes[row, feature[place]] > cut[place]))
+    return node
 
 
 # --- what is grown ---------------------------------------------------------------------------------------------
@@ -185,7 +213,7 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Grown:
+class _Grown:
     """Rows on the way through the trees: what the forests start from, or that after one more tree of each.
 
     `bounds` are those of the residuals of each forest.
@@ -193,14 +221,13 @@ class Grown:
 
     request: Request
     bounds: tuple[float, ...]
-    before: Grown | None = None
+    before: _Grown | None = None
     trees: tuple[Forest, ...] = ()
     remembered: int = 1
 
-    def then(self, trees: tuple[Forest, ...]) -> Grown:
-        """Return the rows after one more tree of each forest."""
+    def then(self, trees: tuple[Forest, ...]) -> _Grown:
         bounds = [bound + float(np.abs(tree.value).max()) for bound, tree in zip(self.bounds, trees, strict=True)]
-        return Grown(self.request, tuple(bounds), self, trees)
+        return _Grown(self.request, tuple(bounds), self, trees)
 
     def advance(self, before: FloatArray | None, shard: Visited) -> FloatArray:
         """Return the numbers of a shard: those before, moved by the values of the last trees."""
@@ -289,26 +316,20 @@ Boost: TypeAlias = Callable[[FloatArray, FloatArray, FloatArray], Forest]
 
 def _in_one_piece(shard: Visited, request: Request) -> Boost | None:
     """Return the compiled kernel for rows in one piece; None if it does not pay, or is not for such trees."""
-    kernels, rows = request.kernels(shard.scale.n), request.rows(shard)
+    kernels, rows, growth = request.kernels(shard.scale.n), request.rows(shard), request.growth
     if kernels is None or request.q > 1:
         return None
     laid = rows.once(request.counts, lambda: kernels.lay_columns(rows.codes, request.counts))
-    return None if laid is None else partial(_boost, kernels, laid, shard, request)
-
-
-def _boost(
-    kernels: ModuleType,
-    laid: tuple[Any, ...],
-    shard: Visited,
-    request: Request,
-    z: FloatArray,
-    y: FloatArray,
-    total: FloatArray,
-) -> Forest:
-    growth, forest = request.growth, request.blank(request.growth.n_trees)
+    if laid is None:
+        return None
     how = request.is_mirror, request.bound, row_bits(shard.scale.n), *request.limits(shard.scale), growth.shrinkage
-    kernels.boost(*laid, shares(shard), z, y, *how, forest.feature, forest.cut, forest.value, total)
-    return forest
+
+    def boost(z: FloatArray, y: FloatArray, total: FloatArray) -> Forest:
+        forest = request.blank(growth.n_trees)
+        kernels.boost(*laid, shares(shard), z, y, *how, forest.feature, forest.cut, forest.value, total)
+        return forest
+
+    return boost
 
 
 def _grow_here(boost: Boost, shard: Visited, request: Request) -> list[Forest]:
@@ -333,44 +354,29 @@ def shares(shard: Visited) -> FloatArray:
 
 def _grow_in_passes(source: Source, request: Request, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
     """Return the forests of some targets, the trees of all of them level by level."""
-    own = replace(request, targets=targets)
-    grown = Grown(own, (request.bound,) * len(targets))
+    grown, each = _Grown(replace(request, targets=targets), (request.bound,) * len(targets)), []
     for _ in range(request.growth.n_trees):
-        trees = tuple(_grow_trees(source, grown))
-        grown = grown.then(trees)
-    each = [step.trees for step in _path(grown) if step.trees]
-    return [_joined([trees[k] for trees in each]) for k in range(len(targets))]
+        each.append(_grow_trees(source, grown))
+        grown = grown.then(each[-1])
+    return [Forest.join(trees) for trees in zip(*each, strict=True)]
 
 
-def _path(grown: Grown | None) -> list[Grown]:
-    path = []
-    while grown is not None:
-        path.append(grown)
-        grown = grown.before
-    return path[::-1]
-
-
-def _joined(trees: Sequence[Forest]) -> Forest:
-    """Return trees as one forest."""
-    return Forest(*(np.concatenate([getattr(tree, part) for tree in trees]) for part in ("feature", "cut", "value")))
-
-
-def _grow_trees(source: Source, grown: Grown) -> list[Forest]:
+def _grow_trees(source: Source, grown: _Grown) -> tuple[Forest, ...]:
     """Return a tree for every target, grown level by level."""
     request = grown.request
-    growing = [Growing(request, source.scale) for _ in request.targets]
+    growing = [_Growing(request, source.scale) for _ in request.targets]
     trees = tuple(one.tree for one in growing)
     for depth in range(request.growth.depth):
         builds = tuple(one.build for one in growing)
         for part in _feature_parts(request):
-            tables = source.run(LevelSums(grown, trees, builds, depth, part))
+            tables = source.run(_LevelSums(grown, trees, builds, depth, part))
             for one, table in zip(growing, tables, strict=True):
                 one.see(table, part)
         for one in growing:
             one.descend()
     for one in growing:
         one.set_values()
-    return list(trees)
+    return trees
 
 
 def _feature_parts(request: Request) -> Iterator[slice]:
@@ -381,20 +387,19 @@ def _feature_parts(request: Request) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class LevelSums:
+class _LevelSums:
     """The sums of a level of every tree, shape (nodes x bins, 3 + q): mass, its square, the bend, the residuals.
 
     `builds` says of which nodes. `part` are the features whose bins are added up.
     """
 
-    grown: Grown
+    grown: _Grown
     trees: tuple[Forest, ...]
     builds: tuple[NDArray[np.bool_], ...]
     depth: int
     part: slice
 
     def __call__(self, shard: Visited) -> Tables:
-        """Return the tables of a shard, one for every tree."""
         request, n = self.grown.request, shard.scale.n
         kernels, codes = request.kernels(n), request.rows(shard).codes
         state, share = self.grown.of(shard), shares(shard)
@@ -412,21 +417,19 @@ class LevelSums:
 
     def _add_up(self, codes: NDArray[Any], tree: Forest, records: FloatArray, build: NDArray[np.bool_]) -> FloatArray:
         """Return the sums of the nodes to build, features together while their rows stay in cache."""
-        node = _node(codes, tree, self.depth)
+        node = _descend(codes, tree.feature[0], tree.cut[0], self.depth)
         if not build.all():
             inside = np.flatnonzero(build[node])
             codes, node, records = codes[inside], node[inside], records[inside]
-        counts = self.grown.request.counts[self.part]
-        own, ends = codes[:, self.part], np.concatenate([[0], np.cumsum(counts)])
-        table = np.zeros((2**self.depth, ends[-1], records.shape[1]))
-        most = max(len(codes), 2**self.depth * int(counts.max(initial=1))) * records.shape[1]
+        counts, n_nodes = self.grown.request.counts[self.part], 2**self.depth
+        own, ends, tables = codes[:, self.part], np.cumsum(counts), []
+        most = max(len(codes), n_nodes * int(counts.max(initial=1))) * records.shape[1]
         for some in pieces(len(counts), most * (CHUNK // AT_ONCE)):
-            starts, last = ends[:-1][some], ends[min(some.stop, len(counts))]
-            bins = slice(starts[0], last)
-            table[:, bins] = _histograms(
-                own[:, some], starts - starts[0], node, records, 2**self.depth, last - starts[0]
-            )
-        return table.reshape(-1, records.shape[1])
+            starts, bins = ends[some] - counts[some], int(counts[some].sum())
+            cell = (node * bins)[:, None] + (starts - starts[0]) + own[:, some]
+            sums = histogram(cell.ravel(), np.repeat(records, len(starts), axis=0), n_nodes * bins)
+            tables.append(sums.reshape(n_nodes, bins, -1))
+        return np.concatenate(tables, axis=1).reshape(-1, records.shape[1])
 
     def _add_up_compiled(
         self,
@@ -437,7 +440,6 @@ class LevelSums:
         n: int,
         build: NDArray[np.bool_],
     ) -> FloatArray:
-        """Return the same by the compiled kernels."""
         request, (share, own, bound) = self.grown.request, given
         width = 3 + request.q + (-3 - request.q) % kernels.LANES
         records, node = np.zeros((len(codes), width)), np.zeros(len(codes), dtype=np.uint32)
@@ -450,7 +452,6 @@ class LevelSums:
         return table
 
     def read(self, total: Tables, some: Any, scale: Scale) -> Tables:
-        """Return the tables of all rows."""
         return total
 
 
@@ -474,29 +475,7 @@ def make_records(share: FloatArray, state: FloatArray, is_mirror: bool, bound: f
     return records
 
 
-def _node(codes: NDArray[Any], tree: Forest, depth: int) -> IntArray:
-    """Return the node of every row at a level, numbered from 0."""
-    node = np.zeros(len(codes), dtype=np.intp)
-    for d in range(depth):
-        level = slice(2**d - 1, 2 ** (d + 1) - 1)
-        node = 2 * node + _goes_right(codes, tree.feature[0, level][node], tree.cut[0, level][node])
-    return node
-
-
-def _goes_right(codes: NDArray[Any], feature: IntArray, cut: IntArray) -> NDArray[np.bool_]:
-    return np.asarray((feature >= 0) & (codes[np.arange(len(codes)), feature] > cut))
-
-
-def _histograms(
-    codes: NDArray[Any], start: IntArray, node: IntArray, records: FloatArray, n_nodes: int, bins: int
-) -> FloatArray:
-    """Return the sums of the records for every node and bin, shape (nodes, bins, columns)."""
-    cell = (node * bins)[:, None] + start + codes
-    sums = histogram(cell.ravel(), np.repeat(records, codes.shape[1], axis=0), n_nodes * bins)
-    return sums.reshape(n_nodes, bins, -1)
-
-
-class Growing:
+class _Growing:
     """A tree under construction, from the sums of one level after the other.
 
     `build` says which nodes are added up: the smaller child of each node that was split, where the whole level is seen
@@ -518,7 +497,6 @@ class Growing:
 
     @property
     def level(self) -> slice:
-        """The nodes of the level."""
         return slice(2**self.depth - 1, 2 ** (self.depth + 1) - 1)
 
     def see(self, table: FloatArray, part: slice) -> None:
@@ -551,7 +529,6 @@ class Growing:
         return sums
 
     def _see_compiled(self, sums: FloatArray) -> None:
-        """Take the best splits by the compiled kernels."""
         assert self.kernels is not None
         assert self.sums is not None
         request, (n_nodes, bins, width) = self.request, sums.shape

@@ -16,15 +16,16 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.checked_json import Numbers, Plain, PlainLabels
+from lowcal.data.checked_json import Numbers, Plain, PlainFields, PlainLabels
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
-from lowcal.subpopulations.base import ColumnChoice, effective_rows, is_enough, list_rare
+from lowcal.subpopulations.base import ColumnChoice
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
+from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, masses_of
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
@@ -36,6 +37,8 @@ ROWS_IN_CACHE = 1 << 14
 FEW_CUTS = 64
 #: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
+#: How far a quantile of SAMPLE rows may be from that of all: four standard deviations of a share of 1/2.
+MARGIN = 2.0 / SAMPLE**0.5
 #: Dates of a file lie within this many seconds of 1970: microseconds fit into 64 bits.
 MOST_SECONDS = 9e12
 
@@ -86,12 +89,14 @@ class Levels:
             return f"{self.column} is missing"
         if self.categories is not None:
             return f"{self.column}={self.shown[level - FIRST]}"
-        lower, upper = (None, *self.shown)[level - FIRST], (*self.shown, None)[level - FIRST]
-        if lower is None and upper is None:
-            return f"{self.column} is present"
-        left = "" if lower is None else f"{lower}<"
-        right = "" if upper is None else f"<={upper}"
-        return f"{left}{self.column}{right}" if right else f"{self.column}>{lower}"
+        return self.between(level - 1, level)
+
+    def between(self, low: int, high: int) -> str:
+        """Return the name of the bins after `low` up to `high`: '28<age<=37', 'age>37', 'age is present'."""
+        left = "" if low == MISSING else f"{self.shown[low - FIRST]}<"
+        if high < self.count - 1:
+            return f"{left}{self.column}<={self.shown[high - FIRST]}"
+        return f"{self.column}>{left[:-1]}" if left else f"{self.column} is present"
 
     @cached_property
     def numbers(self) -> dict[Hashable, int]:
@@ -179,7 +184,8 @@ class Levels:
         if len(inner) and levels.categories is not None:
             cuts.refuse("empty beside categories")
         seconds: Any = levels.cuts if levels.categories is None else levels.categories
-        if is_date and not (dates[0].value is True and all(_is_moment(value) for value in seconds)):
+        are_moments = all(type(value) in (int, float) and abs(value) <= MOST_SECONDS for value in seconds)
+        if is_date and not (dates[0].value is True and are_moments):
             at.refuse("levels of dates: seconds since 1970")
         return levels
 
@@ -191,6 +197,18 @@ class LevelEncoder(Protocol):
     @property
     def levels(self) -> Sequence[Levels]:
         """How each column is read."""
+
+
+@dataclass(frozen=True)
+class ByLevels(PlainFields):
+    """An encoder that reads every column as levels."""
+
+    levels: tuple[Levels, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(level.column for level in self.levels)
 
 
 def levels_of(encoder: object) -> Sequence[Levels]:
@@ -206,12 +224,7 @@ def read_columns(at: Plain) -> tuple[Levels, ...]:
     return levels
 
 
-def _is_moment(value: Any) -> bool:
-    """Whether this is a number of seconds that a date can hold."""
-    return type(value) in (int, float) and abs(value) <= MOST_SECONDS
-
-
-def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> IntArray:
+def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dtype[Any]) -> IntArray:
     """Return the level of each number: how many cuts lie below it, or that it is missing.
 
     >>> _bins(np.array([28.0, np.nan, 31.0]), (28.0, 37.0), np.dtype(np.uint8))
@@ -220,20 +233,17 @@ def _bins(values: NDArray[Any], cuts: Sequence[float], kind: np.dtype[Any]) -> I
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
     for part in pieces(len(values), CHUNK // ROWS_IN_CACHE):
         here = values[part].astype(np.float64, copy=False)
-        below = _count_below(here, edges) if len(edges) <= FEW_CUTS else np.searchsorted(edges, here, side="left")
+        below: NDArray[Any] = np.zeros(len(here), dtype=np.uint8)
+        if len(edges) > FEW_CUTS:
+            below = np.searchsorted(edges, here, side="left")
+        else:  # edge by edge: there is nothing to branch on
+            for edge in edges:
+                below += (here > edge).view(np.uint8)
         np.add(below, FIRST, out=found[part], casting="unsafe")
         missing = np.isnan(here)
         if missing.any():
             found[part][missing] = MISSING
     return found
-
-
-def _count_below(values: FloatArray, edges: FloatArray) -> NDArray[np.uint8]:
-    """Return the same as a search among few sorted edges, edge by edge: there is nothing to branch on."""
-    below = np.zeros(len(values), dtype=np.uint8)
-    for edge in edges:
-        below += (values > edge).view(np.uint8)
-    return below
 
 
 def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kind: np.dtype[Any]) -> IntArray:
@@ -248,16 +258,14 @@ def _levels_of_numbers(values: NDArray[Any], categories: Sequence[Hashable], kin
     }
     known = np.array(sorted(numbers), dtype=np.float64)
     levels = np.array([*(numbers[v] for v in sorted(numbers)), UNSEEN], dtype=kind)
-    are_close = len(known) > 0 and _are_close(known)
-    if are_close and _are_close(levels[:-1].astype(np.float64)) and _are_within(values, known[0], known[-1]):
+    is_run = len(known) > 0 and float(known[0]).is_integer() and (np.diff(known) == 1.0).all()
+    if is_run and (np.diff(levels[:-1]) == 1).all() and _are_within(values, known[0], known[-1]):
         shift = (int(levels[0]) - int(known[0])) % (1 << 8 * kind.itemsize)  # sums of unsigned numbers wrap around
         return np.asarray(np.add(values, kind.type(shift), dtype=kind, casting="unsafe"))
-    find = _places if are_close else np.searchsorted
-    found = np.empty(len(values), dtype=kind)
-    padded = np.append(known, np.nan)
+    found, padded = np.empty(len(values), dtype=kind), np.append(known, np.nan)
     for part in pieces(len(values), CHUNK // CACHE):
         here = values[part]
-        place = find(known, here)
+        place = _bins(here, known, np.dtype(np.intp)) - FIRST  # of a missing value: the last, which no value equals
         found[part] = np.where(padded[place] == here, levels[place], np.where(np.isnan(here), MISSING, UNSEEN))
     return found
 
@@ -272,18 +280,6 @@ def _fits(number: int) -> bool:
     return number.bit_length() <= 1000 and int(float(number)) == number
 
 
-def _are_close(known: FloatArray) -> bool:
-    """Whether sorted numbers are consecutive whole numbers, as those of most codes are."""
-    return bool(np.isfinite(known).all() and (np.diff(known) == 1.0).all() and float(known[0]).is_integer())
-
-
-def _places(known: FloatArray, values: FloatArray) -> IntArray:
-    """Return where values would stand among consecutive whole numbers; the place after the last if nowhere."""
-    shifted = values - known[0]
-    inside = (shifted >= 0.0) & (shifted < len(known))
-    return np.where(inside, shifted, len(known)).astype(np.intp)
-
-
 def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """Return the levels of a fitted column: each category, or each of few numbers, or bins cut at quantiles.
 
@@ -291,72 +287,38 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     """
     if not column.is_numeric:
         return Levels(column.name, column.categories)
-    return replace(_learn_numbers(column, n_bins, seen), is_date=column.is_date)
+    if not column.is_rounded and _are_many(column.numbers, seen, n_bins):
+        return Levels(column.name, None, _cuts_of_many(column.numbers, seen, n_bins), column.is_date)
+    known: Sequence[float] = _exact_values(column, seen) if column.is_rounded else values_of(column, seen)[0].tolist()
+    if len(known) <= n_bins:
+        return Levels(column.name, tuple(_plain(v) for v in known), is_date=column.is_date)
+    return Levels(column.name, None, quantile_cuts(*values_of(column, seen), n_bins), column.is_date)
 
 
-def _learn_numbers(column: Column, n_bins: int, seen: FloatArray) -> Levels:
-    """Return the levels of numbers: each of few, or bins cut at quantiles."""
-    if column.is_rounded:
-        return _learn_exact(column, n_bins, seen)
-    values = column.numbers
-    if len(values) > SAMPLE and _counted(values, seen) is None and _are_many(values, seen, n_bins):
-        return Levels(column.name, None, _cuts_of_many(values, seen, n_bins))
-    distinct, mass = values_of(column, seen)
-    if len(distinct) <= n_bins:
-        return Levels(column.name, tuple(_plain(v) for v in distinct))
-    return Levels(column.name, None, quantile_cuts(distinct, mass, n_bins))
-
-
-def _learn_exact(column: Column, n_bins: int, seen: FloatArray) -> Levels:
-    """Return the levels of numbers that floats round: each of few, with all its digits, or bins of their floats."""
+def _exact_values(column: Column, seen: FloatArray) -> list[float]:
+    """Return the distinct numbers that have weight where floats round some of them, with all their digits."""
     distinct, codes = column.distinct()
-    present = {distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None}
-    if len(present) <= n_bins:
-        return Levels(column.name, tuple(_plain(v) for v in sorted(present)))
-    return Levels(column.name, None, quantile_cuts(*_sorted_values(column.numbers, seen), n_bins))
+    return sorted({distinct[k] for k in np.unique(codes[seen > 0]).tolist() if 0 <= k < len(distinct)} - {None})
 
 
-@dataclass(frozen=True, eq=False)
 class LevelMasses:
-    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted."""
+    """Sums of w and w^2 over the rows of each level of a code column; of equal weights only rows are counted.
 
-    sample_weight: FloatArray
+    >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
+    array([[0.5 , 0.25],
+           [1.  , 0.5 ]])
+    """
 
-    @cached_property
-    def each(self) -> FloatArray | None:
-        """The sums of one row if all have the same weight."""
-        w = _each(self.sample_weight)
-        return None if w is None else np.array([w, w * w])
+    def __init__(self, sample_weight: FloatArray) -> None:
+        self._is_same = _each(sample_weight) is not None
+        self._masses = masses_of(sample_weight[:1] if self._is_same else sample_weight)
 
-    def __call__(self, codes: IntArray, count: int) -> FloatArray:
-        """Return the sums, shape (count, 2).
-
-        >>> LevelMasses(np.full(3, 0.5))(np.array([0, 1, 1]), 2)
-        array([[0.5 , 0.25],
-               [1.  , 0.5 ]])
-        """
-        if self.each is None:
-            return histogram(codes, self._both, count)
-        if codes.dtype == np.uint8 and codes.flags.c_contiguous and count <= 256:
-            return np.asarray(count_bytes(codes.view(np.uint8))[:count, None] * self.each)
-        total = np.zeros(count, dtype=np.intp)
-        for part in pieces(len(codes), CHUNK // CACHE):
-            total += np.bincount(codes[part].astype(np.intp, copy=False), minlength=count)
-        return np.asarray(total[:, None] * self.each)
-
-    def of_levels(self, levels: Levels, X: Frame, codes: IntArray) -> FloatArray:
-        """Return the sums of a column's levels; the rows of categories are counted once for all questions."""
-        column = X.column(levels.column)
-        if self.each is None or levels.categories is None or column.is_numeric:
-            return self(codes, levels.count)
-        found = column.tally(levels.numbers, MISSING, UNSEEN)
-        count = np.zeros(levels.count, dtype=np.intp)
-        count[: len(found)] = found
-        return np.asarray(count[:, None] * self.each)
-
-    @cached_property
-    def _both(self) -> FloatArray:
-        return np.column_stack([self.sample_weight, np.square(self.sample_weight)])
+    def __call__(self, codes: NDArray[Any], count: int) -> FloatArray:
+        """Return the sums, shape (count, 2)."""
+        if not self._is_same:
+            return histogram(codes, self._masses, count)
+        rows = count_bytes(codes)[:count] if codes.dtype == np.uint8 else np.bincount(codes, minlength=count)
+        return np.asarray(rows[:, None] * self._masses)
 
 
 def _each(sample_weight: FloatArray) -> float | None:
@@ -381,16 +343,16 @@ class Weighed(NamedTuple):
 def drop_rare(levels: Levels, X: Frame, weigh: LevelMasses, min_mass: float) -> Weighed:
     """Return the levels without categories worth fewer than min_mass rows, which no group could hold."""
     codes = levels.codes(X)
-    mass = weigh.of_levels(levels, X, codes)
+    mass = weigh(codes, levels.count)
     worth = effective_rows(*mass.T)
     enough = is_enough(worth, min_mass)
     rare, is_examined = list_rare(worth, levels.name, f"values of {levels.column}", min_mass), bool(enough.any())
-    if levels.categories is None or enough[FIRST:].all():
-        return Weighed(levels, codes, mass, rare, is_examined)
-    kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
-    levels = replace(levels, categories=kept)
-    codes = levels.codes(X)
-    return Weighed(levels, codes, weigh.of_levels(levels, X, codes), rare, is_examined)
+    if levels.categories is not None and not enough[FIRST:].all():
+        kept = tuple(c for c, keep in zip(levels.categories, enough[FIRST:], strict=True) if keep)
+        levels = replace(levels, categories=kept)
+        codes = levels.codes(X)
+        mass = weigh(codes, levels.count)
+    return Weighed(levels, codes, mass, rare, is_examined)
 
 
 def values_of(column: Column, sample_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -435,14 +397,10 @@ def _sorted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[Flo
 
 def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Return the same for whole numbers of a small range, a piece of the rows at a time; None for others."""
-    low, high = _range(values)
-    if not (np.isfinite(low) and high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
+    low, high = (float(least.reduce(values)) if len(values) else np.nan for least in (np.fmin, np.fmax))
+    if not (high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
         return None
-    size = int(high - low) + 1
-    each = _each(sample_weight)
-    if each is not None and values.dtype == np.uint8 and values.flags.c_contiguous:
-        every = count_bytes(values)
-        return np.flatnonzero(every).astype(np.float64), np.asarray(every[every > 0] * each)
+    size, each = int(high - low) + 1, _each(sample_weight)
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
     for part in pieces(len(values), CHUNK // CACHE):
         which, weight = _places_from(values[part], low, size), sample_weight[part]
@@ -453,13 +411,6 @@ def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArra
             mass += np.bincount(which, weight, size + 1)
     present = np.flatnonzero(held[:size])
     return np.asarray(low + present), mass[present] if each is None else np.asarray(held[present] * each)
-
-
-def _range(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the smallest and the largest number that is present; infinite ones if there is none."""
-    if values.dtype.kind == "f" or len(values) == 0:
-        return float(np.fmin.reduce(values, initial=np.inf)), float(np.fmax.reduce(values, initial=-np.inf))
-    return float(values.min()), float(values.max())
 
 
 def _places_from(values: NDArray[Any], low: float, size: int) -> IntArray | None:
@@ -484,9 +435,11 @@ def quantile_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[
 
 
 def _are_many(values: NDArray[Any], sample_weight: FloatArray, count: int) -> bool:
-    """Whether even some of the rows with weight hold more distinct numbers than this."""
+    """Whether there are many rows, and even some of them hold more distinct numbers than this, not all whole."""
     some = slice(None, None, max(1, len(values) // SOME_ROWS))
-    return len(np.unique(values[some][sample_weight[some] > 0.0])) > count + 1  # NaN is one of them
+    few = values[some][sample_weight[some] > 0.0]
+    is_many = len(values) > SAMPLE and len(np.unique(few)) > count + 1  # NaN is one of them
+    return is_many and bool((np.floor(few) != few).any())
 
 
 def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
@@ -495,10 +448,12 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
     >>> _cuts_of_many(np.array([4.0, 1.0, np.nan, 3.0, 2.0]), np.ones(5), 2)
     (2.0,)
     """
-    values = values.astype(np.float64, copy=False)
-    edges = _edges(values, sample_weight, n_bins)
-    kind = np.min_scalar_type(FIRST + len(edges))
-    part = _bins(values, edges, kind)
+    some = slice(None, None, max(1, len(values) // SAMPLE))
+    distinct, each = _sorted_values(values[some], sample_weight[some])
+    around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-MARGIN, MARGIN])
+    place = np.searchsorted(np.cumsum(each), around.ravel() * each.sum(), side="left")
+    edges = np.unique(distinct[np.minimum(place, len(distinct) - 1)]) if len(distinct) else distinct
+    part = _bins(values, edges, np.min_scalar_type(FIRST + len(edges)))
     mass = LevelMasses(sample_weight)(part, FIRST + len(edges) + 1)[:, 0]
     mass[MISSING] = 0.0
     reached = np.cumsum(mass)
@@ -510,20 +465,6 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
         place = np.searchsorted(reached[k - 1] + np.cumsum(each), targets[holds == k], side="left")
         cuts |= set(distinct[np.minimum(place, len(distinct) - 1)].tolist()) - ({distinct[-1]} if k == last else set())
     return tuple(sorted(cuts))
-
-
-def _edges(values: FloatArray, sample_weight: FloatArray, n_bins: int) -> tuple[float, ...]:
-    """Return numbers between which every cut lies, most likely, and few others: those of a sample around the cuts."""
-    some = sample_rows(len(values), 0, SAMPLE)
-    if some is not None:
-        values, sample_weight = values[some], sample_weight[some]
-    distinct, mass = _sorted_values(values, sample_weight)
-    if len(distinct) == 0:
-        return ()
-    margin = 2.0 * np.sqrt(np.square(sample_weight).sum()) / sample_weight.sum()  # four deviations of a share of 1/2
-    around = np.arange(1, n_bins)[:, None] / n_bins + np.array([-margin, margin])
-    place = np.searchsorted(np.cumsum(mass) / mass.sum(), around.ravel(), side="left")
-    return tuple(np.unique(distinct[np.minimum(place, len(distinct) - 1)]).tolist())
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
@@ -549,11 +490,6 @@ def show_dates(seconds: Sequence[float]) -> tuple[str, ...]:
     units: tuple[Literal["D", "s", "us"], ...] = ("D", "s", "us")
     unit = next(u for u in units if (moments.astype(f"datetime64[{u}]") == moments).all())
     return tuple(np.datetime_as_string(moments, unit=unit).tolist())
-
-
-def show_cuts(cuts: Sequence[float], column: Column) -> tuple[str, ...]:
-    """Write the cut points of a column as dates or as numbers."""
-    return show_dates(cuts) if column.is_date else show_numbers(cuts)
 
 
 def _plain(value: float) -> int | float:

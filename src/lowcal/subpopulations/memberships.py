@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, ClassVar
+from functools import cache
+from itertools import groupby
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from scipy import sparse
@@ -34,13 +35,9 @@ from lowcal.subpopulations.base import (
     OfSizes,
     ReadFor,
     WeakLearner,
-    check_min_mass,
-    effective_rows,
-    is_enough,
-    list_rare,
-    require_members,
 )
 from lowcal.subpopulations.single_row import MemberRead, Read, Row, RowFacts, RowReader, number
+from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, list_rare, masses_of, require_members
 
 
 @CLASSES.register
@@ -68,16 +65,15 @@ class Memberships(OfSizes):
         names = self._read_names(X)
         encoder = MembershipEncoder(names, X.names if X.is_named else None)
         rows = encoder(X)
-        every = Members(names, tuple(range(len(names))))
-        C = every.design(rows)
-        sums = C.moments(np.column_stack([sample_weight, np.square(sample_weight)]))
-        worth = effective_rows(sums[:, 0], sums[:, 1])
+        C = Members(names, tuple(range(len(names)))).design(rows)
+        worth = effective_rows(*C.moments(masses_of(sample_weight)).T)
         kept = self._kept(worth)
-        family = Members(tuple(names[j] for j in kept), tuple(kept.tolist()))
-        known: list[Family] = [Everyone(), family] if self.everyone else [family]
+        known: list[Family] = [Everyone()] if self.everyone else []
+        if len(kept):
+            known.append(Members(tuple(names[j] for j in kept), tuple(kept.tolist())))
         require_members([name for f in known for name in f.names], "The class of memberships", self.min_mass)
         rare = tuple(list_rare(worth, names.__getitem__, "memberships", self.min_mass))
-        return WeakLearner(encoder, rows, sample_weight, [f for f in known if f.names], left_out=LeftOut(rare))
+        return WeakLearner(encoder, rows, sample_weight, known, left_out=LeftOut(rare))
 
     def _kept(self, worth: FloatArray) -> IntArray:
         return np.flatnonzero(is_enough(worth, self.min_mass))
@@ -136,7 +132,10 @@ class MembershipEncoder:
             )
         if X.is_sparse:
             matrix = X.sparse()
-            _check(matrix.data, lambda k: divmod_sparse(matrix, k), X.names)
+            wrong = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= 1)))
+            if len(wrong):
+                place = matrix.tocoo()
+                _refuse(place.row[wrong[0]], X.names[place.col[wrong[0]]], matrix.data[wrong[0]])
             return matrix
         columns = self.columns if is_by_name else X.names
         C = X.held(columns)
@@ -149,7 +148,7 @@ class MembershipEncoder:
         columns = self.columns
 
         def read(row: Row) -> list[float]:
-            values = [_membership(row(c), c) for c in columns]
+            values = [float(v) if isinstance(v := row(c), bool | np.bool_) else number(v, c) for c in columns]
             if not all(0.0 <= value <= 1.0 for value in values):
                 self(Frame.of({c: [value] for c, value in zip(columns, values, strict=True)}))
             return values
@@ -171,10 +170,6 @@ class MembershipEncoder:
         return cls(shown, found)
 
 
-def _membership(value: Any, name: str) -> float:
-    return float(value) if isinstance(value, bool | np.bool_) else number(value, name)
-
-
 def _numbers(column: Column) -> FloatArray:
     """Return a column of memberships as numbers; booleans count as 0 and 1."""
     if column.values is not None:
@@ -192,29 +187,18 @@ def _stored(C: AnyArray, names: Sequence[str]) -> Bits | AnyArray:
     if bits is not None:
         return Bits(bits, C.shape[1])
     for part in pieces(*C.shape):
-        _check(C[part], partial(_place, part.start, C.shape[1]), names)
+        wrong = ~((C[part] >= 0) & (C[part] <= 1))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            _refuse(part.start + row, names[column], C[part][row, column])
     return C
 
 
-def _place(start: int, m: int, k: int) -> tuple[int, int]:
-    """Return row and column of the k-th number of a piece that begins at a row."""
-    return start + k // m, k % m
-
-
-def _check(values: AnyArray, place: Callable[[int], tuple[int, int]], names: Sequence[str]) -> None:
-    good = (values >= 0) & (values <= 1)
-    if not good.all():
-        k = int((~good).ravel().argmax())
-        row, column = place(k)
-        raise InvalidInput(
-            f"Memberships must lie in [0, 1], but row {row}, column {names[column]!r} holds {values.ravel()[k]:.6g}. "
-            "Clip or rescale it; missing memberships are not allowed."
-        )
-
-
-def divmod_sparse(matrix: sparse.csr_array, k: int) -> tuple[int, int]:
-    """Return row and column of the k-th stored number."""
-    return int(np.searchsorted(matrix.indptr, k, side="right") - 1), int(matrix.indices[k])
+def _refuse(row: int, column: str, value: float) -> NoReturn:
+    raise InvalidInput(
+        f"Memberships must lie in [0, 1], but row {row}, column {column!r} holds {value:.6g}. "
+        "Clip or rescale it; missing memberships are not allowed."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,10 +236,7 @@ class Bits:
 @cache
 def _table(bits: tuple[int, ...]) -> DecodeTable:
     """Return the table of some bits of a byte; bytes with the same ones share it."""
-    return DecodeTable(sparse.csr_array(_BITS[:, bits]))
-
-
-_BITS = ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float64)
+    return DecodeTable(sparse.csr_array((np.arange(256)[:, None] >> np.array(bits) & 1).astype(np.float64)))
 
 
 @FAMILIES.register
@@ -278,14 +259,8 @@ class Members(PlainFields):
 
     def _unpack(self, packed: tuple[AnyArray, ...]) -> Codes:
         """Return byte columns; consecutive members of one byte share its histogram."""
-        runs: list[tuple[int, list[int]]] = []
-        for j in self.columns:
-            if runs and runs[-1][0] == j // 8:
-                runs[-1][1].append(j % 8)
-            else:
-                runs.append((j // 8, [j % 8]))
-        decode = tuple(_table(tuple(bits)) for _, bits in runs)
-        return Codes(tuple(packed[byte] for byte, _ in runs), decode)
+        runs = [(packed[byte], tuple(j % 8 for j in run)) for byte, run in groupby(self.columns, lambda j: j // 8)]
+        return Codes(tuple(codes for codes, _ in runs), tuple(_table(bits) for _, bits in runs))
 
     def take(self, members: IntArray) -> Members:
         """Return some of the members."""

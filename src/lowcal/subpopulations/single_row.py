@@ -8,10 +8,8 @@ a block is evaluated at once, and an update looks up what it needs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from lowcal.data.errors import InvalidInput, MissingColumn, suggest
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.reference import Decode
+from lowcal.subpopulations.asking import part_of_rows
 
 #: A column of X -> the raw value in the row.
 Row: TypeAlias = Callable[[str], Any]
@@ -156,79 +155,55 @@ Read: TypeAlias = Always | CodeRead | MemberRead
 Evaluate: TypeAlias = Callable[[Any], NDArray[Any]]
 
 
-class RowBlock(ABC):
-    """Facts that are found together; what they are made of is kept once."""
+class RowBlock:
+    """Facts that are found together: values that are kept once each, and how all of them are evaluated on a row."""
 
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, Any]] = {}
+    def __init__(self, together: Callable[[list[Any]], Evaluate]) -> None:
+        self._together = together
+        self._known: dict[object, tuple[int, Any]] = {}
 
-    def place(self, content: bytes, value: Any) -> int:
+    def place(self, content: object, value: Any) -> int:
         """Return the position of a value, which its content stands for."""
-        return self.known.setdefault(content, (len(self.known), value))[0]
+        return self._known.setdefault(content, (len(self._known), value))[0]
 
-    @property
-    def values(self) -> list[Any]:
-        """What was placed, in order."""
-        return [value for _, value in self.known.values()]
-
-    @abstractmethod
     def evaluator(self) -> Evaluate:
         """Return the function from an encoded row to the facts."""
-
-
-@dataclass(frozen=True, eq=False)
-class OwnFacts:
-    """Facts of one family, or the row itself, by a function; the family is kept, as its id stands for it."""
-
-    evaluate: Evaluate
-    family: object = None
-
-    def evaluator(self) -> Evaluate:
-        """Return the function."""
-        return self.evaluate
+        return self._together([value for _, value in self._known.values()])
 
 
 class RowFacts:
     """Collects what the families of a predictor read; `evaluator` then finds all of it in a row."""
 
-    def __init__(self, blocks: dict[Hashable, tuple[int, tuple[int, ...], Any]] | None = None) -> None:
-        self._blocks = {} if blocks is None else blocks
+    def __init__(self) -> None:
+        self._blocks: dict[Hashable, tuple[int, tuple[int, ...], RowBlock]] = {}
         self._part: tuple[int, ...] = ()
 
     def of_part(self, index: int) -> RowFacts:
         """Return the same for families that read one part of a union."""
-        inner = RowFacts(self._blocks)
-        inner._part = (*self._part, index)
+        inner = RowFacts()
+        inner._blocks, inner._part = self._blocks, (*self._part, index)
         return inner
 
-    def block(self, kind: Hashable, make: Callable[[], Any]) -> tuple[int, Any]:
-        """Return the block of a kind, made for the first family that needs it, and its number."""
-        number, _, block = self._blocks.setdefault((kind, self._part), (len(self._blocks), self._part, make()))
+    def block(self, kind: Hashable, together: Callable[[list[Any]], Evaluate]) -> tuple[int, RowBlock]:
+        """Return the number and the block of a kind, made for the first family that needs it."""
+        made = (len(self._blocks), self._part, RowBlock(together))
+        number, _, block = self._blocks.setdefault((kind, self._part), made)
         return number, block
 
     def itself(self) -> int:
         """Return the number of the block that is the encoded row as it is: its codes or memberships."""
-        return self.block("itself", lambda: OwnFacts(np.array))[0]
+        return self.block("itself", lambda _: np.array)[0]
 
     def members(self, family: object, size: int, evaluate: Evaluate) -> Sequence[Read]:
         """Return what is read of a family that evaluates its members by a function of the encoded row."""
-        number, _ = self.block(("members", id(family)), lambda: OwnFacts(evaluate, family))
+        number, block = self.block(("members", id(family)), lambda _: evaluate)
+        block.place(None, family)  # kept, as its id stands for it
         return [MemberRead(number, range(size))]
 
     def evaluator(self) -> Callable[[EncodedRow], list[NDArray[Any]]]:
         """Return the function from an encoded row to all facts, block by block."""
         each = [(part, block.evaluator()) for _, part, block in self._blocks.values()]
-
-        def evaluate(row: EncodedRow) -> list[Any]:
-            facts = []
-            for part, block in each:
-                here = row
-                for k in part:
-                    here = here[k]
-                facts.append(block(here))
-            return facts
-
-        return evaluate
+        return lambda row: [evaluate(part_of_rows(row, part)) for part, evaluate in each]
 
 
 @runtime_checkable

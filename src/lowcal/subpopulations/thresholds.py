@@ -19,21 +19,11 @@ from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
 from lowcal.kernels.reference import Cumulative, Decode, DecodeTable, histogram
 from lowcal.kernels.simplex import FloatArray, IntArray
-from lowcal.subpopulations.base import (
-    CLASSES,
-    ENCODERS,
-    EVERYONE,
-    ColumnChoice,
-    OfColumns,
-    WeakLearner,
-    check_min_mass,
-    effective_rows,
-    is_enough,
-    require_members,
-)
+from lowcal.subpopulations.base import CLASSES, ENCODERS, EVERYONE, ColumnChoice, OfColumns, WeakLearner
 from lowcal.subpopulations.codes import CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import resolve, show_cuts, weighted_values
+from lowcal.subpopulations.levels import Levels, resolve, weighted_values
 from lowcal.subpopulations.single_row import RowReader, bin_of, number
+from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
 
 @CLASSES.register
@@ -141,6 +131,6 @@ def _list_thresholds(encoder: ThresholdEncoder, X: Frame, everyone: bool) -> Cod
     for k, (column, cuts) in enumerate(zip(encoder.columns, encoder.cuts, strict=True)):
         if len(cuts):
             tables.append((k, Cumulative.every(len(cuts) + 2)))
-            shown = show_cuts(cuts.tolist(), X.column(column))
+            shown = Levels(column, None, tuple(cuts.tolist()), X.column(column).is_date).shown
             names += [f"{column}<={t}" for t in shown] + [f"{column}>{t}" for t in shown]
     return CodeFamily(tuple(names), tuple(k for k, _ in tables), tuple(t for _, t in tables))

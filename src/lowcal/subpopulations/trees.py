@@ -8,7 +8,7 @@ label: as rich a function as gradient boosting finds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.checked_json import MOST, Numbers, Plain, WrittenOnce
+from lowcal.data.checked_json import MOST, Numbers, Plain
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import check_positive, check_whole
@@ -39,12 +39,12 @@ from lowcal.subpopulations.base import (
     ReadFor,
     Residual,
     WeakLearner,
-    check_min_mass,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
-from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowBlock, RowFacts
+from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
+from lowcal.subpopulations.sizes import check_min_mass
 
 #: Up to this many residuals get a tree each; more share one tree that splits for all of them.
 OWN_TREES = 16
@@ -52,8 +52,6 @@ OWN_TREES = 16
 COMPARED = 1 << 12
 #: ... and it is one if no more than this share of it is left.
 UNEXPLAINED = 1e-6
-#: Files: trees with more conditions are not believed.
-MOST_DEPTH = 24
 
 
 @CLASSES.register
@@ -89,13 +87,10 @@ class Trees(OfColumns):
 
     def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
         """Bin the features once; every call then grows trees on histograms."""
-        return self._bind(X, sample_weight, None)
+        return self.bind_for(X, sample_weight, None)
 
-    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual) -> WeakLearner:
-        """Bin the features once, with categories in the order of their mean residuals."""
-        return self._bind(X, sample_weight, residual)
-
-    def _bind(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
+    def bind_for(self, X: Frame, sample_weight: FloatArray, residual: Residual | None) -> WeakLearner:
+        """Bin the features once, with categories in the order of their mean residuals, where these are known."""
         self._check()
         levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
         if residual is not None and any(level.categories is not None for level in levels):
@@ -104,9 +99,8 @@ class Trees(OfColumns):
                 level if level.categories is None else order_by_residual(level, level.codes(X), sample_weight, known)
                 for level in levels
             )
-        encoder = BinEncoder(levels)
-        rows = encoder(X)
-        return WeakLearner(encoder, rows, sample_weight, [Everyone()], Learn(levels, self) if levels else None)
+        encoder, learn = BinEncoder(levels), _Learn(levels, self) if levels else None
+        return WeakLearner(encoder, encoder(X), sample_weight, [Everyone()], learn)
 
     def _check(self) -> None:
         check_min_mass(self.min_mass)
@@ -120,7 +114,7 @@ class Trees(OfColumns):
             raise InvalidInput(f"geometry must be 'euclidean' or 'mirror', but {self.geometry!r} was given.")
 
 
-class Learn:
+class _Learn:
     """Makes new members from residuals: nodes of a tree for each, or the sum of a forest for each label."""
 
     def __init__(self, levels: Sequence[Levels], trees: Trees) -> None:
@@ -129,32 +123,43 @@ class Learn:
         self.number = count(1)
         self.seen: Asked | None = None
         self.offers: tuple[Offer, ...] = ()
+        self.grown: list[list[Forest]] = []
+        self.n_taken = 0
 
-    def on(self, encoder: BinEncoder) -> Learn:
-        """Return the same learner for bins in another order; it has not learned anything."""
-        return Learn(encoder.levels, self.trees)
+    def on(self, encoder: BinEncoder) -> _Learn:
+        return _Learn(encoder.levels, self.trees)
 
     @property
     def boosts(self) -> bool:
-        """Whether this learner offers sums of trees."""
         return self.trees.n_trees > 1
 
     @property
     def geometry(self) -> Geometry:
-        """How the trees are boosted: what is offered is for updates of this geometry."""
         return self.trees.geometry
 
+    @property
+    def growths(self) -> list[list[list[Forest]]]:
+        """All forests so far, in the order of the questions; those added before any question are its answers."""
+        return [self.grown]
+
     def ask(self, asked: Asked) -> Sequence[Family]:
-        """Return the new families."""
         return self._sums(asked) if self.boosts else self._nodes(asked)
 
     def _nodes(self, asked: Asked) -> list[Family]:
         """Return the nodes of a tree for each residual."""
         q, growth = asked.residuals.q, Growth(self.trees.max_depth, self.trees.min_mass)
         targets = tuple((a,) for a in range(q)) if q <= OWN_TREES else (tuple(range(q)),)
-        start, bound = Start(asked.residuals, growth.geometry, q), asked.residuals.bound
-        grown = grow_forests(asked.rows, Request(start, targets, bound, self.counts, growth, asked.part))
+        grown = self._grow(asked, growth, q, targets)
         return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
+
+    def _grow(self, asked: Asked, growth: Growth, size: int, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
+        """Return a forest for each target, from the first residuals; an interrupted fit may have grown it already."""
+        if self.n_taken == len(self.grown):
+            start, bound = Start(asked.residuals, growth.geometry, size), asked.residuals.bound
+            request = Request(start, targets, bound, self.counts, growth, asked.part)
+            self.grown.append(grow_forests(asked.rows, request))
+        self.n_taken += 1
+        return self.grown[self.n_taken - 1]
 
     def _sums(self, asked: Asked) -> list[Family]:
         """Return the sum of a boosted forest for each label, brought into [-1, 1].
@@ -163,32 +168,29 @@ class Learn:
         So a residual that combines those seen last, such as a witness, gets the same sums again.
         """
         if self.seen is None or not is_seen(asked, self.seen):
-            self.seen = asked
-            self.offers = self._offers(asked)
+            self.seen, self.offers = asked, tuple(self._offers(asked))
         return [offer.family for offer in self.offers]
 
-    def _offers(self, asked: Asked) -> tuple[Offer, ...]:
+    def _offers(self, asked: Asked) -> Iterator[Offer]:
         t, d = self.trees, asked.residuals.n_labels
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
         width = 2 if t.geometry == "mirror" else 1
-        targets = tuple(tuple(range(width * a, width * (a + 1))) for a in range(d))
-        start = Start(asked.residuals, t.geometry, d)
-        forests = grow_forests(
-            asked.rows, Request(start, targets, asked.residuals.bound, self.counts, growth, asked.part)
-        )
-        scales = asked.rows.run(LargestValues(tuple(forests), asked.part))
+        forests = self._grow(asked, growth, d, tuple(tuple(range(width * a, width * (a + 1))) for a in range(d)))
+        scales = asked.rows.run(_LargestValues(tuple(forests), asked.part)).tolist()
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
         share = (d - 1) / d if d > 1 and t.geometry == "mirror" else 1.0
-        return tuple(
-            Offer(TreeSum(self._name(forest), forest, scale), label, share * scale, t.geometry)
-            for label, (forest, scale) in enumerate(zip(forests, scales.tolist(), strict=True))
-            if share * scale > 0.0
-        )
+        for label, (forest, scale) in enumerate(zip(forests, scales, strict=True)):
+            if share * scale > 0.0:
+                yield Offer(TreeSum(self._name(forest), forest, scale), label, share * scale, t.geometry)
 
     def _name(self, forest: Forest) -> str:
-        t = self.trees
+        """Name a sum by the three columns that most splits use, a split at depth d counting 2^-d."""
+        t, used = self.trees, forest.feature >= 0
+        share = 0.5 ** np.floor(np.log2(np.arange(1, forest.feature.shape[1] + 1)))
+        importance = np.bincount(forest.feature[used], np.broadcast_to(share, used.shape)[used], len(self.levels))
+        order = np.argsort(-importance, kind="stable")[:3]
         name = f"sum #{next(self.number)} of {t.n_trees} trees (depth {t.max_depth}, shrinkage {t.shrinkage:g}): "
-        return name + ", ".join(_leading(forest, self.levels))
+        return name + ", ".join(self.levels[k].column for k in order if importance[k] > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,26 +209,25 @@ class Start:
         return np.column_stack([odds_of(Z[:, a]) for a in range(self.size)])
 
 
-class Largest(NamedTuple):
+class _Largest(NamedTuple):
     """The largest of some numbers, of all rows."""
 
     most: FloatArray
 
-    def __add__(self, other: Largest) -> Largest:  # type: ignore[override]
-        return Largest(np.maximum(self.most, other.most))
+    def __add__(self, other: _Largest) -> _Largest:  # type: ignore[override]
+        return _Largest(np.maximum(self.most, other.most))
 
 
 @dataclass(frozen=True, eq=False)
-class LargestValues:
+class _LargestValues:
     """The largest absolute value of every forest on rows that have weight; 0 without a split."""
 
     forests: tuple[Forest, ...]
     part: tuple[int, ...]
 
-    def __call__(self, shard: Visited) -> Largest:
-        """Return those of a shard."""
+    def __call__(self, shard: Visited) -> _Largest:
         rows, seen = part_of_rows(shard.rows, self.part), shard.weight > 0
-        return Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
+        return _Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
 
     @staticmethod
     def _largest(forest: Forest, rows: Binned, seen: NDArray[np.bool_]) -> float:
@@ -235,18 +236,8 @@ class LargestValues:
         h = rows.once(forest, lambda: forest(rows))
         return float(np.abs(h[seen]).max(initial=0.0))
 
-    def read(self, total: Largest, some: Any, scale: Scale) -> FloatArray:
-        """Return those of all rows."""
+    def read(self, total: _Largest, some: Any, scale: Scale) -> FloatArray:
         return total.most
-
-
-def _leading(forest: Forest, levels: Sequence[Levels]) -> list[str]:
-    """Return the three columns that most splits use, a split at depth d counting 2^-d."""
-    share = 0.5 ** np.floor(np.log2(np.arange(1, forest.feature.shape[1] + 1)))
-    used = forest.feature >= 0
-    importance = np.bincount(forest.feature[used], np.broadcast_to(share, used.shape)[used], len(levels))
-    order = np.argsort(-importance, kind="stable")[:3]
-    return [levels[k].column for k in order if importance[k] > 0]
 
 
 def is_seen(asked: Asked, seen: Asked) -> bool:
@@ -260,7 +251,7 @@ def is_seen(asked: Asked, seen: Asked) -> bool:
     theta = combination_of(asked.residuals(some), seen.residuals(some))
     if theta is None or n <= COMPARED:
         return theta is not None
-    return bool(asked.rows.run(Unexplained(asked.residuals, seen.residuals, theta)))
+    return bool(asked.rows.run(_Unexplained(asked.residuals, seen.residuals, theta)))
 
 
 def combination_of(Z: FloatArray, seen: FloatArray) -> FloatArray | None:
@@ -277,21 +268,19 @@ def combination_of(Z: FloatArray, seen: FloatArray) -> FloatArray | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Unexplained:
+class _Unexplained:
     """Whether nothing is left of a residual when a combination of others is taken off, on all rows."""
 
     residuals: Residuals
     seen: Residuals
     theta: FloatArray
 
-    def __call__(self, shard: Any) -> Largest:
-        """Return the largest residual of a shard, and the largest of what is left."""
+    def __call__(self, shard: Any) -> _Largest:
         z = self.residuals(shard)[:, 0]
         rest = z - by_row(self.seen(shard), self.theta[:, None])[:, 0]
-        return Largest(np.array([np.abs(z).max(initial=0.0), np.abs(rest).max(initial=0.0)]))
+        return _Largest(np.array([np.abs(z).max(initial=0.0), np.abs(rest).max(initial=0.0)]))
 
-    def read(self, total: Largest, some: Any, scale: Scale) -> bool:
-        """Say it of all rows."""
+    def read(self, total: _Largest, some: Any, scale: Scale) -> bool:
         return bool(total.most[1] <= UNEXPLAINED * total.most[0])
 
 
@@ -326,7 +315,7 @@ class TreeNodes:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
-        number, block = facts.block(("leaves", self.tree.depth), LeafBlock)
+        number, block = facts.block(("leaves", self.tree.depth), _Walk)
         content = self.tree.feature.tobytes() + self.tree.cut.tobytes()
         return [CodeRead(number, block.place(content, self.tree), self.table)]
 
@@ -338,7 +327,7 @@ class TreeNodes:
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
         nodes = Numbers(self.nodes)
-        return {"kind": self.kind, "names": list(self.names), "tree": _shared(self.tree), "nodes": nodes}
+        return {"kind": self.kind, "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
@@ -377,7 +366,7 @@ class TreeSum:
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sum, with those of all forests of this depth."""
-        number, block = facts.block(("sums", self.forest.depth), SumBlock)
+        number, block = facts.block(("sums", self.forest.depth), _all_sums)
         arrays = (self.forest.feature, self.forest.cut, self.forest.value, np.float64(self.scale))
         return [MemberRead(number, [block.place(b"".join(array.tobytes() for array in arrays), self)])]
 
@@ -392,7 +381,7 @@ class TreeSum:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as plain data."""
-        return {"kind": self.kind, "names": [self.name], "forest": _shared(self.forest), "scale": self.scale}
+        return {"kind": self.kind, "names": [self.name], "forest": self.forest.to_dict(), "scale": self.scale}
 
     @classmethod
     def from_dict(cls, at: Plain, context: ReadFor) -> TreeSum:
@@ -402,26 +391,6 @@ class TreeSum:
         if grown.value.shape[2] != 1:
             forest.refuse("the place of a forest with one value in a leaf")
         return cls(names.names(1)[0], grown, scale.number(1.0 / MOST, MOST))
-
-
-def _shared(forest: Forest) -> WrittenOnce:
-    """Return a forest as plain data, which a file holds once for all families that name it."""
-    arrays = {"feature": Numbers(forest.feature), "cut": Numbers(forest.cut), "value": Numbers(forest.value)}
-    return WrittenOnce(depth=forest.depth, **arrays)
-
-
-def read_forest(at: Plain) -> Forest:
-    """Return the complete binary trees of plain data."""
-    depth, feature, cut, value = at.fields("depth", "feature", "cut", "value")
-    inner = 2 ** depth.whole(1, MOST_DEPTH) - 1
-    features = feature.wholes((None, inner), -1, 2**31)
-    if len(features) == 0:
-        feature.refuse("the features of at least one tree")
-    cuts = cut.wholes(features.shape, 0, 2**31)
-    values = value.floats((len(features), inner + 1, None), -MOST, MOST)
-    if values.shape[2] == 0:
-        value.refuse("an array with a value in each leaf")
-    return Forest(features, cuts, values)
 
 
 def _read_grown(at: Plain, place: Plain, context: ReadFor) -> Forest:
@@ -456,57 +425,36 @@ def _leaves(columns: GraphColumns, encoder: BinEncoder, forest: Forest) -> Value
     return graph.add("Sub", node, n_inner)
 
 
-class LeafBlock(RowBlock):
-    """Trees of one depth, each kept once, walked down together on a single row."""
-
-    def evaluator(self) -> Evaluate:
-        """Return the leaves of all trees as one function of the bins."""
-        return Walk.of(self.values)
-
-
-class SumBlock(RowBlock):
-    """Sums of forests of one depth, each kept once."""
-
-    def evaluator(self) -> Evaluate:
-        """Return all sums, brought into [-1, 1], as one function of the bins."""
-        families: list[TreeSum] = self.values
-        walk = Walk.of([family.forest for family in families])
-        value = np.concatenate([family.forest.value[:, :, 0] for family in families])
-        trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]
-        scale = np.array([family.scale for family in families])
-        return lambda bins: np.clip(np.add.reduceat(value[trees, walk(bins)], starts) / scale, -1.0, 1.0)
+def _all_sums(families: list[TreeSum]) -> Evaluate:
+    """Return the sums of forests of one depth, brought into [-1, 1], as one function of the bins of a single row."""
+    walk = _Walk([family.forest for family in families])
+    value = np.concatenate([family.forest.value[:, :, 0] for family in families])
+    trees, starts = np.arange(len(value)), np.cumsum([0, *(len(f.forest.value) for f in families)])[:-1]
+    scale = np.array([family.scale for family in families])
+    return lambda bins: np.clip(np.add.reduceat(value[trees, walk(bins)], starts) / scale, -1.0, 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
+class _Walk:
     """All trees of some forests of one depth, walked down together: their nodes lie one tree after the other.
 
     From an inner node a row goes to `left` or, if the bin of its feature lies above the cut, to the node after it. From
-    the last inner level it goes to a leaf, numbered from 0.
+    the last inner level it goes to a leaf, numbered from 0. No bin lies above the cut of a node without a split.
     """
 
-    roots: IntArray
-    feature: IntArray
-    cut: IntArray
-    left: IntArray
-    depth: int
-
-    @classmethod
-    def of(cls, forests: Sequence[Forest]) -> Walk:
-        """Lay out the trees; no bin lies above the cut of a node without a split."""
+    def __init__(self, forests: Sequence[Forest]) -> None:
         feature, cut = np.concatenate([f.feature for f in forests]), np.concatenate([f.cut for f in forests])
         n_trees, n_inner = feature.shape
-        roots, node = np.arange(n_trees) * n_inner, np.arange(n_inner)
+        node, self.depth = np.arange(n_inner), forests[0].depth
+        self.roots: IntArray = np.arange(n_trees) * n_inner
         is_last = 2 * node + 1 >= n_inner
-        left = np.where(is_last, 2 * node + 1 - n_inner, roots[:, None] + 2 * node + 1)
-        cut = np.where(feature >= 0, cut, np.iinfo(np.intp).max)
-        return cls(roots, np.maximum(feature, 0).ravel(), cut.ravel(), left.ravel(), forests[0].depth)
+        self.left = np.where(is_last, 2 * node + 1 - n_inner, self.roots[:, None] + 2 * node + 1).ravel()
+        self.cut = np.where(feature >= 0, cut, np.iinfo(np.intp).max).ravel()
+        self.feature = np.maximum(feature, 0).ravel()
 
     def __call__(self, bins: Sequence[int]) -> IntArray:
-        """Return the leaf of a row in every tree."""
         row, node = np.array(bins), self.roots
         for _ in range(self.depth):
-            node = self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node))
+            node = np.asarray(self.left.take(node) + (row.take(self.feature.take(node)) > self.cut.take(node)))
         return node
 
 
@@ -530,16 +478,10 @@ def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
 
 def _condition(levels: Levels, low: int, high: int) -> str:
     """Name the codes in (low, high]: the missing level first, then categories or bins."""
-    missing = low < MISSING
-    low = max(low, MISSING)
     if high == MISSING:
         return levels.name(MISSING)
-    tail = " or missing" if missing else ""
-    if levels.categories is not None:
-        shown = levels.shown[low + 1 - FIRST : high + 1 - FIRST]
-        return f"{levels.column} in {{{', '.join(shown)}}}{tail}"
-    left = "" if low == MISSING else f"{levels.shown[low - FIRST]}<"
-    right = "" if high == levels.count - 1 else f"<={levels.shown[high - FIRST]}"
-    if not left and not right:
-        return f"{levels.column} is present"
-    return f"{left}{levels.column}{right}{tail}" if right else f"{levels.column}>{left[:-1]}{tail}"
+    tail, low = " or missing" if low < MISSING else "", max(low, MISSING)
+    if levels.categories is None:
+        return levels.between(low, high) + tail
+    shown = levels.shown[low + 1 - FIRST : high + 1 - FIRST]
+    return f"{levels.column} in {{{', '.join(shown)}}}{tail}"

@@ -1,13 +1,19 @@
-"""The union of hypothesis classes: search each, take the best."""
+"""Classes made of others: the union, which searches each and takes the best, and the private search of a finite class.
+
+`Private` (spec 4.8) holds the budget and lists the class; `lowcal.solve.private` holds the algorithm. What it protects
+are the rows: labels, start probabilities and who belongs to which group. The LIST of the groups is taken as public.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lowcal.data.checked_json import Plain, PlainFields
+from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import check_positive, check_whole, is_share
 from lowcal.data.onnx_graph import GraphColumns, GraphMembers
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import FloatArray, Geometry, IntArray
@@ -29,7 +35,6 @@ from lowcal.subpopulations.base import (
     answer,
     in_graph,
 )
-from lowcal.subpopulations.batches import Batch, BatchEncoder
 from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
 from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
@@ -71,34 +76,31 @@ def _together(learners: Sequence[WeakLearner], sample_weight: FloatArray) -> Wea
     known = [Part(i, family) for i, one in enumerate(learners) for family in one.families]
     encoder = UnionEncoder(tuple(one.encoder for one in learners))
     rows = tuple(one.rows for one in learners)
-    learn = None if all(one.is_exact for one in learners) else LearnEach(learners)
+    learn = None if all(one.is_exact for one in learners) else _LearnEach(learners)
     rare = dict.fromkeys(group for one in learners for group in one.left_out.groups)  # parts may name the same
     silent = dict.fromkeys(column for one in learners for column in one.left_out.columns)
     return WeakLearner(encoder, rows, sample_weight, known, learn, LeftOut(tuple(rare), tuple(silent)))
 
 
-class LearnEach:
+class _LearnEach:
     """Makes new members with every part that learns, and offers what the parts that boost offer."""
 
     def __init__(self, learners: Sequence[WeakLearner]) -> None:
         self.learners = learners
 
     def ask(self, asked: Asked) -> Sequence[Family]:
-        """Return the new families of all parts."""
         found: list[Family] = []
         for i, one in enumerate(self.learners):
             if one.learner is not None:
                 found += [Part(i, family) for family in answer(one.learner, asked.of_part(i), one.weight)]
         return found
 
-    def on(self, encoder: UnionEncoder) -> LearnEach:
-        """Return the same parts for rows of another encoder."""
+    def on(self, encoder: UnionEncoder) -> _LearnEach:
         parts = zip(self.learners, encoder.parts, strict=True)
-        return LearnEach([one.on(own, None, one.weight) for one, own in parts])
+        return _LearnEach([one.on(own, None, one.weight) for one, own in parts])
 
     @property
     def boosts(self) -> bool:
-        """Whether some part boosts."""
         return any(one.boosts for one in self.learners)
 
     @property
@@ -107,8 +109,12 @@ class LearnEach:
         return next((one.geometry for one in self.learners if one.boosts), None)
 
     @property
+    def growths(self) -> list[list[Any]]:
+        """What each part that grows trees has grown."""
+        return [grown for one in self.learners for grown in one.growths]
+
+    @property
     def offers(self) -> Sequence[Offer]:
-        """What the parts of this geometry proposed last."""
         return [
             replace(offer, family=Part(i, offer.family))
             for i, one in enumerate(self.learners)
@@ -143,11 +149,6 @@ class UnionEncoder(TupleEncoder, PlainFields):
         """Return the numbers of a row for every part; None if a part has none."""
         readers = [reader for reader in map(reader_of, self.parts) if reader is not None]
         return None if len(readers) < len(self.parts) else lambda row: tuple(read(row) for read in readers)
-
-    def batches(self) -> Callable[[Batch, int], Encoded]:
-        """Return the encoder of batches of a stream."""
-        each = [BatchEncoder(part) for part in self.parts]
-        return lambda batch, n: tuple(part(batch, n) for part in each)
 
     @classmethod
     def from_dict(cls, at: Plain) -> UnionEncoder:
@@ -221,3 +222,68 @@ def innermost(family: Family) -> Family:
     while isinstance(family, Part):
         family = family.family
     return family
+
+
+@CLASSES.register
+@dataclass(frozen=True)
+class Private(Subpopulations):
+    """The subpopulations of `groups`, searched with (epsilon, delta)-differential privacy of the rows.
+
+    `multicalibrate(..., subpopulations=Private(Groups(["sex"]), epsilon=1.0))` then uses its own solver, and
+    everything in the `Fit` it returns is private: anyone may see it. Two samples are neighbours if one row differs.
+
+    What is NOT protected: the list of the groups, that is, the names of columns and categories and the cut points of
+    numeric columns, and the list of the classes of y: a predictor carries them with it. Categories and quantiles are
+    read off X: pass columns whose values are known beforehand, or `Memberships`, whose list of columns is all that is
+    used. `min_mass` is switched off, because which groups are large enough depends on the rows. The start
+    probabilities p must not come from a model that was fitted to these rows, and the number of rows counts as public.
+    The noise is drawn in floating point by a seeded generator: it is not hardened against attacks on the last bits,
+    and whoever knows the seed knows the noise.
+
+    Parameters
+    ----------
+    groups : Groups, Intersections, Memberships or a union of them. Learned classes (Trees, Linear, Regressor) can't be
+        listed, and Thresholds are cut at the rows' own values: both are refused.
+    epsilon : the budget of the whole fit.
+    delta : the probability with which the promise may fail; well below 1 / rows. 0: pure privacy, by basic composition.
+    max_rounds : rounds that share the budget, fixed beforehand; the last one only measures. None: as many as leave the
+        errors of a round at alpha / 4, at least 10, at most what the iteration bound asks for.
+    beta : the probability with which the accuracy (not the privacy) may fail.
+
+    >>> from lowcal import Groups
+    >>> Private(Groups(["sex"]), epsilon=1.0)
+    Private(groups=Groups(columns=['sex'], ...), epsilon=1.0, delta=1e-06, max_rounds=None, beta=0.05)
+    """
+
+    groups: Subpopulations
+    epsilon: float
+    delta: float = 1e-6
+    max_rounds: int | None = None
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.groups, Subpopulations) or isinstance(self.groups, Private):
+            raise InvalidInput(f"Private wraps a class such as Groups([...]), but {self.groups!r} was given.")
+        check_positive("epsilon", self.epsilon)
+        for name, value, least in (("delta", self.delta, 0.0), ("beta", self.beta, 1e-300)):
+            if isinstance(value, bool) or not is_share(value) or value < least:
+                raise InvalidInput(f"{name} must be a probability below 1, but {value!r} was given.")
+        if self.max_rounds is not None:
+            check_whole("max_rounds", self.max_rounds, 1)
+
+    def bind(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Refuse: an ordinary search of this class would reveal the rows."""
+        raise InvalidInput(
+            "Private(...) is for multicalibrate alone: any other use would look at the rows without privacy. Measure "
+            "with the groups themselves; for a union, wrap it: Private(A + B, epsilon)."
+        )
+
+    def listed(self, X: Frame, sample_weight: FloatArray) -> WeakLearner:
+        """Return the whole class on these rows; which members it has does not depend on their sizes."""
+        learner = self.groups.every_member().bind(X, sample_weight)
+        if not learner.is_exact:
+            raise InvalidInput(
+                f"{self.groups!r} learns its subpopulations from the rows, so they can't be listed beforehand. "
+                "Private takes Groups, Intersections or Memberships."
+            )
+        return learner

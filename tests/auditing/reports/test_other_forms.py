@@ -4,11 +4,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-from lowcal.errors import InvalidInput, MissingExtra
 
 from audits import COLUMN, MARKUP, audited
 from lowcal.auditing.reports import page
 from lowcal.cli.main import main
+from lowcal.errors import InvalidInput, MissingExtra
 from markup import read
 
 

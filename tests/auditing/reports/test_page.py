@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.errors import CannotWrite, InvalidInput, printable
 
 from audits import COLUMN, MARKUP, audited
 from lowcal import audit, multicalibrate, recalibrate
@@ -19,6 +17,8 @@ from lowcal.auditing.reports import Verdict, words
 from lowcal.auditing.reports import page as pages
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import GroupPanel, PageLimits, heat, page, page_of, panels
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import CannotWrite, InvalidInput, printable
 from markup import read
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}

@@ -4,11 +4,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
 from lowcal.auditing.reports.binning import BINS, ReliabilityBins, cuts, reliability
+from lowcal.datasets import make_miscalibrated
 from worlds import panel_of
 
 

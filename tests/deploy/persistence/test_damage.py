@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import DamagedFile, LowcalError
 from sklearn.linear_model import Ridge
 
 import lowcal
 import saved
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
+from lowcal.errors import DamagedFile, LowcalError
 from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
 from lowcal.subpopulations.codes import CodeFamily
@@ -401,7 +401,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("smooth", f"{E}.plan", [[]], "increasing places"),
     ("smooth", f"{E}.plan", [[0, 6]], "from 0 to 5"),
     ("smooth", f"{E}.levels", [{**LEVELS, "column": str(k)} for k in range(20)], "table of"),
-    ("smooth", f"{E}.kind", "numpy", "one of groups"),
+    ("smooth", f"{E}.kind", "numpy", "one of features, groups"),
     ("smooth", f"{F}.names", ["a", "b"], "list of 1 names"),
     ("smooth", f"{F}.names", [3], "text"),
     ("smooth", f"{F}.tables[0].column", 9, "column is 9"),
@@ -498,7 +498,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("model", "model.n_features", 2**31, "from 0 to 1.04858e"),
     ("model", "model.feature_names", ["a"], "list of 2 names"),
     ("model", "model.settings.random_state", "x", "random_state"),
-    ("model", "model.settings.subpopulations", {"kind": "Regressor"}, "one of Groups"),
+    ("model", "model.settings.subpopulations", {"kind": "Regressor"}, "one of Linear, Groups"),
     ("model", "model.settings.subpopulations.kind", "Union", "keys kind, parts"),
     ("model", "model.settings.alpha", {"kind": "Groups"}, "must be one of"),
     ("model", "model.base", 3, "base is 3, but it must be text"),

@@ -17,10 +17,11 @@ from lowcal.notions.low_degree import LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
-from lowcal.rows.grids import GridResiduals, negatives, smooth_on_grid
+from lowcal.rows.grids import Line, PlacedResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
-from lowcal.subpopulations.base import Family, effective_rows
+from lowcal.subpopulations.base import Family
+from lowcal.subpopulations.sizes import effective_rows
 
 #: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
 LEAST_NOISE = 1e-9
@@ -122,7 +123,9 @@ class Panel:
 
     def grid_error(self, notion: Notion) -> FloatArray | float:
         """Return what the rounding of predictions may cost a redrawn smooth supremum."""
-        return self.rows.run(GridResiduals(START, self.families, GRID)).error if isinstance(notion, Smooth) else 0.0
+        if not isinstance(notion, Smooth):
+            return 0.0
+        return self.rows.run(PlacedResiduals(START, self.families, Line(GRID))).error
 
     def suprema(self, notion: Notion) -> Suprema:
         """Return the suprema of a class that is not finitely many moments; of smooth weights class-wise.

@@ -24,7 +24,7 @@ from lowcal.data.errors import MissingExtra, abbreviate
 from lowcal.kernels.simplex import FloatArray
 from lowcal.solve.runs import Candidate
 from lowcal.theory.guarantees import GroupPage, describe
-from lowcal.theory.guarantees.group_rows import read_label
+from lowcal.theory.guarantees.groups import read_label
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra, suggest
+from lowcal.data.errors import InvalidInput, load_extra, missing_column, repeated, suggest
 
-#: The number of rows in work at a time.
+#: The number of rows in work at a time: what a pass needs of them stays in cache.
 BATCH_ROWS = 1 << 18
 #: Bytes of JSON lines that are read at a time.
-JSON_BYTES, JSON_LINES = 1 << 22, "a file of JSON lines"
+JSON_BYTES = 1 << 22
 #: Of a folder, files with these endings are read.
 SUFFIXES = ".parquet", ".pq", ".arrow", ".feather", ".arrows"
 
@@ -91,8 +91,7 @@ def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> 
     """Refuse rows without a wanted column; name the nearest one."""
     for name in wanted:
         if name not in names:
-            some = ", ".join(repr(one) for one in names[:10]) + (", ..." if len(names) > 10 else "")
-            raise MissingColumn(f"{where} has no column {name!r}; it has {some}.{suggest(name, names)}")
+            raise missing_column(where, name, names)
 
 
 def open_batches(rows: object) -> Batches:
@@ -111,8 +110,7 @@ def open_batches(rows: object) -> Batches:
     if _is_a(rows, "polars", "LazyFrame"):
         return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
     if _is_a(rows, "pyarrow.dataset", "Dataset"):
-        count = lambda: (rows.count_rows(), rows.count_rows() * len(rows.schema.names))  # type: ignore[attr-defined]  # noqa: E731
-        return Batches("the dataset", partial(_of_dataset, rows), count)
+        return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
         return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
@@ -135,8 +133,7 @@ def is_source(rows: object) -> bool:
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
     is_function = callable(rows) and not isinstance(rows, type)
     is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
-    is_lazy = _is_a(rows, "pyarrow.dataset", "Dataset") or _is_a(rows, "polars", "LazyFrame")
-    return is_named or is_function or is_lazy
+    return is_named or is_function or _is_a(rows, "pyarrow.dataset", "Dataset") or _is_a(rows, "polars", "LazyFrame")
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
@@ -181,6 +178,15 @@ def at_row(start: int) -> Iterator[None]:
         raise type(error)(f"{error} (Rows are counted within the batch that begins at row {start}.)") from error
 
 
+# --- sources --------------------------------------------------------------------------------------------------
+
+
+def _is_a(value: object, module: str, *names: str) -> bool:
+    """Whether a value has a type of a library that may not be loaded."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
+
+
 def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterator[Any]:
     """Yield the tables of a function's iterator, which is closed in the end, or when no more are wanted."""
     tables: Any = _iterable(make())
@@ -189,7 +195,8 @@ def _of_function(make: Callable[[], object], _: Sequence[str] | None) -> Iterato
 
 
 def _iterable(tables: object) -> Iterable[Any]:
-    if _is_table(tables):
+    """Return several tables, or a single one as several."""
+    if not isinstance(tables, list | tuple | Iterator) and (_is_arrow_table(tables) or _columns(tables) is not None):
         return [tables]
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
         raise InvalidInput(
@@ -199,7 +206,44 @@ def _iterable(tables: object) -> Iterable[Any]:
     return tables
 
 
-# --- files --------------------------------------------------------------------------------------------------
+def _dataset_at(address: str) -> Any:
+    """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
+    require_pyarrow(f"Reading {address}")
+    import pyarrow.dataset as ds
+
+    with _reading(address, "a dataset"):
+        return ds.dataset(address)
+
+
+def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    require_columns("The dataset", dataset.schema.names, wanted or ())
+    with _reading("The dataset", "a dataset"):
+        names = None if wanted is None else list(wanted)
+        yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
+
+
+def _count_dataset(dataset: Any) -> tuple[int, int]:
+    n = dataset.count_rows()
+    return n, n * len(dataset.schema.names)
+
+
+def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
+    names = frame.collect_schema().names()
+    require_columns("The LazyFrame", names, wanted or ())
+    yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
+        chunk_size=BATCH_ROWS, maintain_order=True
+    )
+
+
+def _count_lazy(frame: Any) -> tuple[int, int]:
+    import polars as pl
+
+    n = frame.select(pl.len()).collect(engine="streaming").item()
+    return n, n * len(frame.collect_schema().names())
+
+
+# --- files ----------------------------------------------------------------------------------------------------
 
 
 def check_readable(path: str) -> None:
@@ -221,72 +265,75 @@ def check_readable(path: str) -> None:
 
 def require_pyarrow(what: str, extra: str = "files") -> None:
     """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
-        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}") from error
+    hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
+    load_extra("pyarrow", f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}")
 
 
-def damaged(shown: str, error: Exception, kind: str) -> InvalidInput:
-    """Return the error of a file that is not what it should be, or not all of it."""
-    why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-    return InvalidInput(f"{shown} is damaged, cut short or not {kind} ({why}); write it again.")
+def is_several(path: str) -> bool:
+    """Whether a path is a folder or a glob."""
+    return os.path.isdir(path) or (glob.has_magic(path) and not os.path.exists(path))
 
 
 def files_of(path: str) -> list[str]:
     """Return the files of a path: itself, those of a folder and its folders, or those that match a glob, by name."""
-    if os.path.isdir(path):
-        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = [file for file in found if file.endswith(SUFFIXES)]
-        if not found:
-            raise InvalidInput(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
-        return sorted(found)
-    if glob.has_magic(path) and not os.path.exists(path):
-        found = sorted(glob.glob(path, recursive=True))
-        if not found:
-            raise InvalidInput(f"No file matches {path}.")
-        return found
-    return [path]
+    if not is_several(path):
+        return [path]
+    if not os.path.isdir(path):
+        found, nothing = glob.glob(path, recursive=True), f"No file matches {path}."
+    else:
+        every = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+        found = [file for file in every if file.endswith(SUFFIXES)]
+        nothing = f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}."
+    if not found:
+        raise InvalidInput(nothing)
+    return sorted(found)
 
 
-def _dataset_at(address: str) -> Any:
-    """Return the dataset at an address such as s3://bucket/folder, through Arrow's own file systems."""
-    require_pyarrow(f"Reading {address}")
-    import pyarrow.dataset as ds
+@dataclass(frozen=True)
+class Format:
+    """A kind of files with types: what it is called, its columns, and its record batches."""
 
-    with reading(address, "a dataset"):
-        return ds.dataset(address)
+    shown: str
+    schema: Callable[[str], Any]
+    batches: Callable[[str, Any, Sequence[str]], Iterator[Any]]
 
+    def columns(self, path: str) -> Any:
+        """Return the columns of a file and their types."""
+        with _reading(path, self.shown):
+            return self.schema(path)
 
-def _is_a(value: object, module: str, *names: str) -> bool:
-    """Whether a value has a type of a library that may not be loaded."""
-    found = sys.modules.get(module)
-    return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
-
-
-def _of_lazy(frame: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the frames of a polars LazyFrame, in their order, without collecting it."""
-    names = frame.collect_schema().names()
-    require_columns("The LazyFrame", names, wanted or ())
-    yield from frame.select(names if wanted is None else list(wanted)).collect_batches(
-        chunk_size=BATCH_ROWS, maintain_order=True
-    )
+    def read(self, path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+        """Yield record batches of the wanted columns (None: all)."""
+        schema = self.columns(path)
+        require_columns(path, schema.names, wanted or ())
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        with _reading(path, self.shown):
+            yield from self.batches(path, schema, names)
 
 
-def _count_lazy(frame: Any) -> tuple[int, int]:
-    import polars as pl
+def stored_format(path: str) -> Format | None:
+    """Return the format of a file, which its first bytes tell; None of text and others."""
+    check_readable(path)
+    with open(path, "rb") as file:
+        start = file.read(6)
+    return next((form for mark, form in _FORMATS.items() if start.startswith(mark)), None)
 
-    n = frame.select(pl.len()).collect(engine="streaming").item()
-    return n, n * len(frame.collect_schema().names())
 
-
-def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of an Arrow dataset, in their order."""
-    require_columns("The dataset", dataset.schema.names, wanted or ())
-    with reading("The dataset", "a dataset"):
-        names = None if wanted is None else list(wanted)
-        yield from dataset.scanner(columns=names, batch_size=BATCH_ROWS, use_threads=False).to_batches()
+def _of_files(paths: Sequence[Any]) -> Batches:
+    """Return the rows of files, one after the other."""
+    require_pyarrow("Reading rows from a file")
+    files = [(os.fspath(path), stored_format(os.fspath(path))) for path in paths]
+    known = [(path, form) for path, form in files if form is not None]
+    if len(known) < len(files):
+        path = next(path for path, form in files if form is None)
+        raise InvalidInput(
+            f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that "
+            "returns an iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
+        )
+    shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
+    are_counted = all(form is _PARQUET for _, form in known)
+    count = partial(_count_files, [path for path, _ in known]) if are_counted else None
+    return Batches(shown, lambda wanted: (batch for path, form in known for batch in form.read(path, wanted)), count)
 
 
 def _count_files(paths: Sequence[str]) -> tuple[int, int]:
@@ -294,110 +341,66 @@ def _count_files(paths: Sequence[str]) -> tuple[int, int]:
 
     n = numbers = 0
     for path in paths:
-        with reading(path, "a Parquet file"):
+        with _reading(path, _PARQUET.shown):
             found = read_metadata(path)
         n, numbers = n + found.num_rows, numbers + found.num_rows * found.num_columns
     return n, numbers
 
 
-def _of_files(paths: Sequence[Any]) -> Batches:
-    """Return the rows of files, one after the other."""
-    require_pyarrow("Reading rows from a file")
-    files = [(os.fspath(path), reader_of(os.fspath(path))) for path in paths]
-    shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
-    count = partial(_count_files, [path for path, _ in files]) if all(form is _parquet for _, form in files) else None
-    return Batches(shown, lambda wanted: (batch for path, form in files for batch in form(path, wanted)), count)
-
-
-def reader_of(path: str) -> Callable[[str, Sequence[str] | None], Iterator[Any]]:
-    """Return the reader of a file, told by its first bytes."""
-    check_readable(path)
-    with open(path, "rb") as file:
-        start = file.read(6)
-    if start[:4] == b"PAR1":
-        return _parquet
-    if start == b"ARROW1":
-        return _arrow_file
-    if start[:4] == b"\xff\xff\xff\xff":
-        return _arrow_stream
-    if start[:1] == b"{":
-        return _json_lines
-    raise InvalidInput(
-        f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that returns an "
-        "iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
-    )
-
-
-def schema_of(path: str) -> Any:
-    """Return the columns of a Parquet or an Arrow file and their types."""
-    import pyarrow as pa
+def _parquet_schema(path: str) -> Any:
     from pyarrow.parquet import read_schema
 
-    read = reader_of(path)
-    if read is _json_lines:
-        with reading(path, JSON_LINES):
-            return _json_schema(path)
-    if read is _parquet:
-        with reading(path, "a Parquet file"):
-            return read_schema(path)
-    with reading(path, "an Arrow file"), pa.OSFile(path) as file:
-        return (pa.ipc.open_file if read is _arrow_file else pa.ipc.open_stream)(file).schema
+    return read_schema(path)
 
 
-def _parquet(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
+def _parquet(path: str, schema: Any, names: Sequence[str]) -> Iterator[Any]:
     """Yield record batches; text comes as dictionary indices."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    with reading(path, "a Parquet file"):
-        with ParquetFile(path) as file:
-            schema = file.schema_arrow
-        require_columns(path, schema.names, wanted or ())
-        names = [name for name in schema.names if wanted is None or name in wanted]
-        texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
-        with ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
-            yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
+    texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
+    with ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
+        yield from file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
 
-def _arrow(path: str, wanted: Sequence[str] | None, is_stream: bool) -> Iterator[Any]:
-    """Yield the record batches of an Arrow IPC file or stream, in slices."""
+def _arrow_schema(path: str, is_stream: bool) -> Any:
     import pyarrow as pa
 
-    open_ = pa.ipc.open_stream if is_stream else pa.ipc.open_file
-    with reading(path, "an Arrow stream" if is_stream else "an Arrow file"), _mapped(path) as (buffer, give_back):
-        with open_(buffer) as file:
-            names = file.schema.names
-        require_columns(path, names, wanted or ())
-        # options that read all columns leave them where they are
-        fields = None if wanted is None else [k for k, name in enumerate(names) if name in wanted]
-        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        with open_(buffer, options=options) as file:
-            for one in file if is_stream else (file.get_batch(k) for k in range(file.num_record_batches)):
-                for batch in _slices(one):
-                    yield batch
-                    give_back()
+    with pa.OSFile(path) as file:
+        return (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).schema
 
 
-_arrow_file, _arrow_stream = (partial(_arrow, is_stream=is_stream) for is_stream in (False, True))
+def _arrow(path: str, schema: Any, names: Sequence[str], is_stream: bool) -> Iterator[Any]:
+    """Yield slices of the record batches of a mapped file; its pages, which would count as memory, are given back."""
+    import pyarrow as pa
 
-
-def _json_lines(path: str, wanted: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the record batches of JSON lines, of the types that hold all values."""
-    from pyarrow.json import ParseOptions
-
-    with reading(path, JSON_LINES):
-        schema = _json_schema(path)
-        require_columns(path, schema.names, wanted or ())
-        for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
-            yield from table.select(schema.names if wanted is None else list(wanted)).to_batches()
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    with open(path, "rb") as opened:  # the map is closed when the last array that lies in it is gone
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    # options that read all columns leave them where they are
+    fields = None if len(names) == len(schema.names) else [schema.get_field_index(name) for name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    with (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(pa.py_buffer(mapped), options=options) as file:
+        for one in file if is_stream else map(file.get_batch, range(file.num_record_batches)):
+            for batch in _slices(one):
+                yield batch
+                if advice is not None:
+                    mapped.madvise(advice)
 
 
 def _json_schema(path: str) -> Any:
-    """Return the types of JSON lines, found by reading them; texts that look like dates are texts."""
+    """Return the types of JSON lines that hold all values; texts that look like dates are texts."""
     import pyarrow as pa
 
     schema = pa.unify_schemas([table.schema for table in _json_tables(path, None)], promote_options="permissive")
     return pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+
+
+def _json_lines(path: str, schema: Any, names: Sequence[str]) -> Iterator[Any]:
+    from pyarrow.json import ParseOptions
+
+    for table in _json_tables(path, ParseOptions(explicit_schema=schema)):
+        yield from table.select(names).to_batches()
 
 
 def _json_tables(path: str, options: Any) -> Iterator[Any]:
@@ -410,37 +413,42 @@ def _json_tables(path: str, options: Any) -> Iterator[Any]:
             yield read_json(BytesIO(data), ReadOptions(use_threads=False, block_size=len(data) + 1), options)
 
 
+_PARQUET = Format("a Parquet file", _parquet_schema, _parquet)
+#: Formats by how their files begin.
+_FORMATS = {
+    b"PAR1": _PARQUET,
+    b"ARROW1": Format("an Arrow file", partial(_arrow_schema, is_stream=False), partial(_arrow, is_stream=False)),
+    b"\xff\xff\xff\xff": Format(
+        "an Arrow stream", partial(_arrow_schema, is_stream=True), partial(_arrow, is_stream=True)
+    ),
+    b"{": Format("a file of JSON lines", _json_schema, _json_lines),
+}
+
+
 @contextmanager
-def _mapped(path: str) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Give a file's memory map, and what gives its pages back: a map that was read would count as memory in use."""
-    import pyarrow as pa
-
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    # the map is closed when the last array that lies in it is gone
-    yield pa.py_buffer(mapped), lambda: None if advice is None else mapped.madvise(advice)
-
-
-@contextmanager
-def reading(path: str, kind: str) -> Iterator[None]:
+def _reading(path: str, kind: str) -> Iterator[None]:
     """Tell errors of Arrow as what they are: a damaged file."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise damaged(path, error, kind) from error
+        why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise InvalidInput(f"{path} is damaged, cut short or not {kind} ({why}); write it again.") from error
 
 
-# --- tables to batches --------------------------------------------------------------------------------------
+# --- tables to batches ----------------------------------------------------------------------------------------
+
+
+def _is_arrow_table(table: object) -> bool:
+    return _is_a(table, "pyarrow", "Table", "RecordBatch")
 
 
 def _pieces(tables: Iterable[Any], shown: str) -> Iterator[Batch]:
     """Yield the tables as batches of at most BATCH_ROWS rows; neighbouring small Arrow batches are joined."""
     waiting: list[Any] = []
     for table in tables:
-        if not _is_a(table, "pyarrow", "Table", "RecordBatch"):
+        if not _is_arrow_table(table):
             yield from _joined(waiting)
             waiting = []
             yield from _of_table(table, shown)
@@ -458,12 +466,9 @@ def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
     """Yield Arrow batches as one, if they hold rows."""
     batches = [batch for batch in waiting if batch.num_rows]
     names = batches[0].schema.names if batches else []
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"The rows have several columns named {twice!r}; rename them.")
-    if len(batches) == 1:
-        yield dict(zip(names, batches[0].columns, strict=True))
-    elif batches:
+    if twice := repeated(names):
+        raise InvalidInput(f"The rows have several columns named {twice[0]!r}; rename them.")
+    if batches:
         columns = zip(*(batch.columns for batch in batches), strict=True)
         yield {name: join(column) for name, column in zip(names, columns, strict=True)}
 
@@ -482,10 +487,8 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise InvalidInput(f"The columns of a table of {shown} differ in length ({sorted(lengths)}).")
-    n = lengths.pop() if lengths else 0
-    for start in range(0, n, BATCH_ROWS):
-        part = slice(start, start + BATCH_ROWS)
-        yield {name: _part(column, part) for name, column in columns.items()}
+    for start in range(0, lengths.pop() if lengths else 0, BATCH_ROWS):
+        yield {name: take(column, slice(start, start + BATCH_ROWS)) for name, column in columns.items()}
 
 
 def _columns(table: Any) -> Batch | None:
@@ -507,14 +510,7 @@ def _array_or_series(column: Any) -> Any:
     return column.combine_chunks() if _is_a(column, "pyarrow", "ChunkedArray") else column
 
 
-def _is_table(table: object) -> bool:
-    """Whether this is one table, not several."""
-    if isinstance(table, list | tuple | Iterator):
-        return False
-    return _is_a(table, "pyarrow", "Table", "RecordBatch") or _columns(table) is not None
-
-
-# --- columns of batches -------------------------------------------------------------------------------------
+# --- columns of batches ---------------------------------------------------------------------------------------
 
 
 def is_arrow_array(column: object) -> bool:
@@ -523,11 +519,7 @@ def is_arrow_array(column: object) -> bool:
 
 
 def to_numpy(column: Column) -> NDArray[Any]:
-    """Return a column as an array, NaN or None where it has no value.
-
-    >>> to_numpy(np.array([1, 2])).tolist()
-    [1, 2]
-    """
+    """Return a column as an array, NaN or None where it has no value."""
     if isinstance(column, np.ndarray):
         return column
     if is_arrow_array(column):
@@ -535,9 +527,9 @@ def to_numpy(column: Column) -> NDArray[Any]:
     return np.asarray(_series(column).to_numpy())
 
 
-def take(column: Column, rows: NDArray[np.intp]) -> Column:
-    """Return some rows of a column, copied."""
-    if isinstance(column, np.ndarray):
+def take(column: Column, rows: NDArray[np.intp] | slice) -> Column:
+    """Return some rows of a column; a slice is not copied."""
+    if isinstance(column, np.ndarray) or (is_arrow_array(column) and isinstance(rows, slice)):
         return column[rows]
     if is_arrow_array(column):
         return column.take(sys.modules["pyarrow"].array(rows))
@@ -575,12 +567,6 @@ def _join_arrow(columns: Sequence[Any]) -> Any:
 def for_frames(column: Column) -> Any:
     """Return a column as `frames` takes it: an array or a series."""
     return sys.modules["pyarrow"].chunked_array([column]) if is_arrow_array(column) else column
-
-
-def _part(column: Column, part: slice) -> Column:
-    if isinstance(column, np.ndarray) or is_arrow_array(column):
-        return column[part]
-    return _series(column)[part].to_native()
 
 
 def _series(column: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import json
 import os
@@ -10,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,17 +17,17 @@ from typing import IO, Any
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.files.batches import (
     Batches,
     check_readable,
-    damaged,
     files_of,
+    is_several,
     open_batches,
     require_columns,
     require_pyarrow,
-    schema_of,
+    stored_format,
 )
 from lowcal.data.files.text import (
     Kind,
@@ -51,8 +49,6 @@ STREAM = "-"
 GROUP_ROWS = 1 << 16
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-#: How Parquet files, Arrow files, Arrow streams and JSON lines begin.
-_STORED = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"{"
 
 #: The Arrow arrays of a table's columns, and new columns of numbers.
 Wider = tuple[Sequence[Any], Sequence[FloatArray]]
@@ -60,17 +56,16 @@ Wider = tuple[Sequence[Any], Sequence[FloatArray]]
 
 @dataclass(frozen=True, eq=False)
 class FileTable:
-    """A table in files: its columns, and its rows as Arrow record batches."""
+    """A table in files, its rows as Arrow record batches: a text file, or the rows of files with types."""
 
     shown: str
     names: tuple[str, ...]
-    #: A text file, or the rows of files with types and these types.
-    text: TextFile | None
-    rows: Batches | None
-    schema: Any
     #: What all batches read together: bytes or rows.
     size: int
     unit: str
+    text: TextFile | None = None
+    rows: Batches | None = None
+    schema: Any = None
 
     @property
     def decimal(self) -> str | None:
@@ -87,11 +82,12 @@ class FileTable:
         `add` is given how much was read for each of them.
         """
         if self.text is not None:
-            yield from self.text.batches(self._positions(names), None, add)
+            yield from self.text.batches(names, add)
             return
         assert self.rows is not None
-        for batch in self.rows.open(self.names if names is None else names):
-            yield batch.select(list(self.names if names is None else names))
+        wanted = list(self.names if names is None else names)
+        for batch in self.rows.open(wanted):
+            yield batch.select(wanted)
             add(batch.nbytes if self.rows.count is None else batch.num_rows)
 
     def typed(self, kinds: Mapping[str, Kind | None]) -> Iterator[Any]:
@@ -99,14 +95,14 @@ class FileTable:
 
         None is the type that the file has; values other than texts become the names of groups if they are to be text.
         """
-        if self.text is not None:
-            yield from self.text.batches(self._positions(list(kinds)), list(kinds.values()))
-            return
         import pyarrow as pa
 
         for batch in self.batches(list(kinds)):
             given = zip(batch.columns, kinds.values(), strict=True)
-            arrays = [_as_names(column) if kind is Kind.TEXT else column for column, kind in given]
+            if self.decimal is not None:
+                arrays = [cast(column, kind, self.decimal) for column, kind in given]
+            else:
+                arrays = [_as_names(column) if kind is Kind.TEXT else column for column, kind in given]
             yield pa.RecordBatch.from_arrays(arrays, list(kinds))
 
     def survey(
@@ -140,9 +136,6 @@ class FileTable:
             n += batch.num_rows
         return n, kinds
 
-    def _positions(self, names: Sequence[str] | None) -> Sequence[int]:
-        return range(len(self.names)) if names is None else [self.names.index(name) for name in names]
-
 
 def _as_names(values: Any) -> Any:
     """Return values of any type as the names of groups."""
@@ -163,7 +156,7 @@ def text_of(value: Any) -> str | None:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-# --- opening ----------------------------------------------------------------------------------------------------
+# --- opening --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -185,19 +178,14 @@ def open_table(
         return
     with _on_disk(path) as (file, shown):
         told = form or _suffix_of(path)
-        if told in ("parquet", "jsonl") or (form is None and _is_stored(file)):
+        if told in ("parquet", "jsonl") or (form is None and stored_format(str(file)) is not None):
             yield _open_stored([str(file)], shown)
             return
         if told == "json":
             raise InvalidInput(f"{shown} is JSON, which can't be read; give JSON lines (.jsonl), CSV or Parquet.")
         separator = separator or ("\t" if told == "tsv" else None)
         text = open_text_file(file, shown, separator=separator, decimal=decimal, encoding=encoding)
-        yield FileTable(shown, text.names, text, None, None, file.stat().st_size, " bytes")
-
-
-def is_several(path: str) -> bool:
-    """Whether a path is a folder or a glob."""
-    return os.path.isdir(path) or (glob.has_magic(path) and not os.path.exists(path))
+        yield FileTable(shown, text.names, file.stat().st_size, " bytes", text)
 
 
 def _suffix_of(path: str) -> str | None:
@@ -205,28 +193,28 @@ def _suffix_of(path: str) -> str | None:
     return _SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
 
 
-def _is_stored(file: str | Path) -> bool:
-    with open(file, "rb") as stream:
-        return stream.read(6).startswith(_STORED)
-
-
 def _open_stored(files: Sequence[str], shown: str) -> FileTable:
     """Read the types of Parquet and Arrow files and of JSON lines; all must have the same columns."""
+    schemas = []
     for file in files:
-        check_readable(file)
-        if not _is_stored(file) and not is_several(shown):
-            raise damaged(shown, ValueError("it does not begin as one"), "a Parquet file or JSON lines")
-        if not _is_stored(file):
+        form = stored_format(file)
+        if form is None:
             raise InvalidInput(
                 f"{file} is neither a Parquet nor an Arrow file; a folder or a glob must hold only these."
+                if is_several(shown)
+                else f"{shown} is damaged, cut short or not a Parquet file or JSON lines (it does not begin as one); "
+                "write it again."
             )
-    first, *others = [schema_of(file).remove_metadata() for file in files]
+        schemas.append(form.columns(file).remove_metadata())
+    first = schemas[0]
     check_names(first.names, shown)
-    for file, other in zip(files[1:], others, strict=True):
+    for file, other in zip(files[1:], schemas[1:], strict=True):
         _check_same(files[0], first, file, other)
     rows = open_batches(list(files))
-    size = sum(os.path.getsize(file) for file in files) if rows.count is None else rows.count()[0]
-    return FileTable(shown, tuple(first.names), None, rows, first, size, " bytes" if rows.count is None else " rows")
+    names = tuple(first.names)
+    if rows.count is not None:
+        return FileTable(shown, names, rows.count()[0], " rows", rows=rows, schema=first)
+    return FileTable(shown, names, sum(map(os.path.getsize, files)), " bytes", rows=rows, schema=first)
 
 
 def _check_same(first: str, one: Any, file: str, other: Any) -> None:
@@ -284,8 +272,8 @@ def write_table(path: str, form: str, table: FileTable, more: Sequence[str], bat
     know what a text file holds, so it is read once before.
     """
     is_text_file = form in ("csv", "tsv")
-    twice = [name for name, times in Counter([*table.names, *more]).items() if times > 1 and not is_text_file]
-    if twice:
+    twice = repeated([*table.names, *more])
+    if twice and not is_text_file:
         what = f"named {twice[0]!r}" if twice[0] else "without a name"
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
     with open_bytes(path) as stream:
@@ -370,13 +358,11 @@ def _record_batches(table: FileTable, more: Sequence[str], batches: Iterable[Wid
     """Return a schema and record batches; columns of a text file get the types that hold all their values."""
     import pyarrow as pa
 
-    if table.schema is not None:
-        own = list(table.schema)
-        kinds: list[Kind | None] = [None] * len(own)
-    else:
+    own, kinds = list(table.schema or ()), list[Kind]()
+    if table.text is not None:
         kinds = [kind or Kind.TEXT for kind in table.survey(table.names)[1].values()]
         types = {Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}
-        own = [pa.field(name, types.get(kind, pa.int64())) for name, kind in zip(table.names, kinds, strict=True)]  # type: ignore[arg-type]
+        own = [pa.field(name, types.get(kind, pa.int64())) for name, kind in zip(table.names, kinds, strict=True)]
     schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
 
     def typed_batches() -> Iterator[Any]:

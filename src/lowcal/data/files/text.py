@@ -1,6 +1,6 @@
 """Text files with a row on each line: CSV and its relatives, as programs and spreadsheets write them.
 
-Arrow reads them. A first pass over all rows, as text, finds what each column holds; later ones read values:
+Arrow reads them as text. A first pass over all rows finds what each column holds; later ones convert the texts:
 
 - A number is a decimal number, with the decimal point or comma of the file, or 'inf'; `MISSING` are the ways to write
   that there is none.
@@ -20,25 +20,22 @@ import gzip
 import io
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import InvalidInput, repeated
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 #: A batch is made of this many bytes, or of more where a row is longer: up to the second.
 BATCH_BYTES, MOST_BYTES = 1 << 20, 1 << 30
-#: A column with at most this many different values in the first batch is read as a dictionary.
-FEW = 256
 #: A quoted value that goes on over more characters without a quote, on lines of their own, was left open.
 LONGEST = 1 << 22
 #: Rows that tell the separator.
@@ -62,115 +59,122 @@ def ignore(*_: object) -> None:
     """Do nothing with what is told."""
 
 
-class Kind(StrEnum):
-    """What a column holds; of large whole numbers some are beyond 2^53."""
-
-    WHOLE = "whole numbers"
-    LARGE = "large whole numbers"
-    NUMBER = "numbers"
-    BOOLEAN = "booleans"
-    TEXT = "text"
-
-
 @dataclass(frozen=True, eq=False)
 class TextFile:
     """A text file, its header read and its dialect known."""
 
     path: Path
     shown: str
-    names: tuple[str, ...]
     separator: str
     decimal: str
     encoding: str
     is_packed: bool
-    #: Empty lines above the header.
-    n_empty: int
+    names: tuple[str, ...] = ()
 
-    def batches(
-        self,
-        columns: Sequence[int],
-        kinds: Sequence[Kind | None] | None = None,
-        add: Callable[[int], object] = ignore,
-    ) -> Iterator[Any]:
-        """Yield record batches of the columns at these positions, as text or as values of the kinds that they hold.
+    def batches(self, names: Sequence[str] | None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
+        """Yield record batches of some columns (None: all) as text; where a row is longer than a block, in longer ones.
 
-        `add` is given the number of bytes that were read for each batch. Arrow reads the values; where it does not,
-        in numbers such as +1 or in a row that is longer than a block, the rest is read as text first, in longer blocks.
+        `add` is given the number of bytes that were read for each.
         """
         from pyarrow import ArrowInvalid
 
-        done, block, types = 0, BATCH_BYTES, None if kinds is None else [_arrow_type(kind) for kind in kinds]
+        done, block = 1, BATCH_BYTES  # the header is a row, and done
         while True:
-            before = 0
+            seen = 0
             try:
-                for batch in self._read(columns, types, block, add):
-                    before += batch.num_rows
-                    rest = batch.slice(max(0, batch.num_rows - (before - done)))
-                    if rest.num_rows:
-                        done = before
-                        yield rest if kinds is None else _cast_each(rest, kinds, self.decimal)
+                for batch in self._read(names, block, add):
+                    seen += batch.num_rows
+                    if seen > done:
+                        yield batch.slice(max(0, batch.num_rows - (seen - done)))
+                        done = seen
                 return
             except (ArrowInvalid, UnicodeError, *_BROKEN) as error:
                 self._explain()
                 if block >= MOST_BYTES:
                     raise InvalidInput(f"{self.shown} can't be read ({error}); correct it.") from error
-                block, types = 8 * block, None
+                block *= 8
 
-    def _read(
-        self, columns: Sequence[int], types: Sequence[Any] | None, block: int, add: Callable[[int], object]
-    ) -> Iterator[Any]:
-        """Yield the rows as Arrow reads them: without types as text, in dictionaries where there are few values."""
+    def _read(self, names: Sequence[str] | None, block: int, add: Callable[[int], object]) -> Iterator[Any]:
+        """Yield some columns of all rows, the header too, as Arrow reads them."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        if types is None:
-            types = [pa.string()] * len(columns)
-            first = next(self._read(columns, types, block, ignore), None)
-            for k, column in enumerate(first.columns if first is not None else ()):
-                types[k] = _arrow_type(Kind.TEXT) if len(column.unique()) <= FEW else pa.string()
+        positions = range(len(self.names)) if names is None else [self.names.index(name) for name in names]
         numbered = [str(j) for j in range(len(self.names))]
-        with self.path.open("rb") as raw, _unpacked(raw, self.is_packed) as stream:
-            counted = _Counted(stream)
-            reader = arrow_csv.open_csv(
+        encoding = "utf8" if self.encoding == "utf-8-sig" else self.encoding
+        with self.path.open("rb") as raw:
+            counted, done = _Counted(self._unpacked(raw)), 0
+            for batch in arrow_csv.open_csv(
                 pa.PythonFile(counted, mode="r"),
-                arrow_csv.ReadOptions(
-                    use_threads=False,
-                    block_size=block,
-                    column_names=numbered,
-                    skip_rows=self.n_empty,
-                    skip_rows_after_names=1,
-                    encoding="utf8" if self.encoding == "utf-8-sig" else self.encoding,
-                ),
+                arrow_csv.ReadOptions(use_threads=False, block_size=block, column_names=numbered, encoding=encoding),
                 arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
                 arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(numbered, pa.string())
-                    | {numbered[j]: type_ for j, type_ in zip(columns, types, strict=True)},
-                    include_columns=[numbered[j] for j in columns],
-                    null_values=sorted(MISSING),
-                    true_values=TRUE,
-                    false_values=FALSE,
-                    decimal_point=self.decimal,
+                    column_types=dict.fromkeys(numbered, pa.string()),
+                    include_columns=[str(j) for j in positions],
                 ),
-            )
-            done = 0
-            for batch in reader:
+            ):
                 if batch.num_rows:
-                    yield pa.RecordBatch.from_arrays(batch.columns, [self.names[j] for j in columns])
+                    yield batch.rename_columns([self.names[j] for j in positions])
                     add(raw.tell() - done)
                     done = raw.tell()
         if counted.quotes % 2:  # the last value may have swallowed all rows after it
             self._explain()
 
+    def _unpacked(self, raw: IO[bytes]) -> IO[bytes]:
+        return gzip.GzipFile(fileobj=raw) if self.is_packed else raw  # type: ignore[return-value]
+
     def _explain(self) -> None:
         """Go through the rows one by one and refuse the first that is wrong."""
-        with _open_text(self.path, self.encoding, self.is_packed) as text:
-            for n, row in enumerate(_read_rows(text, self.separator, self.shown, self.encoding)):
-                if len(row) != len(self.names):
-                    raise InvalidInput(
-                        f"Row {n} of {self.shown} has {count(len(row), 'value')}, but the header names "
-                        f"{count(len(self.names), 'column')}; correct it, or give the right --separator (this is "
-                        f"{_SEPARATORS.get(self.separator, repr(self.separator))})."
-                    )
+        for n, row in enumerate(self.rows()):
+            if len(row) != len(self.names):
+                raise InvalidInput(
+                    f"Row {n} of {self.shown} has {count(len(row), 'value')}, but the header names "
+                    f"{count(len(self.names), 'column')}; correct it, or give the right --separator (this is "
+                    f"{_SEPARATORS.get(self.separator, repr(self.separator))})."
+                )
+
+    def rows(self) -> Iterator[list[str]]:
+        """Yield the rows as Python reads them, empty lines left out; an error names the row that can't be read."""
+        n = 0
+        try:
+            with self.path.open("rb") as raw:
+                text = io.TextIOWrapper(self._unpacked(raw), encoding=self.encoding, newline="")
+                for row in filter(None, _parse_rows(text, self.separator)):
+                    yield row
+                    n += 1
+        except UnicodeError as error:
+            name = "UTF-8" if self.encoding in ("utf-8", "utf-8-sig") else self.encoding
+            other = "latin-1" if name == "UTF-8" else "utf-8"
+            raise InvalidInput(
+                f"{self.shown} is not text in the encoding {name}; give its encoding, such as --encoding {other}."
+            ) from error
+        except _OpenQuote as error:
+            raise InvalidInput(
+                f"Row {n} of {self.shown} begins a value with a quote that is never closed; all rows after it would be "
+                "part of this value. Correct it."
+            ) from error
+        except csv.Error as error:
+            raise InvalidInput(f"Row {n} of {self.shown} can't be read ({error}); correct it.") from error
+        except _BROKEN as error:
+            raise InvalidInput(f"{self.shown} is damaged or cut short ({error}); write it again.") from error
+
+    def marked_encoding(self) -> str:
+        """Return the encoding that a mark at the start tells, or UTF-8."""
+        start = b""
+        with self.path.open("rb") as raw, suppress(*_BROKEN):
+            start = self._unpacked(raw).read(3)
+        return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+
+    def likely_separator(self) -> str:
+        """Return the separator under which the first rows are longest and all of one length; a comma if none is."""
+        best, most = ",", 1
+        for separator in _SEPARATORS:
+            lengths: list[int] = []
+            with suppress(InvalidInput):  # under another separator a quote may be closed
+                lengths.extend(len(row) for row in islice(replace(self, separator=separator).rows(), SAMPLE_ROWS))
+            if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
+                best, most = separator, lengths[0]
+        return best
 
 
 class _Counted:
@@ -187,80 +191,11 @@ class _Counted:
         return data
 
 
-def open_text_file(path: Path, shown: str, *, separator: str | None, decimal: str, encoding: str | None) -> TextFile:
-    """Find out how a text file is written and read its header."""
-    with path.open("rb") as raw:
-        start = raw.read(4)
-    is_packed = start[:2] == b"\x1f\x8b"
-    if start == b"PK\x03\x04":
-        raise InvalidInput(f"{shown} is a spreadsheet or an archive, not a text file; save it as CSV or Parquet.")
-    encoding = encoding or _encoding(path, is_packed)
-    separator = separator or _sniff(path, shown, encoding, is_packed)
-    with _open_text(path, encoding, is_packed) as text:
-        names = next(_read_rows(text, separator, shown, encoding), None)
-        text.seek(0)
-        n_empty = sum(1 for _ in takewhile(lambda row: not row, _parse_rows(text, separator)))
-    if names is None:
-        raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
-    check_names(names, shown)
-    return TextFile(path, shown, tuple(names), separator, decimal, encoding, is_packed, n_empty)
-
-
-def check_names(names: Sequence[str], shown: str) -> None:
-    """Refuse a header that names a column twice; columns without a name can't be asked for, and do no harm."""
-    twice = [name for name, times in Counter(names).items() if times > 1 and name]
-    if twice:
-        raise InvalidInput(f"The header of {shown} names {twice[0]!r} more than once; rename these columns.")
-
-
-def _encoding(path: Path, is_packed: bool) -> str:
-    """Return the encoding that a mark at the start tells, or UTF-8."""
-    with path.open("rb") as raw, _unpacked(raw, is_packed) as stream:
-        try:
-            start = stream.read(3)
-        except _BROKEN:
-            start = b""
-    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
-
-
-def _sniff(path: Path, shown: str, encoding: str, is_packed: bool) -> str:
-    """Return the separator under which the first rows are longest and all of one length; a comma if none is."""
-    best, most = ",", 1
-    for separator in _SEPARATORS:
-        lengths: list[int] = []
-        # under another separator a quote may be closed
-        with _open_text(path, encoding, is_packed) as text, suppress(_NeverClosed):
-            lengths.extend(len(row) for row in islice(_read_rows(text, separator, shown, encoding), SAMPLE_ROWS))
-        if lengths and lengths[0] > most and lengths.count(lengths[0]) * 2 > len(lengths):
-            best, most = separator, lengths[0]
-    return best
-
-
-@contextmanager
-def _unpacked(raw: IO[bytes], is_packed: bool) -> Iterator[IO[bytes]]:
-    """Give the bytes of a file, unpacked if it is packed."""
-    if not is_packed:
-        yield raw
-        return
-    with gzip.GzipFile(fileobj=raw) as stream:
-        yield stream  # type: ignore[misc]
-
-
-@contextmanager
-def _open_text(path: Path, encoding: str, is_packed: bool) -> Iterator[TextIO]:
-    with path.open("rb") as raw, _unpacked(raw, is_packed) as stream:
-        yield io.TextIOWrapper(stream, encoding=encoding, newline="")
-
-
 class _OpenQuote(csv.Error):
     """A quoted value seems to have no end."""
 
 
-class _NeverClosed(InvalidInput):
-    """A quoted value of a file has no end."""
-
-
-def _parse_rows(text: TextIO, separator: str) -> Iterator[list[str]]:
+def _parse_rows(text: IO[str], separator: str) -> Iterator[list[str]]:
     """Yield the rows of a text; a quoted value without an end is given up before it fills the memory."""
     csv.field_size_limit(2**31 - 1)  # the largest limit that Python's reader takes on every platform
     is_done, unquoted = True, 0
@@ -282,32 +217,41 @@ def _parse_rows(text: TextIO, separator: str) -> Iterator[list[str]]:
         yield row
 
 
-def _read_rows(text: TextIO, separator: str, shown: str, encoding: str) -> Iterator[list[str]]:
-    """Yield the rows of a text, empty lines left out; an error names the row that can't be read."""
-    n = 0
-    try:
-        for row in _parse_rows(text, separator):
-            if row:
-                yield row
-                n += 1
-    except UnicodeError as error:
-        name = "UTF-8" if encoding in ("utf-8", "utf-8-sig") else encoding
-        other = "latin-1" if name == "UTF-8" else "utf-8"
-        raise InvalidInput(
-            f"{shown} is not text in the encoding {name}; give its encoding, such as --encoding {other}."
-        ) from error
-    except _OpenQuote as error:
-        raise _NeverClosed(
-            f"Row {n} of {shown} begins a value with a quote that is never closed; all rows after it would be part "
-            "of this value. Correct it."
-        ) from error
-    except csv.Error as error:
-        raise InvalidInput(f"Row {n} of {shown} can't be read ({error}); correct it.") from error
-    except _BROKEN as error:
-        raise InvalidInput(f"{shown} is damaged or cut short ({error}); write it again.") from error
+def open_text_file(path: Path, shown: str, *, separator: str | None, decimal: str, encoding: str | None) -> TextFile:
+    """Find out how a text file is written and read its header."""
+    with path.open("rb") as raw:
+        start = raw.read(4)
+    if start == b"PK\x03\x04":
+        raise InvalidInput(f"{shown} is a spreadsheet or an archive, not a text file; save it as CSV or Parquet.")
+    file = TextFile(path, shown, separator or ",", decimal, encoding or "utf-8", start[:2] == b"\x1f\x8b")
+    if encoding is None:
+        file = replace(file, encoding=file.marked_encoding())
+    if separator is None:
+        file = replace(file, separator=file.likely_separator())
+    names = next(file.rows(), None)
+    if names is None:
+        raise InvalidInput(f"{shown} is empty; give a file with a header and at least one row.")
+    check_names(names, shown)
+    return replace(file, names=tuple(names))
 
 
-# --- kinds of columns -------------------------------------------------------------------------------------------
+def check_names(names: Sequence[str], shown: str) -> None:
+    """Refuse a header that names a column twice; columns without a name can't be asked for, and do no harm."""
+    if twice := repeated(filter(None, names)):
+        raise InvalidInput(f"The header of {shown} names {twice[0]!r} more than once; rename these columns.")
+
+
+# --- kinds of columns -----------------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """What a column holds; of large whole numbers some are beyond 2^53."""
+
+    WHOLE = "whole numbers"
+    LARGE = "large whole numbers"
+    NUMBER = "numbers"
+    BOOLEAN = "booleans"
+    TEXT = "text"
 
 
 def kind_of(values: Any, decimal: str) -> Kind | None:
@@ -319,7 +263,7 @@ def kind_of(values: Any, decimal: str) -> Kind | None:
     """
     import pyarrow as pa
 
-    texts = values.dictionary if pa.types.is_dictionary(values.type) else values
+    texts = values.cast(pa.string())
     found = _floats(texts, decimal)
     if isinstance(found, int):
         return Kind.BOOLEAN if {*texts.unique().to_pylist()} <= {*TRUE, *FALSE, *MISSING} else Kind.TEXT
@@ -330,7 +274,7 @@ def kind_of(values: Any, decimal: str) -> Kind | None:
         return Kind.TEXT
     is_large = bool((np.abs(known) >= MOST_EXACT).any())
     # a cast that fails is slow in Arrow, so fractions are looked for first
-    if bool((known == np.floor(known)).all()) and not _has(texts.filter(_present(texts)), "[^0-9-]"):
+    if bool((known == np.floor(known)).all()) and not _has(_present(texts).drop_null(), "[^0-9-]"):
         with suppress(pa.ArrowInvalid):
             cast(texts, Kind.WHOLE, decimal)
             return Kind.LARGE if is_large else Kind.WHOLE
@@ -338,11 +282,7 @@ def kind_of(values: Any, decimal: str) -> Kind | None:
 
 
 def wider(one: Kind | None, other: Kind | None) -> Kind | None:
-    """Return the kind that holds the values of two batches.
-
-    >>> wider(Kind.WHOLE, Kind.NUMBER).value, wider(Kind.LARGE, Kind.NUMBER).value, wider(None, Kind.TEXT).value
-    ('numbers', 'text', 'text')
-    """
+    """Return the kind that holds the values of two batches."""
     if one is None or other is None or one is other:
         return one or other
     both = {one, other}
@@ -352,49 +292,36 @@ def wider(one: Kind | None, other: Kind | None) -> Kind | None:
 
 
 def cast(values: Any, kind: Kind | None, decimal: str) -> Any:
-    """Return texts as an Arrow array of a kind; texts are dictionaries, and a column without a value is numeric.
-
-    >>> import pyarrow as pa
-    >>> cast(pa.array(["0,5", "NA"]), Kind.NUMBER, ",").to_pylist()
-    [0.5, None]
-    """
+    """Return texts as an Arrow array of a kind; texts are dictionaries, and a column without a value is numeric."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not is_text(values):
-        return values
+    texts = values.cast(pa.string())
     if kind is Kind.TEXT:
-        encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        if pc.index(encoded.dictionary, "").as_py() < 0:
-            return encoded
-        plain = values.cast(pa.string())
-        return pc.if_else(pc.equal(plain, ""), None, plain).dictionary_encode()
-    if pa.types.is_dictionary(values.type):
-        return cast(values.dictionary, kind, decimal).take(values.indices)
+        return pc.if_else(pc.equal(texts, ""), None, texts).dictionary_encode()
     if kind in (None, Kind.NUMBER):
-        return pa.array(numbers(values, decimal), from_pandas=True)
+        return pa.array(numbers(texts, decimal), from_pandas=True)
+    present = _present(texts)
     if kind is Kind.BOOLEAN:
-        return pc.if_else(_present(values), pc.is_in(values, pa.array(TRUE)), None)
-    return pc.if_else(_present(values), values, None).cast(pa.int64())
+        return pc.if_else(pc.is_valid(present), pc.is_in(present, pa.array(TRUE)), None)
+    return present.cast(pa.int64())
 
 
-def _cast_each(batch: Any, kinds: Sequence[Kind | None], decimal: str) -> Any:
+def _has(texts: Any, pattern: str) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def _present(texts: Any) -> Any:
+    """Return texts, null where one writes that a number is missing."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    arrays = [cast(column, kind, decimal) for column, kind in zip(batch.columns, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, batch.schema.names)
-
-
-def _arrow_type(kind: Kind | None) -> Any:
-    """Return the Arrow type of a kind."""
-    import pyarrow as pa
-
-    whole = dict.fromkeys((Kind.WHOLE, Kind.LARGE), pa.int64())
-    text = {Kind.TEXT: pa.dictionary(pa.int32(), pa.string())}
-    return {**whole, **text, Kind.BOOLEAN: pa.bool_()}.get(kind or Kind.NUMBER, pa.float64())
+    return pc.if_else(pc.is_in(texts, pa.array(sorted(MISSING))), None, texts)
 
 
-# --- values -----------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------------------
 
 
 def numbers(values: Any, decimal: str | None = None, name: str = "", before: int = 0) -> FloatArray:
@@ -429,10 +356,9 @@ def _floats(values: Any, decimal: str) -> FloatArray | int:
     if not is_text(values):
         plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
         return np.asarray(plain.cast("float64", safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-    is_coded = pa.types.is_dictionary(values.type)
-    found = _fast_floats(values.dictionary if is_coded else values, decimal)
+    found = _fast_floats(values.cast(pa.string()), decimal)
     if found is not None:
-        return np.append(found, np.nan)[factorise(values)[1]] if is_coded else found
+        return found
     distinct, places = factorise(values)
     read = [parse_number(text or "", decimal) for text in distinct]
     bad = np.array([*(number is None for number in read), False])[places]
@@ -441,23 +367,19 @@ def _floats(values: Any, decimal: str) -> FloatArray | int:
     return np.array([*(np.nan if number is None else number for number in read), np.nan])[places]
 
 
-def _fast_floats(values: Any, decimal: str) -> FloatArray | None:
+def _fast_floats(texts: Any, decimal: str) -> FloatArray | None:
     """Return the numbers of texts as Arrow reads them; None if it does not, or reads NaN where the rules do not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = values
     if decimal != ".":  # a point is then not part of a number
-        texts = pc.replace_substring(pc.replace_substring(values, ".", "?"), decimal, ".")
-    for are_missing_left_out in (False, True):  # most columns have a number in every row
-        try:
-            found = (pc.if_else(_present(values), texts, None) if are_missing_left_out else texts).cast(pa.float64())
-        except pa.ArrowInvalid:
-            continue
-        floats = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
-        if np.isnan(floats).sum() == found.null_count:
-            return floats
-    return None
+        texts = pc.replace_substring(pc.replace_substring(texts, ".", "?"), decimal, ".")
+    try:
+        found = _present(texts).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    floats = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return floats if np.isnan(floats).sum() == found.null_count else None
 
 
 def parse_number(text: str, decimal: str) -> float | None:
@@ -472,10 +394,6 @@ def factorise(values: Any, name: str = "") -> tuple[list[Any], NDArray[np.intp]]
     """Return the distinct values of an Arrow array and the place of each row's; null is the place after the last.
 
     Lists and other types that can't be told apart are refused by the name of the column.
-
-    >>> import pyarrow as pa
-    >>> factorise(pa.array(["b", None, "b"]))
-    (['b'], array([0, 1, 0]))
     """
     import pyarrow as pa
 
@@ -495,33 +413,11 @@ def is_text(values: Any) -> bool:
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-def _has(texts: Any, pattern: str) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _present(texts: Any) -> Any:
-    """Return which texts are not ways to write that a number is missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.invert(pc.is_in(texts, value_set=pa.array(sorted(MISSING))))
-
-
 def place(name: str, row: int) -> str:
-    """Name a place in a file; rows are counted from 1, without the header.
-
-    >>> place("p", 16)
-    "Row 17, column 'p'"
-    """
+    """Name a place in a file; rows are counted from 1, without the header."""
     return f"Row {row + 1}, column {name!r}"
 
 
 def count(n: int, noun: str) -> str:
-    """Write a number of things.
-
-    >>> count(1, "value"), count(3, "column")
-    ('1 value', '3 columns')
-    """
+    """Write a number of things, as in '1 value' or '3 columns'."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
