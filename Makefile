@@ -38,15 +38,14 @@ test test-integration test-slow: export OMP_NUM_THREADS = 1
 
 # worksteal leaves the tests of a file, which share what they build, on one worker
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
-# tests take half as long again with coverage: CI asks for it (COVERAGE=95), of the package and then of the experiments
-cover = $(if $(COVERAGE),--cov=$(1) --cov-report=term --cov-fail-under=$(COVERAGE))
+# tests take half as long again with coverage: CI asks for it, by COVERAGE=95, and the first stage reaches it alone
+COVER = $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=$(COVERAGE))
 
 test: lint
-	$(PYTEST) $(call cover,lowcal) -m "not integration and not slow"
+	$(PYTEST) $(COVER) -m "not integration and not slow"
 
 test-integration: .venv/.dev
-	$(PYTEST) $(call cover,experiments) -m "not slow" tests/experiments
-	$(PYTEST) -m "integration and not slow" tests --ignore=tests/experiments
+	$(PYTEST) -m "integration and not slow" tests
 
 test-slow: .venv/.dev
 	$(PYTEST) -m slow tests
