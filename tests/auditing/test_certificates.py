@@ -15,10 +15,12 @@ from scipy import sparse
 from scipy.stats import norm, poisson
 
 import lowcal
+from lowcal import Groups
 from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, band, constraints, deviations
 from lowcal.auditing.certificates.draws import (
     Draws,
     MomentScores,
+    Redraws,
     draw,
     new_seed,
     null_test,
@@ -38,6 +40,7 @@ from lowcal.auditing.certificates.finite_sample import (
 )
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
+from lowcal.data.inputs import read_rows
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
@@ -46,6 +49,7 @@ from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
 from lowcal.rows import START
 from lowcal.rows.grids import Line, PlacedResiduals
 from lowcal.rows.keys import shares_of, uniforms
+from lowcal.rows.reading import in_memory
 from worlds import changed, panel_of, perfect, thirty_groups
 
 ONE = (Monomial(),)
@@ -173,6 +177,25 @@ def test_the_second_moment_by_hand():
     assert replace(known, excess=2.0 * one)._second(nothing) == pytest.approx(1.0)  # within its noise
     both = replace(known, slope2=0.6 * one, error=nothing)  # some rows raise it, and others lower it
     assert both._second(one) == pytest.approx(np.hypot(1.6, 0.8))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, None])
+@pytest.mark.parametrize("degree", [1, 3])
+def test_draws_that_visit_picked_rows_alone_are_those_of_all_rows(monkeypatch, share, degree):
+    """To the last bit, also where the rows are in several shards and more than add up exactly at once."""
+    monkeypatch.setattr("lowcal.kernels.drawn.BLOCK", 300)
+    monkeypatch.setattr("lowcal.kernels.threads.MANY_ROWS", 500)
+    rng = np.random.default_rng(0)
+    X = {"a": rng.integers(0, 5, 700), "b": rng.integers(0, 40, 700)}
+    p = rng.random(700)
+    outcomes, table = read_rows((rng.random(700) < p) * 1, p, X, rng.random(700) + 0.1, None)
+    rows, learner = in_memory(Groups(min_mass=0.0), outcomes, table, 0)
+    asked = Redraws(tuple(learner.families), monomials(1, degree - 1), share, 7, range(30))
+    found = rows.run(asked)
+    assert Redraws._are_picks(asked, rows.whole.design(asked.families), rows.whole)
+    np.testing.assert_array_equal(rows.split(3, threads=2).run(asked), found)
+    monkeypatch.setattr(Redraws, "_are_picks", lambda *_: False)
+    np.testing.assert_array_equal(rows.run(asked), found)
 
 
 def test_scores_of_draws_are_those_of_binomials():

@@ -102,6 +102,24 @@ def test_histograms(engine: ModuleType, seed: int, n: int, levels: int, q: int) 
     np.testing.assert_allclose(table, expected, atol=1e-13)
 
 
+@BOTH
+@settings(deadline=None, max_examples=40)
+@given(seeds, rows, st.integers(1, 9))
+def test_draws_add_the_rows_that_they_pick(engine: ModuleType, seed: int, n: int, q: int) -> None:
+    rng = np.random.default_rng(seed)
+    n *= 53  # more than are worked on at a time
+    codes, R, starts = rng.integers(0, 3, (2, n)).astype(rng.choice(KINDS)), rows_of(rng, n, q), np.array([0, 3])
+    chance, first = rng.choice([0.0, 0.3, 1.0 - 2.0**-53, 1.0], n), int(rng.integers(2**40))
+    keys, out = rng.integers(2**64, size=2, dtype=np.uint64), np.zeros((2, 6, padded(q)))
+    engine.add_drawn(keys, first, np.ceil(chance * 2.0**53).astype(np.uint64), R, codes, starts, out)
+    for key, table in zip(keys, out, strict=True):
+        u, expected = np.empty(n), np.zeros(table.shape)
+        loops.lay_uniforms(key, first, u)
+        for column, start in zip(codes, starts, strict=True):
+            np.add.at(expected, start + column[u < chance].astype(int), R[u < chance])
+        np.testing.assert_allclose(table, expected, atol=1e-11)
+
+
 @settings(deadline=None, max_examples=60)
 @given(seeds, rows, st.integers(1, 9), st.integers(1, 5), st.integers(1, 5))
 def test_products_are_rounded_one_by_one(seed: int, n: int, levels: int, S: int, T: int) -> None:
@@ -403,6 +421,7 @@ def test_kernels_let_go_of_the_lock() -> None:
         "lay_residuals",
         "lay_odds",
         "lay_uniforms",
+        "add_drawn",
         "add_fine",
         "bend",
         "lay_pair",
