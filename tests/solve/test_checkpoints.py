@@ -206,7 +206,7 @@ print(bits(fit))
 
 def run(path: Path, name: str, limit: float | None) -> str | None:
     """Fit in a process of its own, killed some time after it begins; return the bits if it ended before."""
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), path=str(path), name=name)
+    script = SCRIPT.format(tests=str(Path(__file__).parent), path=str(path), name=name)
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "ready"

@@ -34,7 +34,7 @@ class Partition:
         Cost: O(n d log(limit)) for n rows of d coordinates.
 
         >>> found = Partition.of(np.array([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]), limit=3)
-        >>> found.centres.tolist(), found(np.array([[0.4, 0.6], [0.9, 0.1]])).tolist()
+        >>> found.centres.tolist(), found(np.array([[0.6, 0.4], [0.9, 0.1]])).tolist()
         ([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]], [2, 1])
         """
         growth = _Growth(sample, min(limit, len(sample)))
