@@ -30,7 +30,6 @@ INTEGRATION = (
     "deploy/persistence/test_round_trip.py::test_another_process",
     "deploy/test_export.py::test_fits_to_predictions_of_zero_and_one",
     "docs/",
-    "experiments/",
     "kernels/test_compiled.py",
     "notions/test_lp_agreement.py",
     "package/test_benchmarks.py",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone, is_regressor
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags
@@ -101,7 +101,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             options = self._options()
             X = self._check_features(X, reset=True)
             self._check_class(X)
-            outcome = _read_y(y, X, is_numeric=is_regressor(self))
+            outcome = _read_y(y, X, is_numeric=isinstance(self, RegressorMixin))
             weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
             fit_params = self._route(weight, params)
             every = _TrainingRows(X, outcome, weight)

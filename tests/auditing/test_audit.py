@@ -653,6 +653,7 @@ def test_weights_cost_no_more_than_their_effective_number_of_rows():
         assert (one.upper - one.lower) / (other.upper - other.lower) < 1.5 * max(own, wider)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.2"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("method", ["bootstrap", "exact"])

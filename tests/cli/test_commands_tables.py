@@ -112,6 +112,17 @@ def test_how_far_a_fit_goes(here, data, options, given, goal, capsys):
         assert f"Log loss on held-out rows: {before:.4g} -> {after:.4g}." in " ".join(text.split())
 
 
+def test_what_to_do_next_is_said_in_options(here, data, capsys):
+    assert main(["fit", as_csv(data), *OPTIONS, "--alpha", "0.0001", "--seed", "0", "--out", "m.json"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert read("m.json").metadata["status"] == "guarded"
+    assert "or --no-guard to fit these rows all the same." in text
+    options = ["--solver", "worst", "--no-guard", "--max-updates", "1", "--alpha", "0.0001", "--out", "m.json"]
+    assert main(["fit", "t.csv", *OPTIONS, *options]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--max-updates was reached before the notion held; raise --max-updates or alpha." in text
+
+
 def test_a_fit_that_does_harm_says_so_in_a_sentence(here, data, capsys):
     """Filters of warnings have no part in it: whoever calls the command can't set them."""
     options = ["--geometry", "euclidean", "--alpha", "0.0005", "--no-guard", "--seed", "0", "--quiet"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lowcal.data.frames import Table
 from lowcal.subpopulations import bins
-from lowcal.subpopulations.bins import BinEncoder, Binned, even_cuts, learn_bins, order_by_residual
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, even_cuts, learn_bins
 
 
 def shares(cuts, distinct, mass):
@@ -83,7 +83,7 @@ def test_codes_are_ordered_like_the_values_and_missing_comes_first():
     rows = BinEncoder((learn_bins("x", table, 8, np.full(300, 1 / 300)),))(table)
     codes = rows.codes[:, 0].astype(int)
     assert rows.shape == (300, 1)
-    assert rows.dtype == np.uint8
+    assert rows.codes.dtype == np.uint8
     assert (codes[:20] == 1).all()
     assert (codes[20:] >= 2).all()
     order = np.argsort(x[20:])
@@ -102,7 +102,13 @@ def test_what_is_computed_once_belongs_to_its_key():
 def ordered(values, weight, residual):
     X = Table.of({"a": np.array(values, dtype=object)})
     levels = learn_bins("a", X, 64, weight)
-    return order_by_residual(levels, levels.codes(X), weight, residual)
+    return order(levels, levels.codes(X), weight, residual)
+
+
+def order(levels, codes, weight, residual):
+    """The levels of a column after its categories were put in order."""
+    column = Orderly((levels,), codes[:, None])
+    return column.levels_after(column.order(slice(None), weight, residual))[0]
 
 
 def test_categories_go_from_the_lowest_mean_residual_to_the_highest():
@@ -142,7 +148,7 @@ def test_numbers_and_pairs_of_categories_are_left_alone():
     weight, residual = np.full(400, 1 / 400), -np.arange(400.0)[:, None]
     for name in X.names:
         levels = learn_bins(name, X, 64, weight)
-        assert order_by_residual(levels, levels.codes(X), weight, residual) is levels
+        assert order(levels, levels.codes(X), weight, residual) is levels
 
 
 def test_of_many_rows_some_say_where_bins_are_cut(monkeypatch):

@@ -180,9 +180,9 @@ def test_a_tree_for_each_residual_or_one_for_many(q):
 
 def test_many_bins_and_levels_use_wider_codes():
     table = Table.of({"x": np.arange(2000.0), "g": (np.arange(2000) % 400).astype(str).astype(object)})
-    assert Trees(columns="x").prepare(table, uniform(2000)).rows.dtype == np.uint8
-    assert Trees().prepare(table, uniform(2000)).rows.dtype == np.uint16
-    assert Trees(columns="x", max_bins=1000).prepare(table, uniform(2000)).rows.dtype == np.uint16
+    assert Trees(columns="x").prepare(table, uniform(2000)).rows.codes.dtype == np.uint8
+    assert Trees().prepare(table, uniform(2000)).rows.codes.dtype == np.uint16
+    assert Trees(columns="x", max_bins=1000).prepare(table, uniform(2000)).rows.codes.dtype == np.uint16
 
 
 def test_few_values_are_each_a_bin():

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, indent
 from time import perf_counter
 from typing import Any
 
@@ -179,7 +179,7 @@ def _print_scores(judged: list[Level], degree_two: Level, test: AdultRows) -> No
     for name, p in [("the network", test.p), *((one.notion, one.calibrated) for one in judged)]:
         print(f"   {name:<15}{brier(p[:, None], y, weight):>9.4f}{log_loss(p[:, None], y, weight):>10.4f}")
     print("\n   On the calibration rows:")
-    print(fill(str(degree_two.fit), 110, initial_indent="   ", subsequent_indent="   "), flush=True)
+    print(indent(fill(str(degree_two.fit), 107, break_on_hyphens=False), "   "), flush=True)
 
 
 def _print_audits(one: Level, test: AdultRows, classes: Subpopulations, seed: int) -> list[AuditReport]:

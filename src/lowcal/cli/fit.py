@@ -78,7 +78,8 @@ def describe(fit: Fit, before: float, n: int) -> str:
     kept = len(fit.predictor)
     held = f", of which the held-out rows keep {kept}" if kept < fit.n_updates else ""
     upper = f" (certified to be at most {fit.upper:.4g})" if fit.upper > fit.violation else ""
-    status = fit.status.sentence[0].upper() + fit.status.sentence[1:]
+    status = fit.status.sentence.replace("guard=False", "--no-guard").replace("max_updates", "--max-updates")
+    status = status[0].upper() + status[1:]
     learned = "" if fit.is_exact else " Subpopulations were found by a learner: others may exist."
     lines = [
         f"{fit.goal}: {fit.status.value}",

@@ -139,7 +139,7 @@ class Fine:
         """Return the sum of terms, shape (rows,), in both units.
 
         >>> fine = Fine.of(1.0, 3)
-        >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
+        >>> fine.number(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3])))
         0.6
         """
         add, high, low, (first, second, unit, small) = kernels_at_hand().add_fine, 0, 0, self.numbers
@@ -158,6 +158,11 @@ class Fine:
         high = self.first.round(terms.copy())
         low = self.second.round(terms - high)
         return np.stack([self.first.wholes(high.sum(axis=1)), self.second.wholes(low.sum(axis=1))])
+
+    def number(self, wholes: Wholes) -> float:
+        """Return one sum as a float."""
+        _, _, unit, small = self.numbers
+        return int(wholes[0]) * unit + int(wholes[1]) * small
 
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""
@@ -188,7 +193,7 @@ def normalised(weight: FloatArray) -> FloatArray:
     """
     share = weight / weight.max()  # so that the sum can't overflow
     fine = Fine.of(1.0, len(weight))
-    return np.asarray(share / float(fine.total(fine.wholes(share))))
+    return np.asarray(share / fine.number(fine.wholes(share)))
 
 
 class ExactSums:
@@ -217,7 +222,7 @@ class ExactSums:
         fresh = []
         for table in self.sums.tables():
             fresh.append(_columns(self.grid, table.shape[1]).wholes(table))
-            table[...] = 0.0
+            table.fill(0.0)
         self.total = fresh if self.total is None else [a + b for a, b in zip(self.total, fresh, strict=True)]
         self.held = 0
 

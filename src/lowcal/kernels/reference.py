@@ -229,7 +229,7 @@ class DecodeTable:
     @cached_property
     def is_sharp(self) -> bool:
         """Whether all memberships are 0 or 1."""
-        return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
+        return bool(((self.matrix.data == 0.0) | (self.matrix.data == 1.0)).all())
 
     @cached_property
     def runs(self) -> IntArray:

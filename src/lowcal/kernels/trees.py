@@ -515,11 +515,7 @@ def _without_gaps(feature: IntArray, cut: IntArray) -> tuple[NDArray[np.uint32],
 
 @compile_kernel
 def _evaluate(
-    codes: NDArray[np.uint8],
-    feature: NDArray[np.uint32],
-    cut: NDArray[np.uint32],
-    value: FloatArray,
-    total: FloatArray,
+    codes: NDArray[np.uint8], feature: NDArray[np.uint32], cut: NDArray[np.uint32], value: FloatArray, total: FloatArray
 ) -> None:
     n_trees, n_leaves, q = value.shape
     n_inner = n_leaves - 1

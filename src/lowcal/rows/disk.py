@@ -266,7 +266,7 @@ class Disk(Rows):
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
         each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
-        return 1.0 / float(squares.total(np.sum(each, axis=0)))
+        return 1.0 / squares.number(np.sum(each, axis=0))
 
     def _weight(self, block: RawRows) -> FloatArray:
         if block.weight is None:

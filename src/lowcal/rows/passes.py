@@ -79,7 +79,7 @@ class Losses:
 
     def read(self, total: Tables, some: Local, scale: Scale) -> Lost:
         """Return the losses."""
-        brier, log_loss = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total[0], strict=True))
+        brier, log_loss = (fine.number(each) for fine, each in zip(self._grids(scale), total[0], strict=True))
         return Lost(brier, log_loss, int(total[1]))
 
 
@@ -418,7 +418,7 @@ class Along:
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
         """Return slope, bend and the largest displacement."""
-        slope, bend = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total.sums, strict=True))
+        slope, bend = (fine.number(each) for fine, each in zip(self._grids(scale), total.sums, strict=True))
         return Ahead(slope, bend, total.most)
 
 

@@ -22,7 +22,7 @@ from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
 from lowcal.rows import START
 from lowcal.rows.documents import read_predictor, write_predictor
-from lowcal.rows.updates import Predictor
+from lowcal.rows.updates import Predictor, Update
 from lowcal.solve.solvers import Past, Problem, Step
 from lowcal.subpopulations.growing import Forest
 
@@ -66,9 +66,20 @@ class Checkpoint:
         self._last[:] = [monotonic()]
 
     def resumed(self, problem: Problem) -> Problem:
-        """Return the problem with the steps of the file, if there is one, and with the trees that were grown."""
+        """Return the problem with the steps of the file, if there is one; the learners get the trees they had grown."""
         if not os.path.exists(self.path):
             return problem
+        updates, forests, told = self._read()
+        for own, places in zip(self.growths, told.get("grown", ()), strict=False):
+            own += [[forests[k] for k in each] for each in places]
+        past = (
+            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
+            for update, (stage, violation, progress) in zip(updates, told["steps"], strict=True)
+        )
+        return replace(problem, past=tuple(past))
+
+    def _read(self) -> tuple[Sequence[Update], list[Forest], dict[str, Any]]:
+        """Return the updates, the forests and the metadata of the file, which must be that of this fit."""
         try:
             with open(self.path, "rb") as file:
                 parts = documents.read(file.read())
@@ -76,19 +87,12 @@ class Checkpoint:
             forests = [Forest.from_dict(one) for one in Plain(parts["model"]["forests"], "forests").items()]
         except (OSError, DamagedFile) as error:
             raise InvalidInput(sentence(f"The checkpoint {self.path} can't be read: {error}")) from error
-        metadata: dict[str, Any] = parts["metadata"]
-        if metadata.get("checkpoint") != self.fingerprint:
+        if parts["metadata"].get("checkpoint") != self.fingerprint:
             raise InvalidInput(
                 f"{self.path} is not a checkpoint of this fit: its rows or options differ. Give another path, or "
                 "resume=False to begin anew and replace it."
             )
-        for own, places in zip(self.growths, metadata.get("grown", ()), strict=False):
-            own += [[forests[k] for k in each] for each in places]
-        past = (
-            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
-            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
-        )
-        return replace(problem, past=tuple(past))
+        return updates, forests, parts["metadata"]
 
 
 def _write_grown(growths: Sequence[list[Any]], model: dict[str, Any]) -> list[Any]:

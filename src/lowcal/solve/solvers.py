@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import copysign
+from math import copysign, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,9 +115,9 @@ class Problem:
 
     @property
     def limits(self) -> FloatArray:
-        """The largest violation allowed for every known subpopulation."""
+        """The largest violation allowed for every known subpopulation, or for all of them."""
         if self.tolerance is None:
-            return np.full(len(self.learner.names), self.alpha)
+            return np.array([self.alpha])
         return self.tolerance.of(self.rows.run(MassSums(self.families))[:, 0])
 
     @cached_property
@@ -441,8 +441,8 @@ def _progressed(
 
 def _target(problem: Problem) -> float:
     """Return the least violation that a step may be asked to remove."""
-    limits = problem.limits if problem.tolerance is not None else np.array([problem.alpha])
-    return float(limits[np.isfinite(limits)].min(initial=np.inf)) if np.isfinite(limits).any() else 1.0
+    limits = [limit for limit in problem.limits.tolist() if isfinite(limit)]
+    return min(limits, default=1.0)
 
 
 def _all_at_once(problem: Problem, state: State, number: int) -> Steps:

@@ -62,11 +62,6 @@ class Binned:
         """Rows and features."""
         return self.codes.shape[0], self.codes.shape[1]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the bins."""
-        return self.codes.dtype
-
     def __getitem__(self, some: Any) -> Binned:
         return Binned(self.codes[some])
 
@@ -142,19 +137,8 @@ def learn_bins(column_name: str, X: Frame, max_bins: int, sample_weight: FloatAr
     return Levels(column.name, None, tuple(cuts), column.is_date)
 
 
-def order_by_residual(levels: Levels, codes: NDArray[Any], sample_weight: FloatArray, residual: FloatArray) -> Levels:
-    """Return a column's levels with its categories from the lowest mean residual to the highest, from its codes.
-
-    For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
-    of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
-    Several labels are ordered along the direction in which the means differ most.
-    """
-    column = Orderly((levels,), codes[:, None])
-    return column.levels_after(column.order(slice(None), sample_weight, residual))[0]
-
-
 def order_by_sums(levels: Levels, sums: FloatArray) -> Levels:
-    """Return the same from the sums of w, w^2 and w (y - f) of every level, shape (levels, 2 + d)."""
+    """Return a column's levels in order (`Orderly`), by the sums of w, w^2 and w (y - f), shape (levels, 2 + d)."""
     column = Orderly((levels,), np.zeros((0, 1), dtype=np.uint8))
     return column.levels_after(column.order_by(np.vstack([sums, sums.sum(axis=0)])))[0]
 
@@ -178,7 +162,12 @@ def recoded(before: Levels, after: Levels, codes: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Orderly:
-    """The bins of rows in all columns, whose categories some of the rows put in order (`order_by_residual`)."""
+    """The bins of rows in all columns, whose categories go from the lowest mean residual to the highest.
+
+    For one label and all rows, some cut of this order is the best split into any two sets of categories (Fisher). Means
+    of categories worth fewer than LEAST_ORDERED rows are noise, which a tree would then learn: these stay between.
+    Several labels are ordered along the direction in which the means differ most.
+    """
 
     levels: tuple[Levels, ...]
     codes: NDArray[Any]

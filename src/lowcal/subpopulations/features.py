@@ -52,7 +52,7 @@ FEATURES = Kinds("a feature", "Use Linear")
 
 @FEATURES.register
 @dataclass(frozen=True)
-class ScaledColumn(PlainFields):
+class _ScaledColumn(PlainFields):
     """A numeric column, centred and scaled; a missing value becomes the mean."""
 
     column: str
@@ -63,17 +63,13 @@ class ScaledColumn(PlainFields):
 
     @property
     def names(self) -> list[str]:
-        """The name of the feature."""
         return [self.column]
 
     def __call__(self, X: Frame) -> FloatArray:
-        """Return the feature, shape (n, 1)."""
         values = (X.numeric([self.column]) - self.mean) / self.deviation
         return np.nan_to_num(values, nan=0.0, posinf=1e6, neginf=-1e6)
 
     def row_reader(self) -> Callable[[Row], Sequence[float]]:
-        """Return the feature of a row."""
-
         def read(row: Row) -> Sequence[float]:
             shifted = (number(row(self.column), self.column) - self.mean) / self.deviation
             if -inf < shifted < inf:
@@ -91,15 +87,14 @@ class ScaledColumn(PlainFields):
         return g.column(g.add("Where", g.add("IsNaN", value), 0.0, value))
 
     @classmethod
-    def from_dict(cls, at: Plain) -> ScaledColumn:
-        """Return the feature of plain data."""
+    def from_dict(cls, at: Plain) -> _ScaledColumn:
         _, column, mean, deviation = at.fields("kind", "column", "mean", "deviation")
         return cls(column.text(), mean.number(-LARGEST, LARGEST), deviation.number(SMALLEST))
 
 
 @FEATURES.register
 @dataclass(frozen=True)
-class Indicators(PlainFields):
+class _Indicators(PlainFields):
     """A 0/1 feature for each of some levels of a column."""
 
     levels: Levels
@@ -108,20 +103,16 @@ class Indicators(PlainFields):
 
     @property
     def column(self) -> str:
-        """The column that is read."""
         return self.levels.column
 
     @property
     def names(self) -> list[str]:
-        """The names of the features."""
         return [self.levels.name(level) for level in self.wanted]
 
     def __call__(self, X: Frame) -> FloatArray:
-        """Return the features, shape (n, k)."""
         return np.asarray(self.levels.codes(X)[:, None] == np.array(self.wanted), dtype=np.float64)
 
     def row_reader(self) -> Callable[[Row], Sequence[float]]:
-        """Return the features of a row."""
         level = self.levels.row_reader()
 
         def read(row: Row) -> Sequence[float]:
@@ -136,8 +127,7 @@ class Indicators(PlainFields):
         return columns.graph.cast(equal, "double")
 
     @classmethod
-    def from_dict(cls, at: Plain) -> Indicators:
-        """Return the features of plain data."""
+    def from_dict(cls, at: Plain) -> _Indicators:
         _, levels, wanted = at.fields("kind", "levels", "wanted")
         own = Levels.from_dict(levels)
         return cls(own, tuple(one.whole(MISSING, own.count - 1) for one in wanted.items()))
@@ -148,7 +138,7 @@ class Indicators(PlainFields):
 class FeatureEncoder(PlainFields):
     """The features of all columns, side by side."""
 
-    features: tuple[ScaledColumn | Indicators, ...]
+    features: tuple[_ScaledColumn | _Indicators, ...]
     kind: ClassVar[str] = "features"
 
     @property
@@ -185,7 +175,7 @@ class FeatureEncoder(PlainFields):
 
 def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -> FeatureEncoder:
     """Return the encoder of the wanted columns: numbers scaled, categories as indicators, missing marked."""
-    features: list[ScaledColumn | Indicators] = []
+    features: list[_ScaledColumn | _Indicators] = []
     for name in resolve(columns, X):
         column = X.column(name)
         if column.is_numeric:
@@ -193,11 +183,11 @@ def learn_features(columns: ColumnChoice, X: Frame, sample_weight: FloatArray) -
         else:
             levels = learn_levels(column, 2, sample_weight)
             seen = np.unique(levels.codes(X)[sample_weight > 0])
-            features.append(Indicators(levels, tuple(int(v) for v in seen)))
+            features.append(_Indicators(levels, tuple(int(v) for v in seen)))
     return FeatureEncoder(tuple(features))
 
 
-def _numeric(column: Column, sample_weight: FloatArray) -> list[ScaledColumn | Indicators]:
+def _numeric(column: Column, sample_weight: FloatArray) -> list[_ScaledColumn | _Indicators]:
     values = column.values
     assert values is not None
     finite = np.isfinite(values) & (sample_weight > 0)
@@ -205,9 +195,9 @@ def _numeric(column: Column, sample_weight: FloatArray) -> list[ScaledColumn | I
         return []
     mean = float(np.average(values[finite], weights=sample_weight[finite]))
     deviation = float(np.sqrt(np.average(np.square(values[finite] - mean), weights=sample_weight[finite])))
-    found: list[ScaledColumn | Indicators] = [ScaledColumn(column.name, mean, deviation or 1.0)]
+    found: list[_ScaledColumn | _Indicators] = [_ScaledColumn(column.name, mean, deviation or 1.0)]
     if np.isnan(values).any():
-        found.append(Indicators(Levels(column.name, None), (MISSING,)))
+        found.append(_Indicators(Levels(column.name, None), (MISSING,)))
     return found
 
 
@@ -217,7 +207,7 @@ def _numeric(column: Column, sample_weight: FloatArray) -> list[ScaledColumn | I
 @CLASSES.register
 @dataclass(frozen=True)
 class Linear(OfColumns):
-    """Sigmoids of linear functions; "none found" is relative to the ridge direction.
+    """_Sigmoids of linear functions; "none found" is relative to the ridge direction.
 
     Parameters
     ----------
@@ -245,14 +235,14 @@ class Linear(OfColumns):
             theta, gain = _sigmoids(A, factor.solve(product(A.T, Z)), Z, w)
             found = theta[:, [a for a in strongest(gain, Z) if theta[:, a].any()]]
             names = tuple(_name(beta, encoder.names, next(number)) for beta in found.T)
-            return [Sigmoids(names, found)] if names else []
+            return [_Sigmoids(names, found)] if names else []
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class Sigmoids(PlainFields):
+class _Sigmoids(PlainFields):
     """c_j(x) = sigmoid(<theta_j, x> + b_j); the last coefficient of each column is b_j."""
 
     names: tuple[str, ...]
@@ -260,12 +250,10 @@ class Sigmoids(PlainFields):
     kind: ClassVar[str] = "sigmoids"
 
     def design(self, rows: FloatArray) -> Design:
-        """Return the memberships."""
         return Matrix(np.asarray(expit(by_row(rows, self.theta[:-1]) + self.theta[-1])))
 
-    def take(self, members: IntArray) -> Sigmoids:
-        """Return some of the members."""
-        return Sigmoids(tuple(self.names[j] for j in members), self.theta[:, members])
+    def take(self, members: IntArray) -> _Sigmoids:
+        return _Sigmoids(tuple(self.names[j] for j in members), self.theta[:, members])
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the sigmoids of all updates at once."""
@@ -273,15 +261,13 @@ class Sigmoids(PlainFields):
         return [MemberRead(number, [block.place(theta.tobytes(), theta) for theta in self.theta.T])]
 
     def onnx(self, columns: GraphColumns, encoder: FeatureEncoder, numbers: int) -> Sequence[GraphMatrix]:
-        """Return the memberships in a graph."""
         graph = columns.graph
         features = graph.side_by_side([feature.onnx(columns) for feature in encoder.features])
         score = graph.add("Add", graph.add("MatMul", features, self.theta[:-1]), self.theta[-1:])
         return [GraphMatrix(np.arange(len(self.names)), graph.sigmoid(score))]
 
     @classmethod
-    def from_dict(cls, at: Plain, context: ReadFor) -> Sigmoids:
-        """Return the family of plain data."""
+    def from_dict(cls, at: Plain, context: ReadFor) -> _Sigmoids:
         _, names, theta = at.fields("kind", "names", "theta")
         width, shown = len(context.rows_of(at, FeatureEncoder).names), names.texts()
         return cls(names.names(len(shown)), theta.floats((width + 1, len(shown)), -MOST, MOST))
@@ -363,13 +349,13 @@ class Regressor(OfColumns):
         def learn(Z: FloatArray) -> Sequence[Family]:
             size = product(np.square(Z[seen]).T, 1.0 / w[seen])
             found = [_fit(self.estimator, rows[seen], Z[seen, a], w[seen]) for a in strongest(size, Z)]
-            return [FittedRegressor(f"{name} #{next(number)}", h, scale) for h, scale in found if scale > 0]
+            return [_FittedRegressor(f"{name} #{next(number)}", h, scale) for h, scale in found if scale > 0]
 
         return WeakLearner(encoder, rows, sample_weight, [Everyone()], learn)
 
 
 @dataclass(frozen=True, eq=False)
-class FittedRegressor:
+class _FittedRegressor:
     """A regressor with the scale that brings it into [-1, 1]."""
 
     name: str
@@ -378,18 +364,15 @@ class FittedRegressor:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The one name."""
         return (self.name,)
 
     def design(self, rows: FloatArray) -> Design:
-        """Return the signed memberships."""
         if len(rows) == 0:  # scikit-learn refuses to predict for nobody
             return Matrix(np.zeros((0, 1)))
         h = np.asarray(self.estimator.predict(rows) / self.scale, dtype=np.float64)
         return Matrix(np.clip(h.reshape(-1, 1), -1.0, 1.0))
 
-    def take(self, members: IntArray) -> FittedRegressor:
-        """Return itself: there is one member."""
+    def take(self, members: IntArray) -> _FittedRegressor:
         return self
 
     def onnx(self, columns: object, encoder: object, numbers: int) -> NoReturn:

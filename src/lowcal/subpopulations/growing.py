@@ -405,18 +405,20 @@ class _LevelSums:
         state, share = self.grown.of(shard), shares(shard)
         tables = Tables()
         for k, columns in enumerate(request.targets):
-            tree = self.trees[k]
             is_all = len(columns) == state.shape[1]  # a copy of every row costs as much as its histogram
             own, bound = state if is_all else np.ascontiguousarray(state[:, columns]), self.grown.bounds[k]
             if kernels is None:
                 records = make_records(share, own, request.is_mirror, bound, n)
-                tables.append(self._add_up(codes, tree, records, self.builds[k]))
+                tables.append(self._add_up(k, codes, records))
             else:
-                tables.append(self._add_up_compiled(kernels, codes, tree, (share, own, bound), n, self.builds[k]))
+                records = np.zeros((len(codes), 3 + request.q + (-3 - request.q) % kernels.LANES))
+                kernels.fill_records(share, own, request.is_mirror, bound, row_bits(n), LEAST_BEND, records)
+                tables.append(self._add_up_compiled(kernels, k, codes, records))
         return tables
 
-    def _add_up(self, codes: NDArray[Any], tree: Forest, records: FloatArray, build: NDArray[np.bool_]) -> FloatArray:
+    def _add_up(self, k: int, codes: NDArray[Any], records: FloatArray) -> FloatArray:
         """Return the sums of the nodes to build, features together while their rows stay in cache."""
+        tree, build = self.trees[k], self.builds[k]
         node = _descend(codes, tree.feature[0], tree.cut[0], self.depth)
         if not build.all():
             inside = np.flatnonzero(build[node])
@@ -431,24 +433,13 @@ class _LevelSums:
             tables.append(sums.reshape(n_nodes, bins, -1))
         return np.concatenate(tables, axis=1).reshape(-1, records.shape[1])
 
-    def _add_up_compiled(
-        self,
-        kernels: ModuleType,
-        codes: NDArray[Any],
-        tree: Forest,
-        given: tuple[FloatArray, FloatArray, float],
-        n: int,
-        build: NDArray[np.bool_],
-    ) -> FloatArray:
-        request, (share, own, bound) = self.grown.request, given
-        width = 3 + request.q + (-3 - request.q) % kernels.LANES
-        records, node = np.zeros((len(codes), width)), np.zeros(len(codes), dtype=np.uint32)
-        kernels.fill_records(share, own, request.is_mirror, bound, row_bits(n), LEAST_BEND, records)
+    def _add_up_compiled(self, kernels: ModuleType, k: int, codes: NDArray[Any], records: FloatArray) -> FloatArray:
+        tree, offsets, node = self.trees[k], self.grown.request.offsets, np.zeros(len(codes), dtype=np.uint32)
         for d in range(self.depth):
             first = 2**d - 1
             kernels.descend(codes, tree.feature[0, first:], tree.cut[0, first:], node)
-        table = np.zeros((2**self.depth * int(request.counts.sum()), width))
-        kernels.add_up(codes, request.offsets, records, node, build, table)
+        table = np.zeros((2**self.depth * int(offsets[-1]), records.shape[1]))
+        kernels.add_up(codes, offsets, records, node, self.builds[k], table)
         return table
 
     def read(self, total: Tables, some: Any, scale: Scale) -> Tables:
@@ -531,20 +522,12 @@ class _Growing:
     def _see_compiled(self, sums: FloatArray) -> None:
         assert self.kernels is not None
         assert self.sums is not None
-        request, (n_nodes, bins, width) = self.request, sums.shape
-        then = np.zeros((2 * n_nodes, width))
-        self.kernels.split_level(
-            np.ascontiguousarray(sums),
-            request.offsets,
-            np.ascontiguousarray(self.sums),
-            request.q,
-            self.min_mass,
-            self.least,
-            np.zeros((width + 1, bins)),
-            self.tree.feature[0, self.level],
-            self.tree.cut[0, self.level],
-            then,
-        )
+        n_nodes, bins, width = sums.shape
+        of_level, totals = np.ascontiguousarray(sums), np.ascontiguousarray(self.sums)
+        limits, below, then = (self.min_mass, self.least), np.zeros((width + 1, bins)), np.zeros((2 * n_nodes, width))
+        found = self.tree.feature[0, self.level], self.tree.cut[0, self.level]
+        request = self.request
+        self.kernels.split_level(of_level, request.offsets, totals, request.q, *limits, below, *found, then)
         self.left = then[::2]
 
     def descend(self) -> None:

@@ -78,9 +78,9 @@ class Memberships(OfSizes):
     def _kept(self, worth: FloatArray) -> IntArray:
         return np.flatnonzero(is_enough(worth, self.min_mass))
 
-    def every_member(self) -> EveryColumn:
+    def every_member(self) -> _EveryColumn:
         """Return the class with every column, the empty ones too."""
-        return EveryColumn(self.names, 0, self.everyone)
+        return _EveryColumn(self.names, 0, self.everyone)
 
     def _read_names(self, X: Frame) -> tuple[str, ...]:
         """Return a name for each column, no two alike."""
@@ -101,7 +101,7 @@ class Memberships(OfSizes):
 
 
 @dataclass(frozen=True)
-class EveryColumn(Memberships):
+class _EveryColumn(Memberships):
     """Memberships with every column: whether one is empty is not public."""
 
     def _kept(self, worth: FloatArray) -> IntArray:

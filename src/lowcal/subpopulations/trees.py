@@ -40,7 +40,7 @@ from lowcal.subpopulations.base import (
     Residual,
     WeakLearner,
 )
-from lowcal.subpopulations.bins import BinEncoder, Binned, learn_bins, order_by_residual
+from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
@@ -93,14 +93,13 @@ class Trees(OfColumns):
         """Bin the features once, with categories in the order of their mean residuals, where these are known."""
         self._check()
         levels = tuple(learn_bins(c, X, self.max_bins, sample_weight) for c in resolve(self.columns, X))
-        if residual is not None and any(level.categories is not None for level in levels):
-            known = residual()
-            levels = tuple(
-                level if level.categories is None else order_by_residual(level, level.codes(X), sample_weight, known)
-                for level in levels
-            )
-        encoder, learn = BinEncoder(levels), _Learn(levels, self) if levels else None
-        return WeakLearner(encoder, encoder(X), sample_weight, [Everyone()], learn)
+        rows = BinEncoder(levels)(X)
+        bins = Orderly(levels, rows.codes)
+        if residual is not None and len(bins.columns):
+            place = bins.order(slice(None), sample_weight, residual())
+            levels, rows = bins.levels_after(place), Binned(bins.codes_after(place))
+        learn = _Learn(levels, self) if levels else None
+        return WeakLearner(BinEncoder(levels), rows, sample_weight, [Everyone()], learn)
 
     def _check(self) -> None:
         check_min_mass(self.min_mass)
@@ -286,7 +285,7 @@ class _Unexplained:
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class TreeNodes:
+class _TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
 
     names: tuple[str, ...]
@@ -301,7 +300,6 @@ class TreeNodes:
 
     @cached_property
     def table(self) -> DecodeTable:
-        """Which nodes each leaf lies under."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
@@ -309,9 +307,8 @@ class TreeNodes:
             leaves = (leaves - 1) // 2
         return DecodeTable(sparse.csr_array(under))
 
-    def take(self, members: IntArray) -> TreeNodes:
-        """Return some of the nodes."""
-        return TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
+    def take(self, members: IntArray) -> _TreeNodes:
+        return _TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
@@ -325,13 +322,11 @@ class TreeNodes:
         return [GraphLookUp(np.arange(len(self.names)), leaf, self.table)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the family as plain data."""
         nodes = Numbers(self.nodes)
         return {"kind": self.kind, "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
     @classmethod
-    def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
-        """Return the family of plain data."""
+    def from_dict(cls, at: Plain, context: ReadFor) -> _TreeNodes:
         _, names, tree, nodes = at.fields("kind", "names", "tree", "nodes")
         grown = _read_grown(at, tree, context)
         if len(grown.feature) != 1:
@@ -458,7 +453,7 @@ class _Walk:
         return node
 
 
-def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
+def family(tree: Forest, levels: Sequence[Levels]) -> _TreeNodes:
     """Return all nodes of a tree below the root, named by their conditions."""
     nodes: list[int] = []
     names: list[str] = []
@@ -473,7 +468,7 @@ def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
             bounds[child] = {**bounds[k], f: interval}
             nodes.append(child)
             names.append(" & ".join(_condition(levels[j], *b) for j, b in sorted(bounds[child].items())))
-    return TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
+    return _TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
 
 
 def _condition(levels: Levels, low: int, high: int) -> str:

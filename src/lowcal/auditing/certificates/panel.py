@@ -255,7 +255,7 @@ class Excess:
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> float:
         """Return the share."""
-        sums = (float(fine.total(one)) for fine, one in zip(self._grids(scale), total, strict=True))
+        sums = (fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True))
         mean, room, cross, square, energy = sums
         error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
         slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))

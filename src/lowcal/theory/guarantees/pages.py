@@ -77,45 +77,54 @@ def _figures(m: GroupMoments, t: float) -> dict[str, float]:
 
 
 def _sentences(figures: dict[str, float]) -> Iterator[str]:
-    """Say the figures: means, second moment, true positive rate, covariance, variance."""
-    t = figures["margin"]
-    margin, net = f"(margin of error {t:.3g})", " (net of the margin of error)"
-
-    def at_least(limit: float) -> str:
-        return f"{limit:.3g}" if t == 0 else f"at least {limit:.3g}{net}"
-
-    verdict = {
-        1: f"predictions are too low by {at_least(figures['gap_lower'])}",
-        -1: f"predictions are too high by {at_least(-figures['gap_upper'])}",
-        0: "they agree" if t == 0 else f"no significant difference {margin}",
-    }[_sign(figures, "gap")]
-    prediction, outcome = figures["mean_prediction"], figures["mean_outcome"]
+    """Say the means, and beyond degree 1 the second moment, the true positive rate, covariance and variance."""
+    prediction, outcome, t = figures["mean_prediction"], figures["mean_outcome"], figures["margin"]
+    agree = "they agree" if t == 0 else f"no significant difference (margin of error {t:.3g})"
+    low, high = _at_least(figures["gap_lower"], t), _at_least(-figures["gap_upper"], t)
+    verdict = _verdict(
+        figures, "gap", f"predictions are too low by {low}", f"predictions are too high by {high}", agree
+    )
     yield f"the mean prediction is {prediction:.3g} and the mean outcome is {outcome:.3g}: {verdict}"
-    if "variance" not in figures:
-        return
-    model, truth = figures["moment_2"], figures["truth_moment_2_at_least"]
-    yield f"the mean squared prediction is {model:.3g}; the mean squared true probability is at least {truth:.3g}"
-    rate, C, V = figures["true_positive_rate"], figures["covariance"], figures["variance"]
-    people = f"people with the outcome have a mean prediction of {rate:.3g} (the true positive rate), against"
-    none = "nobody has the outcome, so there is no true positive rate"
-    yield none if np.isnan(rate) else f"{people} {prediction:.3g} for the whole group"
-    verdict = {
-        1: "predictions rise with the outcomes",
-        -1: "predictions FALL where outcomes rise",
-        0: "whether predictions rise with the outcomes is uncertain",
-    }[_sign(figures, "covariance")]
-    yield f"the covariance of predictions and outcomes is {C:.3g}: {verdict}"
-    justified, most = "all of it is justified", figures["excess_over_truth_at_most"]
-    verdict = {
-        1: f"it exceeds the justified part by {at_least(figures['excess_lower'])}, and the variance of the true "
-        f"probabilities by at most {most:.3g}",
-        -1: justified,
-        0: justified if t == 0 else f"whether the rest is justified is uncertain {margin}",
-    }[_sign(figures, "excess")]
+    if "variance" in figures:
+        model, truth = figures["moment_2"], figures["truth_moment_2_at_least"]
+        yield f"the mean squared prediction is {model:.3g}; the mean squared true probability is at least {truth:.3g}"
+        yield _rate(figures)
+        yield _covariance(figures)
+        yield _variance(figures)
+
+
+def _rate(figures: dict[str, float]) -> str:
+    rate, prediction = figures["true_positive_rate"], figures["mean_prediction"]
+    if np.isnan(rate):
+        return "nobody has the outcome, so there is no true positive rate"
+    people = f"people with the outcome have a mean prediction of {rate:.3g} (the true positive rate)"
+    return f"{people}, against {prediction:.3g} for the whole group"
+
+
+def _covariance(figures: dict[str, float]) -> str:
+    rise, fall = "predictions rise with the outcomes", "predictions FALL where outcomes rise"
+    verdict = _verdict(figures, "covariance", rise, fall, f"whether {rise} is uncertain")
+    return f"the covariance of predictions and outcomes is {figures['covariance']:.3g}: {verdict}"
+
+
+def _variance(figures: dict[str, float]) -> str:
+    C, t, most = figures["covariance"], figures["margin"], figures["excess_over_truth_at_most"]
+    above = f"it exceeds the justified part by {_at_least(figures['excess_lower'], t)}, and the variance of the true "
+    all_of_it = "all of it is justified"
+    unsure = all_of_it if t == 0 else f"whether the rest is justified is uncertain (margin of error {t:.3g})"
+    verdict = _verdict(figures, "excess", f"{above}probabilities by at most {most:.3g}", all_of_it, unsure)
     share = f"{C:.3g}" if C > 0 else "nothing"
-    yield f"the variance of the predictions is {V:.3g}, of which the outcomes justify {share}: {verdict}"
+    variance = figures["variance"]
+    return f"the variance of the predictions is {variance:.3g}, of which the outcomes justify {share}: {verdict}"
 
 
-def _sign(figures: dict[str, float], name: str) -> int:
-    """Return 1 or -1 where both limits of a figure agree on it, otherwise 0."""
-    return int(figures[f"{name}_lower"] > ROUNDING) - int(figures[f"{name}_upper"] < -ROUNDING)
+def _at_least(limit: float, t: float) -> str:
+    """Say a limit: with a margin it is a limit, without one the value itself."""
+    return f"{limit:.3g}" if t == 0 else f"at least {limit:.3g} (net of the margin of error)"
+
+
+def _verdict(figures: dict[str, float], name: str, positive: str, negative: str, unsure: str) -> str:
+    """Return what is to be said of a figure's sign, on which both of its limits must agree."""
+    if figures[f"{name}_lower"] > ROUNDING:
+        return positive
+    return negative if figures[f"{name}_upper"] < -ROUNDING else unsure
