@@ -14,7 +14,7 @@ import pytest
 import lowcal
 from lowcal import Groups, Intersections, Memberships, MulticalibratedClassifier, Trees, audit, measure, multicalibrate
 from lowcal.auditing import audits as auditing
-from lowcal.auditing.audits import Sample, judge, sample_of
+from lowcal.auditing.audits import Question, Sample, judge, sample_of
 from lowcal.auditing.certificates.band import band
 from lowcal.auditing.reports import Verdict
 from lowcal.data.inputs import Layout
@@ -310,7 +310,7 @@ def judged(panel, notion="degree-2", method="bootstrap", is_exact=True):
     """Return the report on rows and memberships as they are, found by a learner if not exact."""
     sample = Sample([panel], Layout(2, (0, 1)), is_exact, LeftOut(), False)
     streams = np.random.default_rng(0).spawn(3)
-    return judge(sample, parse_notion(notion), Tolerance(0.01, None, 0.01), 0.95, method, 99, streams)
+    return judge(sample, Question(parse_notion(notion), Tolerance(0.01, None, 0.01), 0.95, method, 99), streams)
 
 
 @pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])

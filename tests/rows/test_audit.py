@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 import lowcal
-from lowcal.auditing.audits import Sample, judge
+from lowcal.auditing.audits import Question, Sample, judge
 from lowcal.auditing.certificates import draws
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import ConstraintSums
@@ -100,7 +100,7 @@ def in_shards(
     sample = Sample([panel], outcomes.layout, True, learner.left_out, False)
     _, *streams = np.random.default_rng(3).spawn(4)
     tolerance = Tolerance(0.01, None, 0.01)
-    return judge(sample, parse_notion(notion), tolerance, 0.95, method, 19, streams)
+    return judge(sample, Question(parse_notion(notion), tolerance, 0.95, method, 19), streams)
 
 
 def same(

@@ -28,7 +28,7 @@ from lowcal.auditing.reports.audit_report import (
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, reliability
+from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, reliability
 from lowcal.auditing.reports.words import aligned, percent, several, weighting
 from lowcal.data.errors import (
     AuditWarning,
@@ -231,56 +231,39 @@ def audit(
     True
     """
     tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
-    _check_options(confidence, method, null_draws)
-    parsed = parse_notion(notion)
+    asked = Question(parse_notion(notion), tolerance, confidence, method, null_draws)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = read_random_state(random_state).spawn(4)
     home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
-    sample = sample_of(home, parsed, dealing)
-    report = judge(sample, parsed, tolerance, confidence, method, null_draws, streams)
-    seed = int(random_state) if isinstance(random_state, int | np.integer) else None
-    return replace(report, seed=seed)
+    report = judge(sample_of(home, asked.notion, dealing), asked, streams)
+    return replace(report, seed=int(random_state) if isinstance(random_state, int | np.integer) else None)
 
 
-def judge(
-    sample: Sample,
-    notion: Notion,
-    tolerance: Tolerance,
-    confidence: float,
-    method: Method,
-    null_draws: int,
-    streams: Sequence[np.random.Generator],
-) -> AuditReport:
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a sample, and how it is answered."""
+
+    notion: Notion
+    tolerance: Tolerance
+    confidence: float
+    method: Method
+    null_draws: int
+
+    def __post_init__(self) -> None:
+        check_share("confidence", self.confidence)
+        if self.confidence == 0:
+            raise InvalidInput("confidence must be above 0, for instance 0.95.")
+        check_choice("method", self.method, METHODS)
+        check_whole("null_draws", self.null_draws, 19)
+
+
+def judge(sample: Sample, asked: Question, streams: Sequence[np.random.Generator]) -> AuditReport:
     """Report on a sample, wherever its rows live."""
-    bounding, testing, describing = streams
-    panels, layout = sample.panels, sample.layout
-    beta = (1.0 - confidence) / len(panels)
-    level = 1.0 - beta
+    beta = (1.0 - asked.confidence) / len(sample.panels)
     # the least p-value of any panel is multiplied by their number
-    draws = max(len(panels) * (null_draws + 1) - 1, draws_for(beta))
-    nulls = [null_test(panel, notion, level, testing, draws=draws) for panel in panels]
-    bands = [
-        band(panel, notion, level, method, bounding, null.drawn) for panel, null in zip(panels, nulls, strict=True)
-    ]
-    groups = [
-        _groups(panel, notion, one, level, method, layout, describing) for panel, one in zip(panels, bands, strict=True)
-    ]
-    parts = [_Judged(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
-    notes = _notes(notion, sample, bands, nulls, tolerance)
-    report = _report(notion, tolerance, confidence, method, layout, parts, sample.is_exact, notes)
-    if sample.left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
-        report = replace(report, verdict=Verdict.UNDECIDED)
-    worst = list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT]
-    known = {name: bins for one in panels for name, bins in reliability(one.rows, one.families, set(worst)).items()}
-    return replace(report, reliability={name: known[name] for name in worst})
-
-
-def _check_options(confidence: object, method: str, null_draws: object) -> None:
-    check_share("confidence", confidence)
-    if confidence == 0:
-        raise InvalidInput("confidence must be above 0, for instance 0.95.")
-    check_choice("method", method, METHODS)
-    check_whole("null_draws", null_draws, 19)
+    draws = max(len(sample.panels) * (asked.null_draws + 1) - 1, draws_for(beta))
+    parts = [_judged(panel, sample.layout, asked, 1.0 - beta, draws, streams) for panel in sample.panels]
+    return _report(sample, asked, parts, _notes(sample, asked, parts))
 
 
 # --- who is judged on which rows ----------------------------------------------------------------------------
@@ -333,24 +316,22 @@ def _crossed(refit: Refit, notion: Notion, is_label: bool, finds: Mask, judges: 
 # --- what is said -------------------------------------------------------------------------------------------
 
 
-def _notes(
-    notion: Notion, sample: Sample, bands: Sequence[Band], nulls: Sequence[Null], tolerance: Tolerance
-) -> tuple[str, ...]:
+def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[str, ...]:
     """Return what a reader must know, and warn of rows that were used before."""
     panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
     if sample.is_fitted:
         notes.append(
             "these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen."
         )
-    elif nulls[0].is_too_good:
+    elif parts[0].null.is_too_good:
         notes.append(
             "the violations are smaller than a perfect model would show by chance: were these rows used to fit the "
             "model? Audit it on rows it has not seen."
         )
     for note in notes:
         warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)
-    if layout.d > 1 and isinstance(notion, Smooth):
-        notes.append(_all_smooth(notion, panels[0], bands[0]))
+    if layout.d > 1 and isinstance(asked.notion, Smooth):
+        notes.append(_all_smooth(asked.notion, panels[0], parts[0].band))
     if not sample.is_exact:
         notes.append("subpopulations were found by a learner; others may exist that it does not find.")
     if layout.classes is None:
@@ -363,8 +344,8 @@ def _notes(
     empty = [name for panel in panels for name, mass in zip(panel.names, panel.mass, strict=True) if mass <= 0.0]
     if empty:
         notes.append(sentence(f"no row belongs to {_listed(empty)}"))
-    if tolerance.per_person is not None:
-        notes += _unjudged(panels, tolerance)
+    if asked.tolerance.per_person is not None:
+        notes += _unjudged(panels, asked.tolerance)
     return tuple(printable(note) for note in notes)
 
 
@@ -410,30 +391,35 @@ class _Judged:
     level: float
 
 
-def _report(
-    notion: Notion,
-    tolerance: Tolerance,
-    confidence: float,
-    method: Method,
-    layout: Layout,
-    parts: Sequence[_Judged],
-    is_exact: bool,
-    notes: tuple[str, ...],
-) -> AuditReport:
-    findings = [one for part in parts for one in _findings(part, method, layout)]
-    is_bounded = not (isinstance(notion, Smooth) and layout.d > 1)  # else only class-wise weights are judged
+def _judged(
+    panel: Panel, layout: Layout, asked: Question, level: float, draws: int, streams: Sequence[np.random.Generator]
+) -> _Judged:
+    bounding, testing, describing = streams
+    null = null_test(panel, asked.notion, level, testing, draws=draws)
+    known = band(panel, asked.notion, level, asked.method, bounding, null.drawn)
+    return _Judged(panel, known, null, _groups(panel, layout, asked, known, level, describing), level)
+
+
+def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tuple[str, ...]) -> AuditReport:
+    findings = [one for part in parts for one in _findings(part, asked.method, sample.layout)]
+    # of smooth weights with several classes only class-wise ones are judged
+    is_bounded = not (isinstance(asked.notion, Smooth) and sample.layout.d > 1)
     largest = _largest(findings, parts, is_bounded)
-    per_person = _largest_per_person(findings, parts, tolerance, is_bounded)
-    asked = largest if tolerance.per_person is None else per_person
+    per_person = _largest_per_person(findings, parts, asked.tolerance, is_bounded)
+    by: By = "violation" if asked.tolerance.per_person is None else "per_person"
+    verdict = _verdict(largest if by == "violation" else per_person, asked.tolerance.largest)
+    if sample.left_out.columns and verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
+        verdict = Verdict.UNDECIDED
+    ranked = sort_findings(findings, by)
     return AuditReport(
-        notion=notion,
-        tolerance=tolerance,
-        confidence=float(confidence),
-        method=method,
-        layout=layout,
+        notion=asked.notion,
+        tolerance=asked.tolerance,
+        confidence=float(asked.confidence),
+        method=asked.method,
+        layout=sample.layout,
         n_rows=parts[0].panel.n,
         n_effective=1.0 / parts[0].panel.energy,
-        verdict=_verdict(asked, tolerance.largest),
+        verdict=verdict,
         violation=largest.error,
         basis_error=max(float(part.band.found.basis.max()) for part in parts),
         certified_lower=largest.lower,
@@ -442,14 +428,22 @@ def _report(
         null_floor=largest.null_floor,
         detectable=largest.detectable,
         largest_per_person=per_person,
-        is_exact=is_exact,
-        findings=sort_findings(findings, "violation" if tolerance.per_person is None else "per_person"),
+        is_exact=sample.is_exact,
+        findings=ranked,
         constraints=tuple(
             (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
         ),
         moments={name: described for part in parts for name, described in part.groups.described.items()},
         notes=notes,
+        reliability=_reliability(sample.panels, [one.subpopulation for one in ranked]),
     )
+
+
+def _reliability(panels: Sequence[Panel], names: Sequence[str]) -> dict[str, tuple[ReliabilityBins, ...]]:
+    """Return the bins of the first names, which are the worst."""
+    kept = list(dict.fromkeys(names))[:KEPT]
+    known = {name: bins for one in panels for name, bins in reliability(one.rows, one.families, set(kept)).items()}
+    return {name: known[name] for name in kept}
 
 
 def _verdict(found: LargestError, tolerated: float) -> Verdict:
@@ -531,22 +525,22 @@ class Described:
 
 
 def _groups(
-    panel: Panel, notion: Notion, known: Band, level: float, method: Method, layout: Layout, rng: np.random.Generator
+    panel: Panel, layout: Layout, asked: Question, known: Band, level: float, rng: np.random.Generator
 ) -> GroupFacts:
     """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
 
     Margins and gaps come from the band itself where it holds these constraints, from one of degree 2 otherwise.
     """
-    degree = max(2, notion.degree) if isinstance(notion, LowDegree) else 2
-    held = known.constraints if isinstance(notion, LowDegree) and notion.degree >= 2 else None
-    limits = constraints(panel, LowDegree(2), level, method, rng) if held is None else held
+    degree = max(2, asked.notion.degree) if isinstance(asked.notion, LowDegree) else 2
+    held = known.constraints if isinstance(asked.notion, LowDegree) and asked.notion.degree >= 2 else None
+    limits = constraints(panel, LowDegree(2), level, asked.method, rng) if held is None else held
     margins = _margins(limits, panel, degree)
     moments = panel.rows.run(Described(panel.families, degree, panel.rows.is_even))
     described = {
         name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
         for name, labels, own in zip(panel.names, moments, margins, strict=True)
     }
-    shares = masses(panel, notion, method, level)
+    shares = masses(panel, asked.notion, asked.method, level)
     per_person = shares.per_person(limits.lower, limits.upper)
     s = list(limits.weights).index(Monomial())
     gaps = [_gaps([one[j, s].tolist() for one in per_person], labels, layout) for j, labels in enumerate(moments)]
@@ -571,39 +565,31 @@ def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout:
 
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
-    panel, intervals = part.panel, part.band.intervals
+    panel, intervals, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))
     limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
-    per_person = part.groups.masses.per_person(*limits)
+    low, high = (limit.tolist() for limit in part.groups.masses.per_person(*limits))
+    columns = (panel.mass, panel.n_effective, part.band.found.basis, part.null.floor)
+    mass, worth, basis, floor = (column.tolist() for column in columns)
     return [
         Finding(
             subpopulation=name,
             weight=replace(one.weight, labels=named),
-            label=gaps[max(range(len(gaps)), key=lambda a: abs(gaps[a].gap))].label,
+            label=max(gaps, key=lambda gap: abs(gap.gap)).label,
             violation=one.violation,
-            conditional=np.nan if np.isnan(conditional_lower) else one.violation / mass,
+            conditional=np.nan if np.isnan(low[j]) else one.violation / mass[j],
             standard_error=one.standard_error,
             lower=one.lower,
             upper=one.upper,
-            conditional_lower=conditional_lower,
-            conditional_upper=conditional_upper,
-            mass=mass,
-            n_effective=worth,
-            basis=basis,
-            null_floor=floor,
-            detectable=min(1.0, (one.upper - one.lower) / 2 + NormalDist().inv_cdf(POWER) * one.standard_error),
+            conditional_lower=low[j],
+            conditional_upper=high[j],
+            mass=mass[j],
+            n_effective=worth[j],
+            basis=basis[j],
+            null_floor=floor[j],
+            detectable=min(1.0, (one.upper - one.lower) / 2 + power * one.standard_error),
             method=method,
             gaps=gaps,
         )
-        for name, one, gaps, conditional_lower, conditional_upper, mass, worth, basis, floor in zip(
-            panel.names,
-            intervals,
-            part.groups.gaps,
-            *(limit.tolist() for limit in per_person),
-            panel.mass.tolist(),
-            panel.n_effective.tolist(),
-            part.band.found.basis.tolist(),
-            part.null.floor.tolist(),
-            strict=True,
-        )
+        for j, (name, one, gaps) in enumerate(zip(panel.names, intervals, part.groups.gaps, strict=True))
     ]
