@@ -2,17 +2,18 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint test-slow bench reproduce docs clean help
+.PHONY: demo test test-integration test-slow lint bench reproduce docs clean help
 
 help:
-	@echo "make demo       set up and run lowcal on built-in data"
-	@echo "make test       set up, then lint, type-check and test (this is CI)"
-	@echo "make lint       format check, lint and types only"
-	@echo "make test-slow  the long checks"
-	@echo "make docs       build the documentation in docs/_build; warnings are errors"
-	@echo "make bench      measure; prints ratios taken in one run"
-	@echo "make reproduce  compute the paper's figures, tables and examples in results/ (OUT=... for another folder)"
-	@echo "make clean      remove .venv and all caches"
+	@echo "make demo              set up and run lowcal on built-in data"
+	@echo "make test              set up, then lint, type-check and test: the first stage of CI (COVERAGE=95 asks for 95%)"
+	@echo "make test-integration  processes, documentation, compiled kernels, a browser: the second stage of CI"
+	@echo "make test-slow         the long checks"
+	@echo "make lint              format check, lint and types only"
+	@echo "make docs              build the documentation in docs/_build; warnings are errors"
+	@echo "make bench             measure; prints ratios taken in one run"
+	@echo "make reproduce         compute the paper's figures, tables and examples in results/ (OUT=... for another folder)"
+	@echo "make clean             remove .venv and all caches"
 
 .venv/.base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,17 +30,25 @@ demo: .venv/.base
 lint: .venv/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
+	$(PY) -m mypy --num-workers 2
 
 # one BLAS thread for each test worker: two that spin on the same two cores are many times slower
-test test-slow: export OPENBLAS_NUM_THREADS = 1
-test test-slow: export OMP_NUM_THREADS = 1
+test test-integration test-slow: export OPENBLAS_NUM_THREADS = 1
+test test-integration test-slow: export OMP_NUM_THREADS = 1
+
+# worksteal leaves the tests of a file, which share what they build, on one worker
+PYTEST := $(PY) -m pytest -n 2 --dist worksteal
+# tests take half as long again with coverage: CI asks for it, by COVERAGE=95, and the first stage reaches it alone
+COVER = $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=$(COVERAGE))
 
 test: lint
-	$(PY) -m pytest -n 2 --cov --cov-report=term --cov-fail-under=95 -m "not slow"
+	$(PYTEST) $(COVER) -m "not integration and not slow"
+
+test-integration: .venv/.dev
+	$(PYTEST) -m "integration and not slow" tests
 
 test-slow: .venv/.dev
-	$(PY) -m pytest -n 2 -m slow
+	$(PYTEST) -m slow tests
 
 # peers (pip install ".[peers]") are left out, with a sentence, where they are not installed
 bench: .venv/.dev

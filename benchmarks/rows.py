@@ -27,7 +27,7 @@ from lowcal.notions.moments import MomentSums
 from lowcal.notions.weights import monomials
 from lowcal.rows import START, Memory
 from lowcal.rows.base import Pass
-from lowcal.rows.disk import Chunk, Disk, Spill
+from lowcal.rows.disk import Disk, RawRows, Spill
 from lowcal.rows.passes import Losses, Moments
 
 #: Rows of a Parquet file.
@@ -71,7 +71,7 @@ def exact(n: int) -> None:
     families, weight = tuple(learner.families), np.full(n, 1 / n)
     rows = Memory.of(learner.rows, p, y, weight)
     spill = Spill()
-    spill.add(Chunk(learner.rows, p, data["y"].astype(np.uint8), None))
+    spill.add(RawRows(learner.rows, p, data["y"].astype(np.uint8), None))
     spill.close()
     disk = Disk(spill, True, 1)
 

@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
-from lowcal.errors import InvalidInput
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
@@ -30,6 +29,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 
 import lowcal
 from lowcal import Groups, Linear, MulticalibratedClassifier, MulticalibratedRegressor, Status, Trees, multicalibrate
+from lowcal.errors import InvalidInput
 from lowcal.estimators import BOOSTED, LEAST_HELD_OUT
 from lowcal.solve.fitting import fit_rows
 
@@ -190,8 +190,7 @@ def expected_to_fail(estimator):
 
 
 @parametrize_with_checks(
-    [
-        Classifier(),
+    [  # without a base model, the classifier passes all of them in the next test
         Regressor(),
         Classifier(LogisticRegression(), random_state=0),
         Regressor(LinearRegression(), random_state=0),
@@ -203,14 +202,19 @@ def test_scikit_learn_checks(estimator, check):
 
 
 def outcomes(estimator):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = check_estimator(estimator, on_fail=None, on_skip=None)
-    return {r["check_name"]: r["status"] for r in results}
+    """Return what each check says, "passed" if all of its variants pass."""
+    found = {}
+    for result in check_estimator(estimator, on_fail=None, on_skip=None):
+        if found.get(result["check_name"], "passed") == "passed":
+            found[result["check_name"]] = result["status"]
+    return found
 
 
 def test_no_check_is_skipped_that_the_nearest_relative_passes():
-    ours, theirs = outcomes(Classifier()), outcomes(CalibratedClassifierCV(LogisticRegression(C=1)))
+    ours = outcomes(Classifier())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = outcomes(CalibratedClassifierCV(LogisticRegression(C=1)))
     passed = {name for name, status in theirs.items() if status == "passed"}
     assert len(passed) > 30
     short = {name: ours.get(name, "not run") for name in passed if ours.get(name) != "passed"}

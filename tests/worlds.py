@@ -1,15 +1,49 @@
-"""A population that is known exactly: finitely many kinds of people, with f*, f and groups; samples come from it."""
+"""Worlds that tests of several folders share: populations known exactly, rows of many columns, directions of a step.
+
+A population is finitely many kinds of people, with f*, f and groups; samples come from it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.special import expit as sigmoid
+from scipy.special import softmax
 
-from lowcal.auditing.certificates import Panel
+from lowcal import Groups, Intersections, Memberships, Subpopulations, Thresholds, Trees
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.kernels.reference import Design, Matrix
 from lowcal.kernels.simplex import IntArray
+from lowcal.notions.weights import Monomial
 from lowcal.rows import Memory
+from lowcal.rows.updates import Term
+from lowcal.subpopulations.memberships import Members
+
+#: Every solver with every geometry it takes.
+WAYS = (
+    ("first", "euclidean"),
+    ("worst", "euclidean"),
+    ("worst", "mirror"),
+    ("block", "euclidean"),
+    ("block", "mirror"),
+)
+#: Each class with the columns of `people` that it reads.
+CLASSES: dict[str, tuple[Subpopulations, str]] = {
+    "groups": (Groups(), "ab"),
+    "intersections": (Intersections(), "ab"),
+    "bits": (Memberships(), "stu"),
+    "shares": (Memberships(), "vw"),
+    "thresholds": (Thresholds(), "x"),
+    "nodes": (Trees(2), "asvx"),
+    "sums": (Trees(2, n_trees=3), "asvx"),
+}
+
+
+def uniform(n: int) -> np.ndarray:
+    """Return the same weight for each of n rows."""
+    return np.full(n, 1.0 / n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +119,34 @@ def perfect(seed: int = 0) -> Population:
     return Population(world.C, world.f_star, world.f_star)
 
 
-def sigmoid(z):
-    return 1.0 / (1.0 + np.exp(-z))
-
-
 def good_model(n: int, seed: int, columns: int = 5, levels: int = 4):
     """Return labels drawn from p itself: there is nothing to learn."""
     rng = np.random.default_rng(seed)
     p = sigmoid(rng.normal(0, 1.5, n))
     X = {f"g{k}": rng.integers(0, levels, n).astype(str) for k in range(columns)}
     return (rng.random(n) < p).astype(int), p, X
+
+
+def people(n: int, d: int, seed: int = 0) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+    """Return columns, predictions that are wrong by group, outcomes and uneven weights."""
+    rng = np.random.default_rng(seed)
+    X: dict[str, Any] = {name: np.array(list("efghij"))[rng.integers(0, 6, n)] for name in "abc"}
+    X |= {name: (rng.random(n) < 0.4).astype(float) for name in "stu"} | {name: rng.random(n) for name in "vw"}
+    X["x"] = np.round(8 * X["w"])
+    z = rng.normal(0.0, 1.2, (n, d))
+    lift = 0.6 * (X["a"] == "e") - 0.8 * X["s"] * (X["b"] == "f") + 0.9 * (X["w"] - 0.5)
+    truth = (0.7 * z + lift[:, None] * np.linspace(1.0, -1.0, max(d, 2))[:d]) if d > 1 else 0.7 * z + lift[:, None]
+    p, f = (sigmoid(each) if d == 1 else softmax(each, axis=1) for each in (z, truth))
+    u = rng.random((n, 1))
+    y = (u < f).astype(float) if d == 1 else np.eye(d)[np.minimum((u > f.cumsum(axis=1)).sum(axis=1), d - 1)]
+    weight = rng.uniform(0.5, 1.5, n)
+    return X, p, y, weight / weight.sum()
+
+
+def along(p: np.ndarray, y: np.ndarray, delta: np.ndarray, weight: np.ndarray) -> tuple[Memory, tuple[Term, ...]]:
+    """Return rows and a term whose displacement is delta, shape (n, d): ups and downs are memberships in [0, 1]."""
+    most, d = 2.0 ** np.ceil(np.log2(np.abs(delta).max() or 1.0)), delta.shape[1]
+    C = np.concatenate([np.maximum(delta, 0.0), np.maximum(-delta, 0.0)], axis=1) / most
+    theta = most * np.concatenate([np.eye(d), -np.eye(d)])[:, None, :]
+    members = Members(tuple(f"m{j}" for j in range(2 * d)), tuple(range(2 * d)))
+    return Memory.of(C, p, y, weight), (Term(members, (Monomial(),), theta),)

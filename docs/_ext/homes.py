@@ -48,5 +48,5 @@ def shortcuts_of(name: str) -> list[str]:
     >>> shortcuts_of("lowcal.deploy.persistence.save")
     ['lowcal.persistence.save']
     """
-    deeper = ((f"lowcal.{public}.", f"lowcal.{home}.") for public, home in lowcal._MODULES.items())
+    deeper = ((f"lowcal.{public}.", f"{import_module(f'lowcal.{public}').__name__}.") for public in lowcal._MODULES)
     return [public + name.removeprefix(home) for public, home in deeper if name.startswith(home) and public != home]

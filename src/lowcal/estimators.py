@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,41 +63,36 @@ class _TrainingRows:
     y: NDArray[Any]
     weight: FloatArray | None
 
+    @property
+    def counted(self) -> NDArray[Any]:
+        """The outcomes of rows that have weight."""
+        return self.y if self.weight is None else self.y[self.weight > 0]
 
+    def take(self, rows: NDArray[np.intp]) -> _TrainingRows:
+        weight = None if self.weight is None else self.weight[rows]
+        return _TrainingRows(_safe_indexing(self.X, rows), self.y[rows], weight)
+
+
+@dataclass(eq=False, repr=False)
 class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: fit a base model on one part, recalibrate it on the other."""
 
-    #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
-    _columns: tuple[str, ...] | None = None
+    estimator: Any = None
+    _: KW_ONLY
+    notion: Any = "degree-2"
+    subpopulations: Any = None
+    alpha: float | None = None
+    solver: Any = "block"
+    geometry: Any = None
+    step: Any = None
+    validation_fraction: float = 0.2
+    calibration_fraction: float = 0.5
+    max_updates: int | None = None
+    progress: bool = False
+    random_state: Any = None
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        notion: Any = "degree-2",
-        subpopulations: Any = None,
-        alpha: float | None = None,
-        solver: Any = "block",
-        geometry: Any = None,
-        step: Any = None,
-        validation_fraction: float = 0.2,
-        calibration_fraction: float = 0.5,
-        max_updates: int | None = None,
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.notion = notion
-        self.subpopulations = subpopulations
-        self.alpha = alpha
-        self.solver = solver
-        self.geometry = geometry
-        self.step = step
-        self.validation_fraction = validation_fraction
-        self.calibration_fraction = calibration_fraction
-        self.max_updates = max_updates
-        self.progress = progress
-        self.random_state = random_state
+    #: The names under which the predictor knows the columns, in their order; None if a file did not tell.
+    _columns: ClassVar[tuple[str, ...] | None] = None
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **params: Any) -> Self:
         """Fit the base model if needed and recalibrate it; `params` are routed to the base model's fit."""
@@ -106,7 +101,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             options = self._options()
             X = self._check_features(X, reset=True)
             self._check_class(X)
-            outcome = self._read_y(y, X)
+            outcome = _read_y(y, X, is_numeric=isinstance(self, RegressorMixin))
             weight = None if sample_weight is None else check_weight(_check_sample_weight(sample_weight, X))
             fit_params = self._route(weight, params)
             every = _TrainingRows(X, outcome, weight)
@@ -122,29 +117,25 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _options(self) -> Options:
         """Return the options of the fit, checked before anything is fitted; folds hold out `validation_fraction`."""
         check_share("validation_fraction", self.validation_fraction)
-        return Options(
-            subpopulations=self.subpopulations,
-            notion=self.notion,
-            alpha=self.alpha,
-            solver=self.solver,
-            geometry=self.geometry,
-            step=self.step,
-            max_updates=self.max_updates,
-            progress=self.progress,
-        )
+        names = ("subpopulations", "notion", "alpha", "solver", "geometry", "step", "max_updates", "progress")
+        return Options(**{name: getattr(self, name) for name in names})
 
     def _calibrated(self, X: Any) -> FloatArray:
-        """Return the calibrated predictions on checked rows."""
-        check_is_fitted(self, "predictor_")
-        X = self._check_features(X, reset=False)
-        p: FloatArray = self.predictor_(self._start(X), self._by_name(X))
+        """Return the calibrated predictions on rows that are checked first."""
+        start, columns = self._inputs(X)
+        p: FloatArray = self.predictor_(start, columns)
         return p
 
     def _staged(self, X: Any) -> Iterator[FloatArray]:
         """Yield the predictions after each update."""
+        start, columns = self._inputs(X)
+        yield from self.predictor_.staged(start, columns)
+
+    def _inputs(self, X: Any) -> tuple[FloatArray, Any]:
+        """Return the base model's predictions, and the columns as the predictor reads them."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
-        yield from self.predictor_.staged(self._start(X), self._by_name(X))
+        return self._start(X), self._by_name(X)
 
     def _remember(self, every: _TrainingRows) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn; the fit has left one of its own rows."""
@@ -173,7 +164,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for part in self.subpopulations.each() if isinstance(self.subpopulations, Subpopulations) else ():
             if type(part).__module__.startswith("lowcal."):  # a user's class may mean something else by columns
                 resolve(part.given_columns, table)
-        self._columns = table.names
+        self._columns = table.names  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         """Inherit what the base model can take; without one, missing values need explicit subpopulations."""
@@ -221,10 +212,9 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             self.estimator_ = self.estimator
             return every
         train, rest = self._split(len(every.y), strata, seed)
-        base = _rows(every, train)
-        fit_params = _check_method_params(every.X, params, indices=train)
+        base, fit_params = every.take(train), _check_method_params(every.X, params, indices=train)
         self.estimator_ = clone(self.estimator).fit(base.X, base.y, **fit_params)
-        return _rows(every, rest)
+        return every.take(rest)
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         if not is_share(self.calibration_fraction) or self.calibration_fraction == 0:
@@ -241,11 +231,11 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _recalibrate(self, part: _TrainingRows, n: int, options: Options, seed: int) -> None:
         """Recalibrate on a part of n rows, as far as cross-fitting allows; keep what a user may ask for."""
-        y, p, classes = self._outcomes(part, n), self._start(part.X), self._classes()
+        (y, classes), p = self._outcomes(part, n), self._start(part.X)
         if self._is_open():
-            folds, weight = max(2, round(1.0 / self.validation_fraction)), part.weight
+            folds = max(2, round(1.0 / self.validation_fraction))
             given = {"cv": folds, "progress": self.progress, "random_state": seed, "classes": classes}
-            fit = recalibrate(y, p, Frame.of(part.X), sample_weight=weight, **given)
+            fit = recalibrate(y, p, Frame.of(part.X), sample_weight=part.weight, **given)
         else:
             fit = fit_rows(y, p, Frame.of(part.X), part.weight, classes, self._asked(options, len(p)), seed)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
@@ -315,11 +305,6 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
     ((569, 2), True)
     """
 
-    def _read_y(self, y: ArrayLike, X: Any) -> NDArray[Any]:
-        labels = _check_y(y, X, is_numeric=False)
-        check_classification_targets(labels)
-        return labels
-
     def _learn_outcomes(self, every: _TrainingRows) -> NDArray[np.intp]:
         """Learn the classes; return their codes, by which rows are split."""
         self.classes_, codes = np.unique(every.y, return_inverse=True)
@@ -327,12 +312,15 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
             raise InvalidInput(f"Classifier can't train when only one class is present: {self.classes_[0]!r}.")
         return np.asarray(codes)
 
-    def _outcomes(self, part: _TrainingRows, n: int) -> NDArray[np.intp]:
-        _check_classes(part, n)
-        return np.searchsorted(self.classes_, part.y)
-
-    def _classes(self) -> range:
-        return range(len(self.classes_))
+    def _outcomes(self, part: _TrainingRows, n: int) -> tuple[NDArray[np.intp], range]:
+        labels = np.unique(part.counted)
+        if len(labels) == 1:
+            where = "y" if len(part.y) == n else "The part of y that is kept for recalibration (calibration_fraction)"
+            among = "" if part.weight is None else " in the rows with weight"
+            raise InvalidInput(
+                f"{where} holds one class only{among}: {labels[0]!r}. Calibration needs at least two; give more rows."
+            )
+        return np.searchsorted(self.classes_, part.y), range(len(self.classes_))
 
     def _remember(self, every: _TrainingRows) -> None:
         """Leave a sketch of all rows given, those of the base model too, so that an audit on them can warn."""
@@ -372,10 +360,11 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class."""
-        p = self._calibrated(X)
-        return np.asarray(self.classes_[p.argmax(axis=1)])
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
 
 
+@dataclass(eq=False, repr=False)
 class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[misc]
     """A regressor for outcomes in a bounded range, recalibrated on many overlapping subpopulations (spec 10.iii).
 
@@ -400,51 +389,15 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
     (442,)
     """
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        bounds: Any = None,
-        notion: Any = "degree-2",
-        subpopulations: Any = None,
-        alpha: float | None = None,
-        solver: Any = "block",
-        geometry: Any = None,
-        step: Any = None,
-        validation_fraction: float = 0.2,
-        calibration_fraction: float = 0.5,
-        max_updates: int | None = None,
-        progress: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            notion=notion,
-            subpopulations=subpopulations,
-            alpha=alpha,
-            solver=solver,
-            geometry=geometry,
-            step=step,
-            validation_fraction=validation_fraction,
-            calibration_fraction=calibration_fraction,
-            max_updates=max_updates,
-            progress=progress,
-            random_state=random_state,
-        )
-        self.bounds = bounds
-
-    def _read_y(self, y: ArrayLike, X: Any) -> NDArray[Any]:
-        return _check_y(y, X, is_numeric=True)
+    _: KW_ONLY
+    bounds: Any = None
 
     def _learn_outcomes(self, every: _TrainingRows) -> None:
-        self.bounds_ = self._read_bounds(every.y if every.weight is None else every.y[every.weight > 0])
+        self.bounds_ = self._read_bounds(every.counted)
 
-    def _outcomes(self, part: _TrainingRows, n: int) -> FloatArray:
+    def _outcomes(self, part: _TrainingRows, n: int) -> tuple[FloatArray, None]:
         unit = self._to_unit(part.y)
-        return np.column_stack([1.0 - unit, unit])
-
-    def _classes(self) -> None:
-        return None
+        return np.column_stack([1.0 - unit, unit]), None
 
     def _read_bounds(self, y: FloatArray) -> tuple[float, float]:
         low, high = (float(y.min()), float(y.max())) if self.bounds is None else _bounds(self.bounds)
@@ -500,30 +453,17 @@ def _is_frame(X: Any) -> bool:
         raise InvalidInput(f"X names a column more than once: {error}") from error
 
 
-def _check_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
+def _read_y(y: ArrayLike, X: Any, is_numeric: bool) -> NDArray[Any]:
+    """Return labels or, for a regressor, numbers."""
     if y is None:
         raise InvalidInput("This estimator requires y to be passed, but the target y is None.")
     checked = np.asarray(check_outcome(y, multi_output=False, y_numeric=is_numeric))
     if is_numeric and checked.dtype.kind not in "biuf":
         raise InvalidInput(f"y holds {checked[0]!r}, but a regressor needs numbers. Convert y, or use a classifier.")
     check_consistent_length(X, checked)
+    if not is_numeric:
+        check_classification_targets(checked)
     return checked
-
-
-def _check_classes(part: _TrainingRows, n: int) -> None:
-    """Refuse calibration rows that hold one class only."""
-    labels = np.unique(part.y if part.weight is None else part.y[part.weight > 0.0])
-    if len(labels) == 1:
-        where = "y" if len(part.y) == n else "The part of y that is kept for recalibration (calibration_fraction)"
-        among = "" if part.weight is None else " in the rows with weight"
-        raise InvalidInput(
-            f"{where} holds one class only{among}: {labels[0]!r}. Calibration needs at least two; give more rows."
-        )
-
-
-def _rows(part: _TrainingRows, rows: NDArray[np.intp]) -> _TrainingRows:
-    weight = None if part.weight is None else part.weight[rows]
-    return _TrainingRows(_safe_indexing(part.X, rows), part.y[rows], weight)
 
 
 def _probabilities(model: Any, X: Any) -> FloatArray:

@@ -15,10 +15,28 @@ from scipy import sparse
 from scipy.stats import norm, poisson
 
 import lowcal
-from lowcal.auditing.certificates import Panel, band, bernstein, constraints, hoeffding, null_test, symmetrisation
-from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, deviations
-from lowcal.auditing.certificates.draws import Draws, MomentScores, draw, new_seed, signed_suprema, union_bound
-from lowcal.auditing.certificates.finite_sample import BLOCKS, LARGEST_STAKE, Bets, _phi, _stakes, mean_limit
+from lowcal.auditing.certificates.band import Interval, _along, _intervals, _most, band, constraints, deviations
+from lowcal.auditing.certificates.draws import (
+    Draws,
+    MomentScores,
+    draw,
+    new_seed,
+    null_test,
+    signed_suprema,
+    union_bound,
+)
+from lowcal.auditing.certificates.finite_sample import (
+    BLOCKS,
+    LARGEST_STAKE,
+    Bets,
+    _phi,
+    _stakes,
+    bernstein,
+    hoeffding,
+    mean_limit,
+    symmetrisation,
+)
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import SUMMANDS, Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels import reference
 from lowcal.kernels.reference import Codes, DecodeTable, Matrix, Stacked
@@ -26,7 +44,7 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
 from lowcal.rows import START
-from lowcal.rows.grids import GridResiduals
+from lowcal.rows.grids import Line, PlacedResiduals
 from lowcal.rows.keys import shares_of, uniforms
 from worlds import changed, panel_of, perfect, thirty_groups
 
@@ -171,12 +189,12 @@ def test_scores_of_draws_are_those_of_binomials():
 def test_the_noise_of_the_second_moment_beside_what_it_shares_with_the_estimate():
     """Labels drawn anew: sum p^2 Z^2 - regression v has the variance that the rows' excess is judged by."""
     panel = changed(sample(40, 1, 2, 4), p=np.random.default_rng(4).beta(2, 8, (40, 1)))
-    rng, left, known = np.random.default_rng(5), [], None
-    for _ in range(4000):
+    rng, left, known, mean = np.random.default_rng(5), [], None, _plain(panel)  # the same for all labels
+    for _ in range(2000):
         drawn = changed(panel, y=(rng.random((40, 1)) < panel.p).astype(float))
         known = cumulants(drawn, ONE)
-        left.append(known.sums.second - _plain(drawn).regression * known.v)
-    wanted = _plain(panel).error
+        left.append(known.sums.second - mean.regression * known.v)
+    wanted = mean.error
     np.testing.assert_allclose(np.var(left, axis=0), wanted, rtol=0.1)
     assert (wanted < 0.8 * known.sums.square).all()  # v and the second moment share much of their noise
 
@@ -506,7 +524,7 @@ def test_a_group_without_a_row_may_have_a_mass_all_the_same():
 def test_what_rounding_may_cost_a_redrawn_supremum_is_added(monkeypatch):
     panel = sample(400, 1, 2, 5, even=True)
     before = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
-    rounded = panel.rows.run(GridResiduals(START, panel.families, 4)).error
+    rounded = panel.rows.run(PlacedResiduals(START, panel.families, Line(4))).error
     monkeypatch.setattr(Panel, "grid_error", lambda *_: rounded)  # the draws know nothing of it
     after = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
     assert (rounded > 0.004).all()

@@ -8,13 +8,13 @@ from math import isnan, log
 import numpy as np
 import pandas as pd
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 
 from lowcal import Groups, Memberships, Trees, audit, measure
-from lowcal.auditing.certificates import METHODS, masses
+from lowcal.auditing.certificates.band import METHODS, masses
 from lowcal.auditing.certificates.finite_sample import least_mean, mean_limit
 from lowcal.auditing.reports import Verdict
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import InvalidInput
 from lowcal.notions import LowDegree, Smooth
 from worlds import panel_of
 
@@ -298,17 +298,20 @@ def test_the_headline_reads_as_a_sentence(data):
     text = " ".join(str(report).split())
     one = report.proof
     assert text.startswith(
-        f"degree-2 at per_person=0.001: violated. With 95% confidence predictions for {one.subpopulation} "
-        f"({100 * one.mass:.2g}% of people) are off by at least {found.lower:.3g} per person."
+        "degree-2 at per_person=0.001: violated. With 95% confidence, the error per person of "
+        f"{one.subpopulation} ({100 * one.mass:.2g}% of people) is at least {found.lower:.5f}: predictions are"
     )
-    assert f"largest per person {found.error:.4f} [{found.lower:.4f}, {found.upper:.4f}]" in text
-    assert f"by chance alone up to {found.null_floor:.4f} per person" in text
+    assert f"Largest error per person observed {found.error:.5f}" in text
+    assert f"Largest error per person in the population {found.lower:.5f} to {found.upper:.5f}" in text
+    assert f"Chance level up to {found.null_floor:.5f}" in text
+    assert "Smallest detectable error per person" in text
     assert all(len(line) <= 120 for line in str(report).splitlines())
     satisfied = " ".join(str(audit(data.y, data.p, data.X, per_person=0.9, **kind)).split())
-    assert f"are off by at most {found.upper:.3g} per person in all groups of at least 1% of people." in satisfied
+    assert f"the error per person is at most {found.upper:.4f} in all groups of at least 1% of people." in satisfied
     between = (found.lower + found.upper) / 2
     undecided = " ".join(str(audit(data.y, data.p, data.X, per_person=between, **kind)).split())
-    assert f"lies between {found.lower:.3g} and {found.upper:.3g}: these rows can't tell it" in undecided
+    assert f"lies between {found.lower:.4f} and {found.upper:.4f}: " in undecided
+    assert "rows are too few to decide." in undecided
 
 
 def test_plain_data_holds_the_tolerance_and_both_intervals(data):

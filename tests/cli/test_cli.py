@@ -1,7 +1,6 @@
 """The command: help, errors in one sentence, exit codes, and the demonstration on real data."""
 
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -20,7 +19,7 @@ def quick(monkeypatch):
 
 
 def test_demo_prints_what_it_measured_and_saves_a_picture(quick, tmp_path, capsys):
-    judged = demo.run(seed=1, folder=tmp_path / "new folder")
+    judged = demo.demonstrate(seed=1, folder=tmp_path / "new folder")
     text = capsys.readouterr().out
     degree_two = judged[1]
     assert f"{degree_two.before.largest:.4f}" in text
@@ -31,7 +30,7 @@ def test_demo_prints_what_it_measured_and_saves_a_picture(quick, tmp_path, capsy
 
 
 def test_demo_groups_are_described_by_their_own_rows(quick, capsys):
-    judged = demo.run(seed=1)
+    judged = demo.demonstrate(seed=1)
     text = capsys.readouterr().out
     _, test = demo._prepare(1)
     before = judged[1].before
@@ -83,10 +82,10 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(quick, tmp_path, capsys):
 def test_errors_and_interrupts_are_one_sentence(monkeypatch, capsys):
     from lowcal.errors import InvalidInput
 
-    def refuse(**_):
+    def refuse(_):
         raise InvalidInput("p is nan in row 3.")
 
-    def interrupt(**_):
+    def interrupt(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "run", refuse)
@@ -98,7 +97,7 @@ def test_errors_and_interrupts_are_one_sentence(monkeypatch, capsys):
 
 
 def test_what_was_not_foreseen_is_one_sentence_that_says_so(monkeypatch, capsys):
-    def fail(**_):
+    def fail(_):
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.setattr(demo, "run", fail)
@@ -113,7 +112,7 @@ def test_what_was_not_foreseen_is_one_sentence_that_says_so(monkeypatch, capsys)
 
 
 def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
-    def fail(**_):
+    def fail(_):
         raise MemoryError
 
     monkeypatch.setattr(demo, "run", fail)
@@ -124,7 +123,7 @@ def test_too_little_memory_says_what_to_do(monkeypatch, capsys):
 def test_warnings_are_sentences(monkeypatch, capsys):
     import warnings
 
-    monkeypatch.setattr(demo, "run", lambda **_: warnings.warn("careful", RuntimeWarning, stacklevel=1))
+    monkeypatch.setattr(demo, "run", lambda _: warnings.warn("careful", RuntimeWarning, stacklevel=1) or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main(["demo"]) == 0
@@ -167,10 +166,10 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
             "argument --solver: invalid choice: 'frist' (choose from first, worst, block). Did",
         ),
         ([*FIT, "--bins", "1"], "argument --bins: '1' is not a whole number of at least 2"),
-        ([*FIT, "--probability", ","], "argument --probability: ',' names nothing"),
-        ([*FIT, "--groups", ""], "argument --groups: '' names nothing"),
+        ([*FIT, "--probability", ","], "argument --probability: ',' contains no name"),
+        ([*FIT, "--groups", ""], "argument --groups: '' contains no name"),
         ([*FIT, "--weight", ""], "argument --weight: the name is empty"),
-        (["audit", *FIT[1:-2], "--against", ""], "argument --against: '' names nothing"),
+        (["audit", *FIT[1:-2], "--against", ""], "argument --against: '' contains no name"),
         (["audit", *FIT[1:-2], "--json", ""], "argument --json: the name is empty"),
         (["audit", *FIT[1:-2], "--confidence", "0"], "argument --confidence: '0' is not a number between 0 and 1"),
         (["audit", *FIT[1:-2], "--confidence", "1"], "argument --confidence: '1' is not a number between 0 and 1"),
@@ -183,7 +182,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "--min-share", "1"], "argument --min-share: '1' is not a number from 0 to below 1"),
         (["audit", *FIT[1:-2], "--per-person", "0"], "argument --per-person: '0' is not a positive number"),
         (["audit", *FIT[1:-2], "--min-share", "2"], "argument --min-share: '2' is not a number from 0 to below 1"),
-        (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' names nothing"),
+        (["predict", "m.json", "t.csv", "--probability", ""], "argument --probability: '' contains no name"),
         (["plan", "--beta", "0"], "'0' is not a number between 0 and 1"),
         (["plan", "--classes", "1"], "'1' is not a whole number of at least 2"),
     ],
@@ -215,7 +214,7 @@ def test_help_has_an_example(command, capsys):
 def test_options_say_what_they_are(capsys):
     options = parser().parse_args([*FIT, "--separator", "tab", "--encoding", "UTF8", "--sample", "1_000"])
     assert (options.separator, options.encoding, options.sample) == ("\t", "utf-8-sig", 1000)
-    assert (options.notion, options.alpha, options.solver, options.progress) == (None, None, "block", None)
+    assert (options.notion, options.alpha, options.solver, options.progress) == (None, None, None, None)
     assert (options.per_person, options.min_share, options.no_guard) == (None, None, False)
     assert parser().parse_args(FIT).sample is None
     options = parser().parse_args([*FIT, "--per-person", "0.02", "--min-share", "0.05", "--no-guard"])
@@ -225,14 +224,12 @@ def test_options_say_what_they_are(capsys):
     assert parser().parse_args([*FIT, "--groups", "--a column"]).groups == ["g", "--a column"]
 
 
-def test_help_needs_no_library():
+def test_help_needs_no_library(run_python):
     script = "import sys; from lowcal.cli.main import parser; parser().format_help(); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = done.stdout
+    loaded = run_python("-c", script).stdout
     assert "'lowcal.cli.main'" in loaded
     assert not any(f"'{name}'" in loaded for name in ("numpy", "scipy", "pyarrow", "narwhals", "sklearn"))
 
 
-def test_python_m_lowcal_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "lowcal", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("lowcal 0.")
+def test_python_m_lowcal_is_the_command(run_python):
+    assert run_python("-m", "lowcal", "--version").stdout.startswith("lowcal 0.")

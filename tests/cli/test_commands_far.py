@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from lowcal.persistence import read
 
 import lowcal
 from far_rows import three_classes
 from lowcal.cli.main import main
+from lowcal.persistence import read
 from lowcal.rows import disk
 from lowcal.solve import homes
 
@@ -240,7 +240,7 @@ def said(capsys: Any) -> str:
     [
         (
             ["--groups", "sex"],
-            "t.csv does not fit into memory, which cross-validation needs to choose; ask for one fit by",
+            "t.csv does not fit into memory, which cross-validation needs; ask for one fit by",
         ),
         (
             ["--subpopulations", "linear"],

@@ -1,14 +1,14 @@
-"""Labels of a file: which class a row has, and which class each probability speaks of."""
+"""Labels of a file: which class a row has, and which class each probability refers to."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from lowcal.errors import InvalidInput
 
 from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, match_classes
 from lowcal.cli.terminal import WrongUsage
 from lowcal.data.frames import categorical
 from lowcal.data.inputs import read_outcomes
+from lowcal.errors import InvalidInput
 
 
 def numbers(*values):
@@ -94,12 +94,16 @@ def test_outcomes_between_zero_and_one_stay_numbers():
         (texts("<=50K", ">50K"), None, r"--positive '>50K'\.$"),
         (texts("a", "b", "c"), None, r"3 different labels \('a', 'b', 'c'\), but there is one probability column"),
         (numbers(1, 2, 3, 4, 5, 6), None, r"6 different labels \('1', '2', '3', '4', '5', \.\.\.\)"),
-        (texts("no", "yes"), "yess", r"No row .* has the label 'yess' .* Did you mean 'yes'\?"),
-        (numbers(1, 1), None, "holds the label '1' only"),
-        (numbers(2, 2), None, "holds the label '2' only"),
-        (truth(1, 1), None, "holds the label 'True' only"),
-        (texts("a", "a"), None, "holds the label 'a' only"),
-        (texts("a", "a"), "a", "holds the label 'a' only"),
+        (
+            texts("no", "yes"),
+            "yess",
+            r"--positive 'yess' does not occur in column 'y', which holds .* Did you mean 'yes'\?",
+        ),
+        (numbers(1, 1), None, "holds only the label '1', but two are needed"),
+        (numbers(2, 2), None, "holds only the label '2', but two are needed"),
+        (truth(1, 1), None, "holds only the label 'True', but two are needed"),
+        (texts("a", "a"), None, "holds only the label 'a', but two are needed"),
+        (texts("a", "a"), "a", "holds only the label 'a', but two are needed"),
     ],
 )
 def test_unclear_labels_are_told_with_what_to_do(column, positive, message):
@@ -146,7 +150,7 @@ def test_classes_that_do_not_fit_are_told():
         read_labels(texts("a"), ["p", "q", "r"], ["a", "b"], None)
     with pytest.raises(WrongUsage, match="--classes names 2 classes, but there are 3"):
         read_labels(texts("a"), ["p", "q", "r"], ["a", "b", "a"], None)
-    with pytest.raises(WrongUsage, match="--classes names 1 classes, but one probability column goes with two"):
+    with pytest.raises(WrongUsage, match="--classes names 1 classes, but a single probability column needs two"):
         read_labels(numbers(1, 2), ["p"], ["1", "1.0"], None)
     with pytest.raises(WrongUsage, match="--positive goes with one probability column"):
         read_labels(texts("a", "b"), ["p_a", "p_b"], None, "a")

@@ -4,9 +4,9 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from lowcal.complexity import audit_rows, sample_size, show_rows
 
 from lowcal.cli.main import main
+from lowcal.complexity import audit_rows, sample_size, show_rows
 
 
 def test_a_plan_for_groups(capsys):
@@ -46,7 +46,7 @@ def test_a_plan_for_other_notions_has_no_comparison(capsys):
 @pytest.mark.parametrize("arguments", [[], ["--groups", "5", "--vc", "5"]])
 def test_a_plan_needs_one_measure_of_the_subpopulations(arguments, capsys):
     assert main(["plan", *arguments]) == 64
-    assert "--groups N (their number) or --vc N" in capsys.readouterr().err
+    assert "either --groups N (the number of subpopulations) or --vc N" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["--alpha", "1e-300"], ["--alpha", "1e-160"], ["--beta", "1e-320"]])

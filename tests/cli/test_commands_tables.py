@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from lowcal.datasets import make_miscalibrated
-from lowcal.persistence import read, save
 
 import lowcal
 import lowcal.cli.audit as audit_command
@@ -22,6 +20,8 @@ import lowcal.data.files.batches as batches
 import lowcal.data.files.text as delimited
 from lowcal.auditing.reports import AuditReport
 from lowcal.cli.main import main
+from lowcal.datasets import make_miscalibrated
+from lowcal.persistence import read, save
 
 N = 3000
 
@@ -109,8 +109,18 @@ def test_how_far_a_fit_goes(here, data, options, given, goal, capsys):
     else:
         after = expected.history[-1].held_out_log_loss
         assert after < before
-        assert f"  log loss on held-out rows {before:.4g} -> {after:.4g}\n" in text
-        assert f"{before:.4g} -> {after:.4g}." in expected.cross_fitted
+        assert f"Log loss on held-out rows: {before:.4g} -> {after:.4g}." in " ".join(text.split())
+
+
+def test_what_to_do_next_is_said_in_options(here, data, capsys):
+    assert main(["fit", as_csv(data), *OPTIONS, "--alpha", "0.0001", "--seed", "0", "--out", "m.json"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert read("m.json").metadata["status"] == "guarded"
+    assert "or --no-guard to fit these rows all the same." in text
+    options = ["--solver", "worst", "--no-guard", "--max-updates", "1", "--alpha", "0.0001", "--out", "m.json"]
+    assert main(["fit", "t.csv", *OPTIONS, *options]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--max-updates was reached before the notion held; raise --max-updates or alpha." in text
 
 
 def test_a_fit_that_does_harm_says_so_in_a_sentence(here, data, capsys):
@@ -319,7 +329,7 @@ def test_numbers_that_are_names_are_known_however_they_are_written(here, data, c
     assert main(["predict", "m.json", strange, "--out", "o.csv"]) == 0
     said = capsys.readouterr().err
     assert said.startswith(
-        "lowcal: the model knows no value of column 'zip': the file holds 'AB8000', the fit had '8000.0'"
+        "lowcal: the model knows none of the values of column 'zip': the file holds 'AB8000', the fit had '8000.0'"
     )
     for path, quiet in ((strange, ["--quiet"]), (whole, []), (as_csv(frame.assign(zip="")), [])):
         assert main(["predict", "m.json", path, "--out", "o.csv", *quiet]) == 0
@@ -505,7 +515,7 @@ def test_probability_columns_are_matched_by_class_in_any_order(here, flowers, ca
         for name, old in zip(names, ("p_iris", "p_rose", "p_lily"), strict=True):
             np.testing.assert_array_equal(table("o.csv")[f"{name}_calibrated"], expected[f"{old}_calibrated"])
     assert main(["predict", "m.json", path, "--probability", "pc,pa,pb", "--out", "o.csv"]) == 64
-    assert "which of the classes rose, lily, iris pc, pa, pb of --probability refer to" in capsys.readouterr().err
+    assert "which of the classes rose, lily, iris is meant by --probability pc,pa,pb; name" in capsys.readouterr().err
     for wrong, message in (("iris,rose", "names 2 classes"), ("iris,rose,lilly", "Did you mean 'lily'")):
         assert main(["predict", "m.json", "t.csv", "--classes", wrong, "--out", "o.csv"]) == 64
         assert message in capsys.readouterr().err
@@ -530,7 +540,7 @@ def test_one_column_of_two_classes_speaks_of_its_own_class(here, data, capsys):
         got = table("o.csv")[("p2" if given[0] == "p2" else "p_yes") + "_calibrated"]
         np.testing.assert_allclose(got, expected, atol=1e-12)
     assert main(["predict", "m.json", path, "--probability", "p2", "--out", "o.csv"]) == 64
-    assert "which of the classes yes, no p2 of --probability refers to" in capsys.readouterr().err
+    assert "which of the classes yes, no is meant by --probability p2; name" in capsys.readouterr().err
     main(["audit", path, *options, "--against", "p_yes"])
     old, new = capsys.readouterr().out.split("With p_yes, p_no:\n")
     assert old.splitlines()[1:4] == new.splitlines()[:3]
@@ -761,7 +771,7 @@ def test_bad_values_are_told_with_row_and_column(here, data, change, message, ca
         (
             ["--label", "y", "--probability", "p", "--alpha", "0.1"],
             64,
-            "Name the columns that make the groups: --groups sex,age,city,member",
+            "Name the columns that define the groups: --groups sex,age,city,member",
         ),
         (["--label", "y", "--probability", "p", "--groups", "sex,p"], 64, "Column 'p' is named by two options"),
         (["--label", "p", "--probability", "p", "--groups", "sex"], 64, "Column 'p' is named by two options"),
@@ -884,7 +894,7 @@ def test_a_full_disk_keeps_the_old_file(model, data, capsys, monkeypatch):
     assert said == "lowcal: o.csv can't be written: No space left on device. The old file is as it was.\n"
     assert (model / "o.csv").read_text() == "old"
     before = (model / "m.json").read_bytes()
-    monkeypatch.setattr("lowcal.cli.fit.write", full)
+    monkeypatch.setattr("lowcal.cli.fit.save", full)
     assert main(["fit", "t.csv", *OPTIONS, "--out", "m.json"]) == 65
     assert "the disk is full" in capsys.readouterr().err
     assert (model / "m.json").read_bytes() == before

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import subprocess
-import sys
 from decimal import Decimal
 from enum import Enum
 
@@ -13,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput, MissingColumn
 from scipy import sparse
 
 from lowcal.data import frames
 from lowcal.data.frames import Column, Table, categorical
+from lowcal.errors import InvalidInput, MissingColumn
 
 NAN = float("nan")
 
@@ -691,15 +689,14 @@ def test_a_column_of_missing_dates_is_any_missing_column():
     assert not column.is_date
 
 
-def test_arrays_need_no_data_frame_library():
+def test_arrays_need_no_data_frame_library(run_python):
     code = (
         "import sys, numpy as np, scipy.sparse as sp; from lowcal.data.frames import Table;"
         "Table.of(np.eye(2)).column(0); Table.of({'a': ['x']}).column('a'); Table.of([[1]]).column(0);"
         "Table.of(sp.eye_array(2)).column(0);"
         "print([m for m in ('narwhals', 'pandas', 'polars', 'pyarrow') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert run_python("-c", code).stdout.strip() == "[]"
 
 
 def test_categories_of_pandas_are_read_as_they_are_held():
@@ -725,3 +722,8 @@ def test_columns_of_text_are_sorted_only_when_asked():
     assert not {"categories", "codes"} & set(vars(column))
     assert column.categories == ("a", "b")
     assert "codes" not in vars(column)
+
+
+def test_columns_named_like_positions_stay_where_they_are_when_others_are_joined():
+    table = Table.of({"1": [10.0], "0": [20.0]}).joined(["score"], np.array([[0.5]]))
+    assert [table.column(name).values.tolist() for name in ("1", "0", "score")] == [[10.0], [20.0], [0.5]]

@@ -30,18 +30,12 @@ from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations import codes
 from lowcal.subpopulations.features import learn_features
 from study import multicalibrate
+from worlds import WAYS
 
 onnx = pytest.importorskip("onnx", reason="to_onnx needs the extra [onnx]")
 ort = pytest.importorskip("onnxruntime", reason="graphs are run by onnxruntime, in the extra [onnx]")
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25", "full-0.3")
-WAYS = (
-    ("first", "euclidean"),
-    ("worst", "euclidean"),
-    ("worst", "mirror"),
-    ("block", "euclidean"),
-    ("block", "mirror"),
-)
 
 CLASSES = {
     "groups": lowcal.Groups(min_mass=0),
@@ -163,6 +157,7 @@ def check(data: World, kind: str, notion: str, way: tuple[str, str], n_classes: 
     agree(predictor, p, X)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("kind", CLASSES)

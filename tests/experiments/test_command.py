@@ -1,8 +1,6 @@
 """`python -m experiments`: verdicts on the standard output, files in the folder, errors in a sentence."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -11,9 +9,8 @@ from experiments.__main__ import main, parser
 from experiments.targets import ALIASES, TARGETS
 
 
-def test_it_runs_as_a_module_from_the_root_of_the_repository(tmp_path):
-    command = [sys.executable, "-m", "experiments", "counterexample", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=True)
+def test_it_runs_as_a_module_from_the_root_of_the_repository(tmp_path, run_python):
+    done = run_python("-m", "experiments", "counterexample", "--out", str(tmp_path), cwd=pages.ROOT)
     assert "Claims that hold: 4 of 4." in done.stdout
     assert done.stderr == ""  # no terminal, no progress
 

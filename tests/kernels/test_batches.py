@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lowcal
-from directions import along
 from lowcal.data.frames import Table
 from lowcal.kernels import switch
 from lowcal.kernels.clipped import BINS, Clipping, Line, binned_step, sorted_step
@@ -21,6 +20,7 @@ from lowcal.rows import START
 from lowcal.rows.passes import Slopes
 from lowcal.solve.steps import line_search, newton
 from lowcal.subpopulations.base import encode_batch
+from worlds import along
 
 
 def test_kernels_are_chosen_by_the_whole_of_which_a_batch_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

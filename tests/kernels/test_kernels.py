@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import numpy as np
@@ -366,9 +365,8 @@ assert "numba" in sys.modules
 """
 
 
-def test_small_fits_do_not_import_numba() -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_small_fits_do_not_import_numba(run_python: Callable[..., object]) -> None:
+    run_python("-W", "error", "-c", SCRIPT)
 
 
 def test_residuals_are_laid_by_the_engine_that_adds_them_up() -> None:

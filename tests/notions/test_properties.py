@@ -12,7 +12,6 @@ from scipy import sparse
 import definition
 import lowcal
 from brackets import bracket
-from directions import along
 from lowcal.kernels import simplex
 from lowcal.kernels.clipped import Line, sorted_step
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Design, Matrix, Stacked
@@ -24,6 +23,7 @@ from lowcal.rows import START, Memory, State
 from lowcal.rows.passes import Along
 from lowcal.rows.updates import Term
 from lowcal.solve.steps import line_search, newton
+from worlds import along
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(deadline=None, max_examples=60)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from itertools import product
 from math import comb
 
 import numpy as np
 import pytest
-from lowcal.complexity import sample_size
-from lowcal.datasets import parity_square, two_halves
-from lowcal.hierarchy import implied_alpha
 
 import definition
 import lowcal
+from lowcal.complexity import sample_size
+from lowcal.datasets import parity_square, two_halves
+from lowcal.hierarchy import implied_alpha
 from lowcal.kernels.line import aggregate, solve_line
 from lowcal.kernels.reference import Matrix
 from lowcal.kernels.simplex import project
@@ -41,7 +42,7 @@ def simplex_sample(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 # ----------------------------------------------------------------------------------------- spec 8: parity square
-def conditional(world: lowcal.data.datasets.base.Dataset, f: np.ndarray) -> dict[str, float]:
+def conditional(world: lowcal.data.datasets.Dataset, f: np.ndarray) -> dict[str, float]:
     """Return the moments on c = {x1 = 1}, with c-conditional means."""
     w = world.sample_weight * (world.X["x1"] == 1)
     w = w / w.sum()
@@ -78,12 +79,12 @@ def test_multiaccuracy_is_negatively_correlated_and_degree_two_is_not(labels: st
     assert measured.violation[measured.names.index("x1=1")] == pytest.approx(1 / 27, abs=1e-7)
     assert measured.mass[measured.names.index("x1=1")] == pytest.approx(1 / 3, abs=1e-12)
 
-    calibrated = multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-6, **options)
+    calibrated = multicalibrate(world.y, f, world.X, notion="degree-2", alpha=1e-5, **options)
     assert calibrated.status == "reached"
     g = calibrated.predictor(f, world.X)
     found = conditional(world, g)
     assert found["covariance"] > 0.2
-    assert found["covariance"] == pytest.approx(found["variance"], abs=1e-5)  # e_1 - e_0 E f = 0
+    assert found["covariance"] == pytest.approx(found["variance"], abs=1e-4)  # e_1 - e_0 E f = 0
     assert found["tpr"] > found["mean"]
 
 
@@ -328,6 +329,12 @@ def test_the_finest_grid_and_the_highest_degree_have_bounds_and_sample_sizes(cla
     assert Cell(0.1, (9,))(ones).tolist() == [1.0] * 4
     fit = multicalibrate(y[:, 0].astype(int), ones[:, 0], notion="full-0.1", alpha=1e-6)
     assert fit.predictor(ones[:, 0]) == pytest.approx(0.75, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [np.float32(0.25), 1, 0.25])
+def test_the_width_of_a_cell_is_written_as_a_plain_number(width: float) -> None:
+    plain = Cell(width, (0,)).to_dict()
+    assert json.loads(json.dumps(plain)) == {"kind": "cell", "width": float(width), "index": [0]}
 
 
 def test_cells_carry_vector_weights() -> None:

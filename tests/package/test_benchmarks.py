@@ -255,6 +255,13 @@ def test_whether_a_package_is_installed(load):
     assert not peers.is_installed("no_such_package_at_all")
 
 
+def test_passes_are_compared_with_plain_sums(load, capsys):
+    load("rows").exact(3_000)
+    printed = capsys.readouterr().out
+    assert "moments" in printed
+    assert "losses" in printed
+
+
 # --- the page -------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,5 @@
 """The minimal install: numpy, scipy, scikit-learn and narwhals are enough for everything but pictures and frames."""
 
-import subprocess
-import sys
-
 BLOCKED = ("pandas", "polars", "pyarrow", "matplotlib", "tqdm", "numba", "torch", "duckdb", "jinja2", "markupsafe")
 
 SCRIPT = """
@@ -44,10 +41,8 @@ assert main(["audit", "t.csv", "--label", "y", "--probability", "p", "--groups",
 """
 
 
-def test_works_without_any_extra():
-    script = SCRIPT.format(blocked=BLOCKED)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_works_without_any_extra(run_python):
+    done = run_python("-c", SCRIPT.format(blocked=BLOCKED))
     assert "pandas" in done.stdout
     assert "pip install 'lowcal[report]'" in done.stdout
     assert done.stderr.splitlines()[-1] == "lowcal: Reading t.csv needs pyarrow: pip install 'lowcal[cli]'."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,13 @@ def test_every_public_name_resolves(name):
 def test_names_live_where_the_package_says():
     assert set(lowcal._HOME) | set(lowcal._MODULES) | {"__version__"} == set(lowcal.__all__)
     assert len(set(lowcal.__all__)) == len(lowcal.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(lowcal.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == lowcal._HOME | dict.fromkeys(lowcal._MODULES, "lowcal")
 
 
 def test_dir_lists_the_public_names():
@@ -84,10 +92,13 @@ def test_star_import_gives_every_name():
     assert set(lowcal.__all__) <= set(space)
 
 
-def modules_after(statement):
-    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+@pytest.fixture
+def modules_after(run_python):
+    def modules(statement):
+        code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+        return set(run_python("-c", code).stdout.split())
+
+    return modules
 
 
 @pytest.mark.parametrize(
@@ -97,11 +108,11 @@ def modules_after(statement):
         ("from lowcal import multicalibrate", {"sklearn", "pandas", "polars", "pyarrow", "matplotlib", "tqdm"}),
     ],
 )
-def test_importing_loads_nothing_that_is_not_needed(statement, absent):
+def test_importing_loads_nothing_that_is_not_needed(modules_after, statement, absent):
     assert not absent & modules_after(statement)
 
 
-def test_the_estimators_load_little_more_than_scikit_learn_does():
+def test_the_estimators_load_little_more_than_scikit_learn_does(modules_after):
     ours = modules_after("from lowcal import MulticalibratedClassifier")
     known = (
         modules_after("import sklearn.calibration, sklearn.model_selection, sklearn.frozen") | sys.stdlib_module_names
@@ -121,6 +132,14 @@ def test_public_modules_are_imported_by_the_names_that_users_know(name):
     module = importlib.import_module(f"lowcal.{name}")
     assert module is getattr(lowcal, name) is sys.modules[module.__name__]
     assert module.__spec__.name == module.__name__
+
+
+@pytest.mark.parametrize("name", sorted({*lowcal._MODULES} - {"testing"}))
+def test_type_checkers_can_follow_a_public_module_to_its_home(name):
+    """They read files: a module that only a hook can find is unknown to them."""
+    tree = ast.parse((Path(lowcal.__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert [(one.module, one.names[0].name) for one in imports] == [(getattr(lowcal, name).__name__, "*")]
 
 
 def test_other_modules_have_one_name():

@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
-from lowcal.guarantees import group_moments
 
-from lowcal.theory.guarantees.one_label import covariances, crossing, positive_rate, sandwich, variances
-from lowcal.theory.guarantees.several_labels import order, second_moment, set_rate, simplex_violation
+from lowcal.guarantees import group_moments
+from lowcal.theory.guarantees.theorems import (
+    covariance,
+    cross_moment,
+    moment_sandwich,
+    order,
+    second_moment,
+    set_rate,
+    simplex_violation,
+    true_positive_rate,
+    variance,
+)
 from paper.worlds import Worlds, realise, scalar_worlds, second, simplex_worlds, two_points, world
 
 
@@ -70,26 +79,26 @@ def test_f_the_variance_proof_confuses_the_square_of_the_mean_with_the_mean_squa
     assert w.alpha_c(2) == 0
     assert abs(w.mean(w.f) ** 2 - w.mean(w.star**2)) == pytest.approx(0.25)  # printed as at most 2 alpha_c = 0
     assert abs(w.mean(w.f) ** 2 - w.mean(w.star) ** 2) == 0  # what is meant
-    assert variances(w.moments(2, known=True)).scalar().holds
+    assert variance.of(w.moments(2, known=True)).scalar().holds
 
 
 # ------------------------------------------------------------------------------------------------ 9.g
 def test_g_bernoullis_inequality_fails_beyond_2_and_the_statement_does_not_need_it():
     assert (1 - 4) ** 3 == -27 < 1 - 3 * 4
     w = world([1], [0.1], [1.0])  # alpha_c = 0.9 is 900 times E f^3
-    found = sandwich(w.moments(3, known=True), 3).scalar()
+    found = moment_sandwich.of(w.moments(3, known=True), 3).scalar()
     assert found.upper.alpha_c / found.estimate > 2
     assert found.holds
     low = world([1], [0.1], [0.0])
-    assert sandwich(low.moments(3, known=True), 3).scalar().holds
+    assert moment_sandwich.of(low.moments(3, known=True), 3).scalar().holds
 
 
 # ------------------------------------------------------------------------------------------------ 9.p
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_p_the_higher_rates_slack_is_neither_the_corollarys_nor_the_printed(d):
     w = world([1], [1.0], [1 - 1e-4])
-    cross = crossing(w.moments(d + 1, known=True), d + 1)
-    rate = positive_rate(w.moments(d + 1, known=True), d)
+    cross = cross_moment.of(w.moments(d + 1, known=True), d + 1)
+    rate = true_positive_rate.of(w.moments(d + 1, known=True), d)
     assert cross.upper.paper_constant == d + 2  # what the corollary gives; the lemma prints d + 1, and 3 at d = 1
     assert rate.upper.paper_constant == (3 if d == 1 else d + 1)
     assert rate.upper.constant == d
@@ -101,7 +110,7 @@ def test_q_the_overviews_chain_must_be_conditional_on_c():
     printed = weight @ (c * f * f) / (weight @ f)
     assert weight @ (c * f) == pytest.approx(0.05)
     assert printed == pytest.approx(0.01)
-    found = positive_rate(world(weight, f, f, c).moments(2)).scalar()
+    found = true_positive_rate.of(world(weight, f, f, c).moments(2)).scalar()
     assert found.estimate == pytest.approx(0.1)
     assert found.lower.allows(found.estimate)
 
@@ -116,9 +125,9 @@ def test_v_the_printed_constants_are_true_and_loose():
         return ((found.estimate - found.upper.reference)[some] / alpha_c[some]).max()
 
     for found, sharp, printed in (
-        (crossing(m, 3), 2, 4),
-        (crossing(m, 2), 1, 3),
-        (covariances(m), 2, 6),
+        (cross_moment.of(m, 3), 2, 4),
+        (cross_moment.of(m, 2), 1, 3),
+        (covariance.of(m), 2, 6),
     ):
         assert found.upper.paper_constant == printed
         assert worst(found, found.upper.alpha_c) <= sharp + 1e-6

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.convex import Convex, above, confidence, distance_from, negative_entropy, power
-from lowcal.theory.guarantees.one_label import sandwich
+from lowcal.theory.guarantees.losses import Convex, above, confidence, distance_from, negative_entropy, power
+from lowcal.theory.guarantees.theorems import moment_sandwich
 from paper.worlds import agree, keeps, scalar_worlds, world
 
 
@@ -62,7 +62,7 @@ def test_it_is_attained_where_g_is_straight(name):
 def test_powers_are_the_upper_side_of_the_sandwich(degree):
     w = scalar_worlds()
     rule = confidence(power(degree), w.f, w.star, w.member, w.mean(w.star**degree), alpha=0.01)
-    side = sandwich(w.moments(degree, known=True), degree, alpha=0.01).upper
+    side = moment_sandwich.of(w.moments(degree, known=True), degree, alpha=0.01).upper
     agree(rule.upper.signed, side.signed)
     np.testing.assert_allclose(rule.upper.slack, side.slack, rtol=1e-9)
     assert rule.upper.paper_constant == side.paper_constant

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.one_label import excess_variance, truth_variance, variances
+from lowcal.theory.guarantees.theorems import excess_variance, truth_variance, variance
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 
@@ -20,7 +20,7 @@ def spreads(w):
 def test_holds_in_random_worlds():
     w = scalar_worlds()
     V, truth, _, _ = spreads(w)
-    found = variances(w.moments(2, known=True))
+    found = variance.of(w.moments(2, known=True))
     keeps(found, V)
     agree(found.upper.bound, truth + 2 * (1 + w.mean(w.f)) * w.alpha_c(2))
 
@@ -62,7 +62,7 @@ def test_the_certificate_is_attained_by_stretching_the_truth():
 @pytest.mark.parametrize("high_weight", [0.5, 0.999])
 def test_the_constant_is_approached(high_weight):
     w = two_points(0.05, 0.999, 1, 1e-7, -1e-7, high_weight)
-    found = variances(w.moments(2, known=True))
+    found = variance.of(w.moments(2, known=True))
     assert 0.99 <= share_of_slack(found, "upper") <= 1 + 1e-6
     assert found.upper.constant == pytest.approx(2 * (1 + w.mean(w.f)))  # near E_c f = 1 the paper's 4
     assert found.upper.paper_constant == 4
@@ -70,7 +70,7 @@ def test_the_constant_is_approached(high_weight):
 
 def test_constant_predictions_have_no_excess():
     w = world([0.5, 0.5], [0.3, 0.3], [0.1, 0.9])
-    found = variances(w.moments(2, known=True)).scalar()
+    found = variance.of(w.moments(2, known=True)).scalar()
     assert found.estimate == pytest.approx(0, abs=1e-15)
     assert found.upper.signed == pytest.approx(0, abs=1e-15)
     assert found.holds

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.one_label import positive_rate
+from lowcal.theory.guarantees.theorems import true_positive_rate
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 
@@ -13,7 +13,7 @@ def test_holds_in_random_worlds(d):
     share = w.mean(w.star)
     there = share > 1e-9
     safe = np.where(there, share, 1.0)
-    found = positive_rate(w.moments(d + 1, known=True), d)
+    found = true_positive_rate.of(w.moments(d + 1, known=True), d)
     keeps(found, w.mean(w.f**d * w.star) / safe, there)
     alpha_c, moment = w.alpha_c(d + 1), w.mean(w.f**d)
     agree(found.upper.bound[there], ((w.mean(w.star ** (d + 1)) + d * alpha_c) / safe)[there])
@@ -23,7 +23,7 @@ def test_holds_in_random_worlds(d):
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_the_upper_constant_d_is_approached(d):
     w = world([1], [1.0], [1 - 1e-4])
-    found = positive_rate(w.moments(d + 1, known=True), d)
+    found = true_positive_rate.of(w.moments(d + 1, known=True), d)
     assert 0.99 <= share_of_slack(found, "upper") <= 1 + 1e-9
     assert found.upper.constant == d
     assert found.upper.paper_constant == (3 if d == 1 else d + 1)
@@ -32,6 +32,6 @@ def test_the_upper_constant_d_is_approached(d):
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_lower_constant_is_approached(d):
     w = two_points(0.99 - 1e-6, 0.99 + 1e-6, d, 2e-9, -2e-9)
-    found = positive_rate(w.moments(d + 1), d)
+    found = true_positive_rate.of(w.moments(d + 1), d)
     assert 0.99 <= share_of_slack(found, "lower") <= 1 + 1e-6
     assert found.lower.paper_constant == 2

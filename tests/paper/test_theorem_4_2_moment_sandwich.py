@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.one_label import holder, sandwich
+from lowcal.theory.guarantees.theorems import holder, moment_sandwich
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, world
 
 DEGREES = [1, 2, 3, 4]
@@ -12,7 +12,7 @@ DEGREES = [1, 2, 3, 4]
 @pytest.mark.parametrize("degree", DEGREES)
 def test_holds_in_random_worlds(degree):
     w = scalar_worlds()
-    found = sandwich(w.moments(degree, known=True), degree)
+    found = moment_sandwich.of(w.moments(degree, known=True), degree)
     keeps(found, w.mean(w.f**degree))
     alpha_c, below = w.alpha_c(degree), w.mean(w.f ** (degree - 1))
     agree(found.upper.bound, w.mean(w.star**degree) + degree * alpha_c)
@@ -24,7 +24,7 @@ def test_holds_in_random_worlds(degree):
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_upper_constant_d_is_approached(degree):
     w = world([1], [1.0], [1 - 1e-4])
-    found = sandwich(w.moments(degree, known=True), degree)
+    found = moment_sandwich.of(w.moments(degree, known=True), degree)
     assert 0.99 <= share_of_slack(found, "upper") <= 1 + 1e-9
     assert found.upper.constant == degree == found.upper.paper_constant
 
@@ -33,7 +33,7 @@ def test_the_upper_constant_d_is_approached(degree):
 @pytest.mark.parametrize("t", [0.3, 0.999])
 def test_the_lower_constant_is_attained_by_constant_predictions(degree, t):
     w = world([1], [t], [t + 1e-3])
-    found = sandwich(w.moments(degree), degree)
+    found = moment_sandwich.of(w.moments(degree), degree)
     assert share_of_slack(found, "lower") == pytest.approx(1, abs=1e-6)
     assert found.lower.constant == pytest.approx(t ** (degree - 1))  # so the paper's 1 is approached at t = 1 only
     assert found.lower.paper_constant == 1
@@ -60,6 +60,6 @@ def test_holders_certificate_is_attained_by_a_multiple_of_the_truth(degree):
 
 def test_no_rows_of_c_give_nan_and_no_verdict():
     w = world([0.5, 0.5], [0.2, 0.8], [0.3, 0.8], c=[0, 0])
-    found = sandwich(w.moments(2), 2).scalar()
+    found = moment_sandwich.of(w.moments(2), 2).scalar()
     assert np.isnan(found.estimate)
     assert found.holds is None

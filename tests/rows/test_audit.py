@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import InvalidInput
 from scipy import sparse
 
 import lowcal
 from lowcal.auditing.audits import Sample, judge
-from lowcal.auditing.certificates import Panel, draws
+from lowcal.auditing.certificates import draws
+from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import ConstraintSums
 from lowcal.data.inputs import read_rows
+from lowcal.errors import InvalidInput
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Cell, Weight, monomials
@@ -114,6 +115,7 @@ def same(
     assert listing(near) == listing(replace(split, seed=3))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("method", ["bootstrap", "bernstein", "hoeffding"])
 @pytest.mark.parametrize("d", [2, 4])
@@ -172,6 +174,7 @@ def both(rows: dict[str, np.ndarray], folder: Path, **options: Any) -> list[lowc
     return [lowcal.audit(y, p, source, random_state=3, memory=memory, **options) for source, memory in sources]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("d", [2, 4])
 @pytest.mark.parametrize("notion", ["degree-2", "full-0.2"])
@@ -210,8 +213,8 @@ def test_trees_are_measured_alike(tmp_path: Path) -> None:
     ("d", "chosen"),
     [
         pytest.param(2, Groups(["g", "h"]), id="groups-2"),
-        pytest.param(2, Trees(2), id="nodes-2"),
-        pytest.param(3, Groups(["g", "h"]), id="groups-3"),
+        pytest.param(2, Trees(2), id="nodes-2", marks=pytest.mark.integration),
+        pytest.param(3, Groups(["g", "h"]), id="groups-3", marks=pytest.mark.integration),
         pytest.param(3, Trees(2), id="nodes-3", marks=pytest.mark.slow),
     ],
 )

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 
 import lowcal
 from far_rows import COLUMNS, DATA, GROUPS, agree, arrow, cut, digest, fit, measure, rows, three_classes
 from lowcal import persistence
 from lowcal.data.files.batches import open_batches
 from lowcal.data.progress import Passes
+from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
 from lowcal.rows import START, questions, reading
 from lowcal.rows.base import REMEMBERED
@@ -167,7 +167,7 @@ def test_trees_of_several_classes_are_those_of_memory(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("trees", [TREES, BOOSTED], ids=["nodes", "sums"])
 def test_trees_that_were_cut_short_go_on_to_the_same_bits(trees: Any, tmp_path: Path) -> None:
-    of = {"subpopulations": trees, "alpha": 0.004, "guard": False}
+    of = {"subpopulations": trees, "alpha": 0.01, "guard": False}
     whole, path = fit(cut(DATA, 500), **of), tmp_path / "fit.json"
     assert fit(cut(DATA, 500), checkpoint=path, callback=lambda record: True, **of).n_updates == 1 < whole.n_updates
     assert digest(fit(cut(DATA, 700), checkpoint=path, resume=True, **of)) == digest(whole)

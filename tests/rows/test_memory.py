@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
+from lowcal import Groups, Memberships, Trees
 from lowcal.data.frames import Table
 from lowcal.data.inputs import Layout
 from lowcal.notions import parse_notion
@@ -19,19 +19,13 @@ from lowcal.solve.runs import Run
 from lowcal.solve.solvers import Problem
 from lowcal.solve.stopping import Watch
 from lowcal.subpopulations import Subpopulations
-from people import people
+from worlds import CLASSES as LISTED
+from worlds import people
 
 #: Ways to cut the rows: how many shards, and how many threads visit them.
 CUTS = ((7, 1), (64, 2))
-#: Each class with the columns it reads.
 CLASSES: dict[str, tuple[Subpopulations, str]] = {
-    "groups": (Groups(), "ab"),
-    "intersections": (Intersections(), "ab"),
-    "bits": (Memberships(), "stu"),
-    "shares": (Memberships(), "vw"),
-    "thresholds": (Thresholds(), "x"),
-    "nodes": (Trees(2), "asvx"),
-    "sums": (Trees(2, n_trees=3), "asvx"),
+    **LISTED,
     "least squares": (Groups("c") + Trees(2, n_trees=3, geometry="euclidean"), "acsvx"),
 }
 LEARNED = ("nodes", "sums", "least squares")
@@ -69,6 +63,7 @@ def prints(
     ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("kind", CLASSES)

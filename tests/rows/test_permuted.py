@@ -6,23 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from far_rows import digest
-from lowcal import Groups, Intersections, Memberships, Thresholds, Trees
-from lowcal.subpopulations import Subpopulations
-from people import people
-
-CLASSES: dict[str, tuple[Subpopulations, str]] = {
-    "groups": (Groups(), "ab"),
-    "intersections": (Intersections(), "ab"),
-    "bits": (Memberships(), "stu"),
-    "shares": (Memberships(), "vw"),
-    "thresholds": (Thresholds(), "x"),
-    "nodes": (Trees(2), "asvx"),
-    "sums": (Trees(2, n_trees=3), "asvx"),
-}
+from lowcal import Groups, Intersections
+from lowcal.datasets import make_miscalibrated
+from worlds import CLASSES, people
 
 
 def prints(given: dict[str, Any], **options: Any) -> set[tuple[int, float, str]]:
@@ -37,6 +26,7 @@ def prints(given: dict[str, Any], **options: Any) -> set[tuple[int, float, str]]
     return found
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("geometry", ["euclidean", "mirror"])
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("notion", ["multiaccuracy", "degree-2", "degree-3", "full-0.1"])

@@ -17,7 +17,7 @@ from lowcal.solve.solvers import Problem
 from lowcal.subpopulations.asking import Asked
 from lowcal.subpopulations.base import n_labels
 from lowcal.subpopulations.trees import is_seen
-from people import people
+from worlds import people
 
 
 def problem_of(d: int, notion: str = "degree-3", n: int = 6000) -> Problem:

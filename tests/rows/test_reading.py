@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 
 import lowcal
 from far_rows import (
@@ -37,6 +36,7 @@ from lowcal.data.files import batches
 from lowcal.data.frames import Table
 from lowcal.data.inputs import read_outcomes
 from lowcal.data.progress import Passes
+from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows import reading
 
 N = len(DATA["y"])
@@ -613,12 +613,10 @@ def test_what_is_no_class_is_refused() -> None:
             work(cut(DATA, 500), subpopulations="city")
 
 
-def test_smooth_weights_of_several_classes_are_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_looks_at_all_rows_at_once_is_refused_past_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowcal.rows.disk.MOST_LOCAL", N - 1)
-    of = {"p": ["p_a", "p_b", "p_c"], "subpopulations": lowcal.Groups("city"), "notion": "smooth"}
-    for work in (fit, measure):
-        with pytest.raises(InvalidInput, match=r"looks at all 3,000 rows at once.*Use a degree, multiaccuracy or full"):
-            work(cut(three_classes(), 500), **of)
+    with pytest.raises(InvalidInput, match=r"looks at all 3,000 rows at once.*Use a degree, multiaccuracy or full"):
+        fit(cut(DATA, 500), subpopulations=lowcal.Groups("city"), notion="smooth", solver="first", alpha=0.001)
 
 
 def test_a_class_without_members_is_refused() -> None:

@@ -10,7 +10,7 @@ import scipy.linalg  # noqa: F401 - SciPy brings a BLAS of its own: both are loa
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lowcal
-from lowcal.solve import threads
+from lowcal.kernels import threads
 from study import multicalibrate
 
 #: BLAS splits a scalar product from 10,000 rows on.

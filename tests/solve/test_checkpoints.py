@@ -14,14 +14,15 @@ from time import monotonic
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import Groups, InvalidInput, Trees, multicalibrate
+from lowcal.datasets import make_miscalibrated
+from lowcal.subpopulations.growing import Forest, grow_forests
 
 FITS = [
-    {"alpha": 1e-6, "guard": False, "geometry": "euclidean"},
-    {"alpha": 1e-6, "guard": False},
+    {"alpha": 1e-4, "guard": False, "geometry": "euclidean"},
+    {"alpha": 1e-4, "guard": False},
     {"alpha": 3e-3, "guard": False, "solver": "worst"},
     {"alpha": 5e-2, "guard": False, "solver": "first", "notion": "multiaccuracy"},
     {"notion": "degree-3"},
@@ -37,6 +38,14 @@ def bits(fit: lowcal.Fit) -> str:
 def world(n_classes: int = 2) -> dict[str, object]:
     data = make_miscalibrated(1500, n_classes=n_classes, random_state=0)
     return {"y": data.y, "p": data.p, "X": data.X, "subpopulations": Groups()}
+
+
+def far_world() -> dict[str, object]:
+    """The same rows as a source that does not fit into memory."""
+    data = make_miscalibrated(1500, random_state=0)
+    table = {"y": data.y, "p": data.p, **data.X}
+    parts = [{name: column[k : k + 400] for name, column in table.items()} for k in range(0, 1500, 400)]
+    return {"y": "y", "p": "p", "X": lambda: iter(parts), "memory": 1}
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -61,6 +70,52 @@ def test_steps_that_were_taken_are_not_computed_again(tmp_path: Path, monkeypatc
     for name in ("logit_step", "block_terms"):
         monkeypatch.setattr(f"lowcal.solve.solvers.{name}", lambda *_, **__: pytest.fail("computed again"))
     assert bits(multicalibrate(**given, checkpoint=path, resume=True)) == bits(whole)
+
+
+#: Fits of learned classes: nodes, boosted sums, a union, in both geometries.
+LEARNED = {
+    "nodes": {"subpopulations": Trees(2), "alpha": 2e-3, "max_updates": 8},
+    "nodes, log odds": {"subpopulations": Trees(2), "alpha": 1e-4, "max_updates": 6},
+    "worst": {"subpopulations": Trees(2), "alpha": 2e-2, "solver": "worst"},
+    "first": {
+        "subpopulations": Trees(2),
+        "alpha": 2e-2,
+        "solver": "first",
+        "notion": "multiaccuracy",
+        "max_updates": 8,
+    },
+    "sums": {"subpopulations": Trees(2, n_trees=3), "alpha": 1e-3, "max_updates": 6},
+    "squares": {"subpopulations": Trees(2, n_trees=3, geometry="euclidean"), "alpha": 1e-3, "max_updates": 6},
+    "guarded": {"subpopulations": Trees(2), "alpha": 1e-3, "guard": True, "random_state": 1},
+    "union": {"subpopulations": Groups() + Trees(2) + Trees(1, n_trees=2), "alpha": 1e-3, "max_updates": 6},
+}
+
+
+@pytest.mark.parametrize("home", [world, far_world])
+@pytest.mark.parametrize("kind", LEARNED)
+def test_trees_that_were_grown_are_not_grown_again(
+    kind: str, home: Callable[[], dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed fit grows only what the interrupted one had not grown yet, and ends with the same bits."""
+    grown: list[object] = []
+
+    def counted(*given: object) -> list[Forest]:
+        grown.append(given)
+        return grow_forests(*given)
+
+    monkeypatch.setattr("lowcal.subpopulations.trees.grow_forests", counted)
+    given, path, seen = {**home(), "guard": False, **LEARNED[kind]}, tmp_path / "fit.json", []
+    whole = multicalibrate(**given, callback=lambda _: seen.append(len(grown)))
+    total, cut = len(grown), max(1, whole.n_updates - 2)
+    assert 0 < seen[cut - 1] < total
+    stopped = multicalibrate(**given, checkpoint=path, callback=lambda record: record.n_updates >= cut)
+    assert stopped.n_updates == cut
+    grown.clear()
+    resumed = multicalibrate(**given, checkpoint=path, resume=True)
+    assert len(grown) == total - seen[cut - 1]
+    assert bits(resumed) == bits(whole)
+    assert resumed.history == whole.history
+    assert lowcal.load(path).to_dict() == resumed.predictor.to_dict()
 
 
 def test_a_checkpoint_is_a_saved_model(tmp_path: Path) -> None:
@@ -119,14 +174,6 @@ def test_resume_needs_a_path() -> None:
 def test_a_checkpoint_that_cant_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(lowcal.LowcalError, match="can't be written"):
         multicalibrate(**world(), **FITS[1], checkpoint=tmp_path / "no folder" / "fit.json")
-
-
-def far_world() -> dict[str, object]:
-    """The same rows as a source that does not fit into memory."""
-    data = make_miscalibrated(1500, random_state=0)
-    table = {"y": data.y, "p": data.p, **data.X}
-    parts = [{name: column[k : k + 400] for name, column in table.items()} for k in range(0, 1500, 400)]
-    return {"y": "y", "p": "p", "X": lambda: iter(parts), "memory": 1}
 
 
 #: Fits that are killed: in memory and on disk, listed and learned.

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from sklearn.linear_model import Ridge
 
 import definition
 import lowcal
+from lowcal.datasets import make_miscalibrated
 from study import multicalibrate
 
 
@@ -287,11 +287,12 @@ def test_foreign_estimators_have_no_plain_form(data: definition.World) -> None:
         fit.predictor.to_dict()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("solver", ["first", "worst", "block"])
 @pytest.mark.parametrize("kind", [lowcal.Groups(), lowcal.Trees(), lowcal.Linear(), lowcal.Regressor(Ridge())])
 @pytest.mark.parametrize("guard", [True, False])
 def test_same_seed_same_bytes(kind: lowcal.Subpopulations, solver: str, guard: bool) -> None:
-    data = make_miscalibrated(500, n_classes=3, random_state=2)
+    data = make_miscalibrated(250, n_classes=3, random_state=2)
 
     def once() -> lowcal.Fit:
         return multicalibrate(

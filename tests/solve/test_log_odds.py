@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from sklearn.linear_model import LogisticRegression
 
 import lowcal
+from lowcal.datasets import make_miscalibrated
 from lowcal.notions.weights import LogOdds, Monomial
-
-
-def sigmoid(z):
-    return 1 / (1 + np.exp(-z))
+from worlds import sigmoid
 
 
 def bent(n, seed=0):

@@ -12,16 +12,10 @@ import lowcal
 from lowcal.data.frames import Table
 from lowcal.notions.weights import LogOdds, Monomial
 from study import multicalibrate
+from worlds import WAYS
 
 NOTIONS = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "smooth", "full")
 CLASSES = ("groups", "intersections", "fractional", "indicators", "trees", "linear")
-SOLVERS = (
-    ("first", "euclidean"),
-    ("worst", "euclidean"),
-    ("worst", "mirror"),
-    ("block", "euclidean"),
-    ("block", "mirror"),
-)
 
 OUTCOMES = {"binary": (2, False), "3 classes": (3, False), "4 classes": (4, False), "bounded": (2, True)}
 
@@ -62,8 +56,10 @@ def memberships(kind: str, data: definition.World, X: object, fit: lowcal.Fit) -
     return np.column_stack([everyone, *used.values()])
 
 
-def alpha_for(notion: str, outcome: str, solver: str) -> float:
+def alpha_for(notion: str, kind: str, outcome: str, solver: str) -> float:
     multi = outcome.endswith("classes")
+    if (notion, kind, solver) == ("full", "linear", "first"):
+        return 0.12 if multi else 0.04  # a least squares for each cell and update: ten times slower at 0.08 and 0.02
     if solver == "first":
         return 0.08 if multi and notion in ("smooth", "full") else 0.05 if multi else 0.02
     return 0.06 if multi and notion == "smooth" else 0.02
@@ -74,7 +70,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
     subpopulations, X = choose(kind, data)
     multi = outcome.endswith("classes")
     notion = f"full-{0.5 if multi else 0.25}" if notion == "full" else notion
-    alpha = alpha_for(notion.split("-0")[0], outcome, solver)
+    alpha = alpha_for(notion.split("-0")[0], kind, outcome, solver)
     slow = solver == "first" and multi and notion == "smooth"  # its basis must run at alpha / (2 N)
     fit = multicalibrate(
         data.y,
@@ -85,7 +81,7 @@ def run(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> Non
         alpha=alpha,
         solver=solver,
         geometry=geometry,
-        max_updates=250 if slow else None,
+        max_updates=(12 if kind == "linear" else 250) if slow else None,  # a linear program for each new member
         guard=False,
     )
     # (a) the status is what the definition says
@@ -127,15 +123,16 @@ def check_history(fit: lowcal.Fit, data: definition.World, stages: list[np.ndarr
         assert fit.history[t].log_loss == pytest.approx(definition.log_loss(data.hot, stages[t]), abs=1e-8)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("outcome", ["binary", "3 classes"])
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("notion", NOTIONS)
 def test_the_definition_holds(notion: str, kind: str, solver: str, geometry: str, outcome: str) -> None:
     run(notion, kind, solver, geometry, outcome)
 
 
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize(
     ("notion", "kind"), [("degree-1", "groups"), ("degree-2", "fractional"), ("smooth", "groups"), ("full", "trees")]
 )
@@ -143,7 +140,7 @@ def test_four_classes(notion: str, kind: str, solver: str, geometry: str) -> Non
     run(notion, kind, solver, geometry, "4 classes")
 
 
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 @pytest.mark.parametrize(
     ("notion", "kind"),
     [("multiaccuracy", "linear"), ("degree-2", "groups"), ("smooth", "intersections"), ("full", "indicators")],
@@ -153,7 +150,7 @@ def test_bounded_outcomes(notion: str, kind: str, solver: str, geometry: str) ->
 
 
 @pytest.mark.parametrize("outcome", ["binary", "3 classes"])
-@pytest.mark.parametrize(("solver", "geometry"), SOLVERS)
+@pytest.mark.parametrize(("solver", "geometry"), WAYS)
 def test_updates_replayed_by_hand(solver: str, geometry: str, outcome: str) -> None:
     """f <- project(f + sum theta c(x) w(f)), or odds times its exponential, read off the terms and raw X."""
     data = world(outcome)

@@ -18,12 +18,9 @@ from lowcal.kernels.reference import Codes
 from lowcal.subpopulations import EVERYONE, Groups, Intersections
 from lowcal.subpopulations.groups import MERGED_LEVELS, cover
 from lowcal.subpopulations.levels import FIRST, MISSING, UNSEEN, Levels, quantile_cuts, show_numbers
+from worlds import uniform
 
 N = 400
-
-
-def uniform(n):
-    return np.full(n, 1.0 / n)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,7 @@ from lowcal.data.frames import Table
 from lowcal.kernels.reference import Codes, Matrix, pack
 from lowcal.subpopulations import Memberships
 from lowcal.subpopulations.memberships import Bits
-
-
-def uniform(n):
-    return np.full(n, 1.0 / n)
+from worlds import uniform
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.datasets import make_miscalibrated
-from lowcal.errors import InvalidInput
 from scipy import sparse
 
 from lowcal import load, save
 from lowcal.data.frames import Table
+from lowcal.datasets import make_miscalibrated
+from lowcal.errors import InvalidInput
 from lowcal.subpopulations import Groups, Trees
 from lowcal.subpopulations.base import n_labels
 from lowcal.subpopulations.bins import Binned
@@ -22,12 +22,9 @@ from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.trees import OWN_TREES, TreeSum, combination_of
 from lowcal.testing import check_subpopulations
 from study import multicalibrate
+from worlds import uniform
 
 N = 800
-
-
-def uniform(n):
-    return np.full(n, 1.0 / n)
 
 
 @pytest.fixture(scope="module")

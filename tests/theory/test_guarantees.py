@@ -8,6 +8,10 @@ from math import exp, log, log1p
 import numpy as np
 import pandas as pd
 import pytest
+
+import definition
+import lowcal
+from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
 from lowcal.datasets import make_miscalibrated
 from lowcal.guarantees import (
     Convex,
@@ -32,13 +36,9 @@ from lowcal.guarantees import (
     true_positive_rate,
     variance,
 )
-
-import definition
-import lowcal
-from lowcal import Groups, Intersections, InvalidInput, Memberships, Thresholds, guarantees, measure
 from lowcal.kernels.reference import Matrix
-from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
-from lowcal.theory.guarantees.group_rows import GroupRows, Replicates, power_means
+from lowcal.theory.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
+from lowcal.theory.guarantees.groups import mean as group_mean
 
 ONE_LABEL = [
     moment_match,
@@ -524,7 +524,7 @@ def test_replicates_of_several_classes_with_names():
         chance = np.prod(star[[[0], [1]], at])
         sample = GroupRows.read(**data, replicates=np.array(names, dtype=object)[at])
         moment += chance * sample.moments([0, 2], 2).truth(2)
-        matrix += chance * sample.mean(sample.truth.products(sample.weight).transpose(1, 2, 0))
+        matrix += chance * group_mean(sample.truth.products(sample.weight).transpose(1, 2, 0), sample.weight)
     assert moment == pytest.approx(np.mean(star[:, [0, 2]].sum(axis=1) ** 2), abs=1e-12)
     np.testing.assert_allclose(matrix, np.einsum("na,nb->ab", star, star) / 2, atol=1e-12)
     found = set_true_positive_rate(**data, labels=["a", "c"], replicates=[["a", "c"], ["b", "b"]])

@@ -14,23 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from lowcal.auditing.certificates import (
-    METHODS,
-    Band,
-    Constraints,
-    Masses,
-    Method,
-    Null,
-    Panel,
-    band,
-    constraints,
-    draws_for,
-    masses,
-    new_seed,
-    null_test,
-)
-from lowcal.auditing.reports import (
-    KEPT,
+from lowcal.auditing.certificates.band import METHODS, Band, Constraints, Masses, Method, band, constraints, masses
+from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
+from lowcal.auditing.certificates.panel import Panel
+from lowcal.auditing.reports.audit_report import (
     AuditReport,
     By,
     Finding,
@@ -38,13 +25,21 @@ from lowcal.auditing.reports import (
     LargestError,
     Verdict,
     check_by,
-    joined,
     label_of,
-    percent,
-    reliability,
     sort_findings,
 )
-from lowcal.data.errors import AuditWarning, InvalidInput, abbreviate, brief, brief_names, printable, sentence, suggest
+from lowcal.auditing.reports.binning import KEPT, reliability
+from lowcal.auditing.reports.words import aligned, percent, several, weighting
+from lowcal.data.errors import (
+    AuditWarning,
+    InvalidInput,
+    abbreviate,
+    brief,
+    brief_names,
+    check_choice,
+    printable,
+    sentence,
+)
 from lowcal.data.inputs import Layout, check_share, check_whole
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Tables
@@ -63,7 +58,7 @@ from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
 from lowcal.theory.guarantees import GroupMoments
-from lowcal.theory.guarantees.group_moments import moment_columns, read_moments
+from lowcal.theory.guarantees.groups import moment_columns, read_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -123,14 +118,12 @@ class Measurement:
         return f"Measurement({self.notion}, {len(self.names)} subpopulations, largest violation {self.largest:.4g})"
 
     def __str__(self) -> str:
-        worst = self.worst(10)
-        names = brief_names(name for name, _, _ in worst)
-        wide = max(13, *map(len, names)) + 2
-        rows = [f"  {'subpopulation':<{wide}}{'violation':>9}   weight"]
-        for shown, (_, violation, weight) in zip(names, worst, strict=True):
-            rows.append(f"  {shown:<{wide}}{violation:>9.4f}   {brief(weight)}")
-        more = len(self.names) - len(worst)
-        return "\n".join([repr(self), *rows, *([f"  and {more} more"] if more else [])])
+        names, violations, weights = zip(*self.worst(10), strict=True)
+        shown = [brief(weighting(weight)) for weight in weights]
+        rows = zip(brief_names(names), map("{:.4f}".format, violations), shown, strict=True)
+        left = len(self.names) - len(names)
+        more = [f"  and {several(left, 'more group')}."] if left else []
+        return "\n".join([repr(self), *aligned([("Group", "Violation", "Weighting"), *rows], "lrl"), *more])
 
 
 def measure(
@@ -147,7 +140,7 @@ def measure(
     """Return the violation of a notion on every subpopulation of these rows, exactly (spec 2).
 
     The arguments are those of `multicalibrate`. Learner-defined classes are searched once. Smooth weights of rows that
-    do not fit into memory are bracketed: `suprema.value` and `suprema.upper` are at most 2^-16 apart.
+    do not fit into memory are bracketed by `suprema.value` and `suprema.upper`, with two classes at most 2^-16 apart.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
@@ -216,7 +209,7 @@ def audit(
     alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
     per_person : the largest error per person that is tolerated in every group that holds at least `min_share` of the
         rows, in place of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person
-        hold given which rows belong to each group (`lowcal.auditing.certificates.masses`).
+        hold given which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
     min_share : the least share of the rows that a group must hold to be judged per person; smaller ones are listed.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
@@ -273,21 +266,20 @@ def judge(
         _groups(panel, notion, one, level, method, layout, describing) for panel, one in zip(panels, bands, strict=True)
     ]
     parts = [_Judged(*one, level) for one in zip(panels, bands, nulls, groups, strict=True)]
-    binned = joined([reliability(one.rows, one.families) for one in panels])
     notes = _notes(notion, sample, bands, nulls, tolerance)
     report = _report(notion, tolerance, confidence, method, layout, parts, sample.is_exact, notes)
     if sample.left_out.columns and report.verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
         report = replace(report, verdict=Verdict.UNDECIDED)
-    kept = binned.keep(list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT])
-    return replace(report, reliability=kept)
+    worst = list(dict.fromkeys(one.subpopulation for one in report.findings))[:KEPT]
+    known = {name: bins for one in panels for name, bins in reliability(one.rows, one.families, set(worst)).items()}
+    return replace(report, reliability={name: known[name] for name in worst})
 
 
 def _check_options(confidence: object, method: str, null_draws: object) -> None:
     check_share("confidence", confidence)
     if confidence == 0:
         raise InvalidInput("confidence must be above 0, for instance 0.95.")
-    if method not in METHODS:
-        raise InvalidInput(f"Unknown method {method!r}; valid: {', '.join(METHODS)}.{suggest(str(method), METHODS)}")
+    check_choice("method", method, METHODS)
     check_whole("null_draws", null_draws, 19)
 
 

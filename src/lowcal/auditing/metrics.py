@@ -1,9 +1,8 @@
 """Metrics in the style of scikit-learn: one number for a sample, the truth first (spec 7, 2.3, 2.5 and 10.iv).
 
-The errors of the notions are suprema over every subpopulation AND the whole weight class, by `measure`; beside them
-stand the two metrics of the paper's experiment, the smooth calibration error of Kakade and Foster, its projections on
-sets of labels, the group ECE and the Laplace-kernel error. Wherever y is asked for, f_star (numbers in [0, 1], or rows
-that sum to one) may be given instead: the expectation is the same without the noise of the labels.
+The errors of the notions are suprema over every subpopulation AND the whole weight class, by `measure`. Wherever y is
+asked for, f_star (numbers in [0, 1], or rows that sum to one) may be given instead: the expectation is the same
+without the noise of the labels. Arguments that are not described are those of `measure`.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class MetricRows(TypedDict, total=False):
-    """What every metric may be told about its rows; the same as in `measure`."""
+    """What every metric may be given with its rows, as in `measure`."""
 
     subpopulations: Subpopulations | None
     sample_weight: ArrayLike | None
     classes: Sequence[Any] | None
 
 
-# ----------------------------------------------------------------------------------------- the notions of the hierarchy
+# --- the notions of the hierarchy ------------------------------------------------------------------------------
 @spelled_out(MetricRows)
 def degree_error(
     y: ArrayLike, p: ArrayLike, X: object = None, *, degree: int = 2, upper: bool = False, **rows: Unpack[MetricRows]
@@ -51,8 +50,7 @@ def degree_error(
     """Return the degree-k error: max over c and over all of W_k of |E[c <w(f), y - f>]| (Definition 3.2, spec 2.2).
 
     Exact for binary problems and for k <= 2. For three or more classes and k >= 3 the supremum is bracketed: the value
-    that a weight attains is returned, or with `upper` the certified upper bound. The other arguments are those of
-    `measure`.
+    that a weight attains is returned, or with `upper` the certified upper bound.
 
     >>> from lowcal.datasets import parity_square
     >>> from lowcal.subpopulations import Groups
@@ -162,10 +160,8 @@ def smooth_calibration_error(y: ArrayLike, p: ArrayLike, *, sample_weight: Array
     """
     outcomes = read_outcomes(y, p, sample_weight)
     if outcomes.p.shape[1] > 1:
-        raise InvalidInput(
-            f"smooth_calibration_error is about binary problems, but p has {outcomes.p.shape[1]} columns. "
-            "Use smooth_error or projected_smooth_error."
-        )
+        given = f"p has {outcomes.p.shape[1]} columns. Use smooth_error or projected_smooth_error."
+        raise InvalidInput(f"smooth_calibration_error is about binary problems, but {given}")
     v, r = aggregate(outcomes.p[:, 0], (outcomes.weight[:, None] * (outcomes.y - outcomes.p))[:, 0])
     return 2 * solve_line(v, r, 0.5)[0] - float(r.sum())
 
@@ -200,15 +196,18 @@ def _subsets(labels: Any, outcomes: Outcomes, n_labels: int) -> list[list[int]]:
     """Return the columns of every set of labels that was asked for."""
     names = outcomes.layout.classes or tuple(range(n_labels))
     position = {name: a for a, name in enumerate(names)}
-    given = [labels] if isinstance(labels, str) or not isinstance(labels, Iterable) else list(labels)
-    nested = bool(given) and all(isinstance(T, Iterable) and not isinstance(T, str) for T in given)
-    sets = [list(T) for T in given] if nested else [given]
+    given = list(labels) if _is_several(labels) else [labels]
+    sets = [list(T) for T in given] if given and all(map(_is_several, given)) else [given]
     for T in sets:
         if not T or len(set(T)) < len(T) or any(a not in position for a in T):
             raise InvalidInput(
                 f"labels must hold different labels out of {list(names)}, but {T!r} was given. Name each label once."
             )
     return [[position[a] for a in T] for T in sets]
+
+
+def _is_several(labels: object) -> bool:
+    return isinstance(labels, Iterable) and not isinstance(labels, str)
 
 
 @spelled_out(MetricRows)
@@ -265,18 +264,11 @@ class MemberRows:
     mass: FloatArray  # (m, 1)
 
     @staticmethod
-    def read(
-        y: ArrayLike,
-        p: ArrayLike,
-        X: object,
-        *,
-        subpopulations: Subpopulations | None = None,
-        sample_weight: ArrayLike | None = None,
-        classes: Sequence[Any] | None = None,
-    ) -> MemberRows:
+    def read(y: ArrayLike, p: ArrayLike, X: object, **given: Unpack[MetricRows]) -> MemberRows:
         """Check everything together and ask the learner once."""
-        outcomes, table = read_rows(y, p, X, sample_weight, classes)
-        learner = choose_subpopulations(subpopulations, X, table).prepare(table, outcomes.weight, outcomes.residual)
+        outcomes, table = read_rows(y, p, X, given.get("sample_weight"), given.get("classes"))
+        chosen = choose_subpopulations(given.get("subpopulations"), X, table)
+        learner = chosen.prepare(table, outcomes.weight, outcomes.residual)
         rows = Memory.of(learner.rows, outcomes.p, outcomes.y, outcomes.weight)
         explore(Problem(rows, LowDegree(2), learner, alpha=np.inf), START)
         design, rho = learner.design(), outcomes.weight[:, None] * (outcomes.y - outcomes.p)
@@ -307,23 +299,24 @@ class Scorer:
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
         """Say whether scikit-learn shall pass sample_weight on (None: unset), or under what other name; return self."""
-        from sklearn.utils.metadata_routing import MetadataRequest, _routing_enabled
+        from sklearn import get_config
 
-        if not _routing_enabled():
-            raise RuntimeError(
-                "set_score_request needs metadata routing, which is off. "
-                "Call sklearn.set_config(enable_metadata_routing=True) first."
-            )
-        MetadataRequest(owner=self).score.add_request(param="sample_weight", alias=sample_weight)  # checks the value
+        if not get_config()["enable_metadata_routing"]:
+            on = "Call sklearn.set_config(enable_metadata_routing=True) first."
+            raise RuntimeError(f"set_score_request needs metadata routing, which is off. {on}")
+        self._request(sample_weight)  # checks the value
         object.__setattr__(self, "_weight_request", sample_weight)  # in place, as scikit-learn's own scorers
         return self
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return what the scorer requests, for `GridSearchCV` and `cross_validate`."""
+        return self._request(self._weight_request)
+
+    def _request(self, sample_weight: bool | str | None) -> MetadataRequest:
         from sklearn.utils.metadata_routing import MetadataRequest
 
         request = MetadataRequest(owner=self)
-        request.score.add_request(param="sample_weight", alias=self._weight_request)
+        request.score.add_request(param="sample_weight", alias=sample_weight)
         return request
 
     def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -331,8 +324,8 @@ class Scorer:
         if not callable(getattr(estimator, "predict_proba", None)):
             raise InvalidInput(f"The scorer needs predict_proba, which {type(estimator).__name__} does not have.")
         classes = np.asarray(estimator.classes_).tolist()
-        rows: MetricRows = {"subpopulations": self.subpopulations, "sample_weight": sample_weight, "classes": classes}
-        return -measure(y, estimator.predict_proba(X), X, notion=self.notion, **rows).largest
+        given = {"subpopulations": self.subpopulations, "sample_weight": sample_weight, "classes": classes}
+        return -measure(y, estimator.predict_proba(X), X, notion=self.notion, **given).largest
 
     def _routing_repr(self) -> str:
         """Return the name by which scikit-learn's routing errors call the scorer."""

@@ -1,8 +1,8 @@
-"""Displays: pictures in the style of scikit-learn, with their values as attributes (matplotlib, an extra).
+"""Displays: plots in the style of scikit-learn, with their values as attributes (matplotlib, an extra).
 
 `from_...` computes and draws; `plot(ax=...)` draws again, on the axes given; `ax_` and `figure_` are what it drew on.
 Colours are two of the Okabe-Ito palette and the map cividis: distinct for every kind of colour vision and in grey;
-marks, hatches and numbers say the same. No setting of matplotlib is changed.
+marks, hatches and numbers show the same. No setting of matplotlib is changed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import numpy as np
 
 from lowcal.auditing.audits import audit, measure
 from lowcal.auditing.metrics import MetricRows
-from lowcal.auditing.reports import SHOWN, AuditReport, By, ReliabilityCurve, by_degree, reliability
-from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, suggest
+from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
+from lowcal.auditing.reports.binning import ReliabilityBins, reliability
+from lowcal.auditing.reports.words import noun
+from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out
 from lowcal.kernels.simplex import FloatArray
@@ -27,7 +29,7 @@ from lowcal.solve.runs import Fit
 from lowcal.subpopulations import EVERYONE
 from lowcal.subpopulations.base import Everyone
 from lowcal.theory.guarantees import moment_sandwich
-from lowcal.theory.guarantees.group_rows import GroupRows, read_label
+from lowcal.theory.guarantees.groups import GroupRows, read_label
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -37,9 +39,6 @@ LEVELS = ("multiaccuracy", "degree-2", "degree-3", "degree-4", "smooth", "full-0
 METRICS = ("violation", "brier", "log_loss")
 #: Vermilion and blue of the Okabe-Ito palette.
 BEFORE, AFTER = "#D55E00", "#0072B2"
-#: The height of a row of a picture, in inches.
-ROW = 0.24
-LONGEST = 44
 
 
 class Display:
@@ -57,8 +56,7 @@ class Display:
 
     def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
         """Return the axes given, or new ones of pyplot, as scikit-learn's displays do."""
-        pyplot = _pyplot()
-        self.ax_ = pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+        self.ax_ = _pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
         self.figure_ = self.ax_.figure
         return self.ax_
 
@@ -97,12 +95,10 @@ class ViolationDisplay(Display):
         `kind` is "intervals", each violation with its limits, or "heatmap", violations by degree.
         """
         kinds = {"intervals": self._intervals, "heatmap": self._heat_map}
-        if kind not in kinds:
-            raise InvalidInput(f"Unknown kind {kind!r}; valid: {', '.join(kinds)}.{suggest(str(kind), kinds)}")
-        if n is not None:
-            check_whole("n", n, 1)
+        check_choice("kind", kind, kinds)
+        check_whole("n", 1 if n is None else n, 1)
         shown = len(self.names) if n is None else min(n, len(self.names))
-        kinds[kind](self._axes(ax, (8.0, 1.6 + ROW * max(shown, 3))), shown)
+        kinds[kind](self._axes(ax, (8.0, 1.6 + 0.24 * max(shown, 3))), shown)  # inches, 0.24 for each row
         return self
 
     def _rows(self, axes: Any, shown: int) -> None:
@@ -123,8 +119,7 @@ class ViolationDisplay(Display):
         name = self.unit if self.before is None else "after"
         axes.plot(value, at, "o", color=AFTER, markersize=6, label=f"{name}, {self.confidence:.0%} interval", zorder=4)
         self._rows(axes, shown)
-        side = f"predictions too high  ←  {self.unit}  →  too low"
-        axes.set_xlabel(side + _rest(shown, len(self.names)))
+        axes.set_xlabel(f"predictions too high  ←  {self.unit}  →  too low{_rest(shown, len(self.names))}")
         axes.xaxis.get_major_locator().set_params(nbins=5)  # more would touch each other
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
         axes.spines[["top", "right"]].set_visible(False)
@@ -158,11 +153,10 @@ class ViolationDisplay(Display):
         value, lower, upper = np.array([one.interval(by) for one in report.findings]).T
         old = None
         if before is not None:
-            known = {name: one.interval(by)[0] for name, one in report.comparable(before).by_name.items()}
-            old = np.array([known.get(name, np.nan) for name in names])
-        unit = "violation" if by == "violation" else "error per person"
-        limits = report.tolerance.largest, report.confidence
-        return cls(names, value, lower, upper, _degrees(report, by), *limits, old, unit).plot(kind, n=n, ax=ax)
+            known = report.comparable(before).by_name
+            old = np.array([known[name].interval(by)[0] if name in known else np.nan for name in names])
+        moments, limits = report.by_degree(by)[0], (report.tolerance.largest, report.confidence)
+        return cls(names, value, lower, upper, moments, *limits, old, noun(report)).plot(kind, n=n, ax=ax)
 
     @classmethod
     def from_predictions(
@@ -193,19 +187,19 @@ class ReliabilityDisplay(Display):
     10
     """
 
-    curve: ReliabilityCurve
-    before: ReliabilityCurve | None
+    curve: ReliabilityBins
+    before: ReliabilityBins | None
     title: str
     confidence: float
     size = (5.0, 5.0)
 
     def _draw(self, axes: Any) -> None:
-        curve, before = self.curve, self.before
+        curve, before, (lower, upper) = self.curve, self.before, self.curve.limits(self.confidence)
         axes.plot([0, 1], [0, 1], ":", color="0.4", label="perfect")
         if before is not None:
             axes.plot(before.prediction, before.outcome, "s--", color=BEFORE, markersize=5, label="before")
-        axes.fill_between(curve.prediction, curve.lower, curve.upper, color=AFTER, alpha=0.2, linewidth=0)
-        axes.vlines(curve.prediction, curve.lower, curve.upper, color=AFTER, linewidth=1)
+        axes.fill_between(curve.prediction, lower, upper, color=AFTER, alpha=0.2, linewidth=0)
+        axes.vlines(curve.prediction, lower, upper, color=AFTER, linewidth=1)
         label = f"{'model' if before is None else 'after'}, {self.confidence:.0%} band"
         axes.plot(curve.prediction, curve.outcome, "o-", color=AFTER, markersize=5, label=label)
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="mean prediction", ylabel="mean outcome")
@@ -225,16 +219,14 @@ class ReliabilityDisplay(Display):
         """Draw one group of an audit, the worst unless named; of several labels, the worst unless named."""
         _check_report(report)
         found = report.findings[0] if subpopulation is None else report.finding(subpopulation)
-        shown = found.label if label is None else label
+        shown, name = found.label if label is None else label, found.subpopulation
         a = 0 if report.layout.d == 1 and label is None else read_label(shown, report.layout)
-        name = found.subpopulation
-        models = [report] if before is None else [report, report.comparable(before)]
-        curve, *old = (ReliabilityCurve.find(one.reliability, name, a, report.confidence) for one in models)
-        if curve is None:
-            kept = f"only of the worst {len(report.reliability)} groups"
-            raise InvalidInput(f"The report keeps no bins of {name!r}, {kept}.")
+        curves, n = report.reliability.get(name), len(report.reliability)
+        if curves is None:
+            raise InvalidInput(f"The report keeps no bins of {name!r}, only of the worst {n} groups.")
+        old = None if before is None else report.comparable(before).reliability.get(name)
         title = name if report.layout.d == 1 else f"{name}, label {shown}"
-        return cls(curve, old[0] if old else None, title, report.confidence).plot(ax)
+        return cls(curves[a], None if old is None else old[a], title, report.confidence).plot(ax)
 
     @classmethod
     def from_predictions(
@@ -253,17 +245,16 @@ class ReliabilityDisplay(Display):
     ) -> Self:
         """Draw the rows of one group, c being the membership of each row (None: everyone)."""
 
-        def curve_of(p: ArrayLike) -> ReliabilityCurve:
+        def curve_of(p: ArrayLike) -> ReliabilityBins:
             group = GroupRows.read(y, p, c, sample_weight=sample_weight, classes=classes)
             if not group.weight.any():
                 raise InvalidInput("No row with weight belongs to c, so there is nothing to draw.")
             a = [read_label(label, group.layout)]
             rows = Memory.of(np.zeros((len(group.p), 0)), group.p[:, a], group.y[:, a], group.weight)
-            return ReliabilityCurve.of(reliability(rows, [Everyone()])[EVERYONE][0], confidence)
+            return reliability(rows, [Everyone()])[EVERYONE][0]
 
         check_share("confidence", confidence)
-        curve, *old = (curve_of(one) for one in ([p] if p_before is None else [p, p_before]))
-        return cls(curve, old[0] if old else None, title, confidence).plot(ax)
+        return cls(curve_of(p), None if p_before is None else curve_of(p_before), title, confidence).plot(ax)
 
 
 @dataclass(eq=False)
@@ -307,13 +298,9 @@ class TrajectoryDisplay(Display):
         """Draw what `multicalibrate` returned, or the fit of a fitted estimator: violation, brier or log_loss."""
         done = getattr(fit, "fit_", fit)
         if not isinstance(done, Fit):
-            raise InvalidInput(
-                f"fit must be what multicalibrate returns, or a fitted estimator, but {fit!r} was given."
-            )
-        if metric not in METRICS:
-            raise InvalidInput(
-                f"Unknown metric {metric!r}; valid: {', '.join(METRICS)}.{suggest(str(metric), METRICS)}"
-            )
+            valid = "what multicalibrate returns, or a fitted estimator"
+            raise InvalidInput(f"fit must be {valid}, but {fit!r} was given.")
+        check_choice("metric", metric, METRICS)
         if not done.history:
             raise InvalidInput("The fit made no update, so there is no trajectory to draw: the start is good enough.")
         training = np.array([getattr(one, metric) for one in done.history], dtype=np.float64)
@@ -370,9 +357,8 @@ class HierarchyDisplay(Display):
             return np.array([measure(y, one, X, notion=notion, **rows).largest for notion in notions])
 
         if isinstance(notions, str) or not notions:
-            raise InvalidInput(
-                f"notions must be a list such as ['multiaccuracy', 'degree-2'], but {notions!r} was given."
-            )
+            valid = "a list such as ['multiaccuracy', 'degree-2']"
+            raise InvalidInput(f"notions must be {valid}, but {notions!r} was given.")
         earlier = None if p_before is None else largest(p_before)
         return cls(tuple(str(notion) for notion in notions), largest(p), earlier).plot(ax)
 
@@ -380,9 +366,9 @@ class HierarchyDisplay(Display):
     def from_report(cls, report: AuditReport, *, before: AuditReport | None = None, ax: Any = None) -> Self:
         """Draw, by degree, the largest moment E[c f^j (y - f)] over all groups and labels of an audit."""
         _check_report(report)
-        models = [report] if before is None else [report, report.comparable(before)]
-        degrees, *old = (np.abs(_degrees(one, "violation")).max(axis=0) for one in models)
-        return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old[0] if old else None).plot(ax)
+        degrees = np.abs(report.by_degree()[0]).max(axis=0)
+        old = None if before is None else np.abs(report.comparable(before).by_degree()[0]).max(axis=0)
+        return cls(tuple(f"degree {j + 1}" for j in range(len(degrees))), degrees, old).plot(ax)
 
 
 @dataclass(eq=False)
@@ -451,9 +437,6 @@ def draw_before_after(
     figure.savefig(path, dpi=120)
 
 
-# --- helpers ------------------------------------------------------------------------------------------------
-
-
 def _pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
@@ -462,19 +445,14 @@ def _pyplot() -> Any:
     return plt
 
 
-def short(name: str, length: int = LONGEST) -> str:
-    """Return a name on one line, of at most `length` characters; the middle is left out, as ends tell groups apart.
-
-    >>> short("education=Some-college", 12)
-    'educat…llege'
-    """
+def short(name: str, length: int = 44) -> str:
+    """Return a name on one line, of at most `length` characters."""
     return abbreviate(" ".join(str(name).split()), length)
 
 
 def _rest(shown: int, total: int) -> str:
-    """Say how many groups are left out."""
-    left = total - shown
-    return "" if left <= 0 else f"\n{left:,} of {total:,} groups, ranked below these, are not shown"
+    """Return how many groups are left out."""
+    return "" if shown == total else f"\n{total - shown:,} of {total:,} groups, ranked below these, are not shown"
 
 
 def _readable(color: Sequence[float]) -> str:
@@ -487,9 +465,3 @@ def _readable(color: Sequence[float]) -> str:
 def _check_report(report: object) -> None:
     if not isinstance(report, AuditReport):
         raise InvalidInput(f"report must be an AuditReport, as audit() returns it, but {report!r} was given.")
-
-
-def _degrees(report: AuditReport, by: By) -> FloatArray:
-    """Return E[c f^j (y - f)] of the findings by degree, or the same per person."""
-    moments = (report.moments[one.subpopulation] for one in report.findings)
-    return np.array([by_degree([group for group, _ in labels], by == "per_person")[0] for labels in moments])

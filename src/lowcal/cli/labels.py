@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import commonprefix
 from shlex import quote
 from typing import Any
 
@@ -45,10 +46,8 @@ class FileLabels:
 
 def _is_same(text: str, given: str) -> bool:
     """Whether two texts write the same number or truth value."""
-    if text.lower() == given.lower():
-        return True
     try:
-        return float(text) == float(given)
+        return text.lower() == given.lower() or float(text) == float(given)
     except ValueError:
         return False
 
@@ -64,7 +63,7 @@ def choose_classes(
         if len(probability) > 1:
             raise WrongUsage("--positive goes with one probability column; for several, name them with --classes.")
         if classes is not None:
-            raise WrongUsage("--classes names both labels, the positive one last; leave --positive out.")
+            raise WrongUsage("Give either --positive or --classes, whose last class is the positive one.")
         return _against_others(labels, positive)
     if classes is not None:
         return _given(labels, probability, classes)
@@ -99,7 +98,7 @@ def _unclear(labels: FileLabels) -> InvalidInput:
     n, some = len(labels.found), labels.some
     if n == 1:
         problem = (
-            f"the label {some} only; at least two are needed. If the other one may occur, name both, the positive one "
+            f"only the label {some}, but two are needed. If the other one can occur, name both, the positive one "
             "last, such as --classes 0,1."
         )
     elif n == 2:
@@ -119,7 +118,7 @@ def _against_others(labels: FileLabels, positive: str) -> tuple[Any, ...]:
     others = [value for value in found.values() if value != one]
     if len(others) == len(found):
         raise InvalidInput(
-            f"No row of column {labels.name!r} has the label {positive!r} of --positive; it holds {labels.some}."
+            f"--positive {positive!r} does not occur in column {labels.name!r}, which holds {labels.some}."
             f"{suggest(positive, found)}"
         )
     if not others:
@@ -134,7 +133,7 @@ def _given(labels: FileLabels, probability: Sequence[str], classes: Sequence[str
         _check_each_once(probability, known)
     elif len(known) != 2 or len(set(known)) < 2:
         raise WrongUsage(
-            f"--classes names {len(set(known))} classes, but one probability column goes with two: the positive one "
+            f"--classes names {len(set(known))} classes, but a single probability column needs two: the positive one "
             "last, such as --classes 0,1."
         )
     unknown = [text for text, value in labels.found.items() if value not in known]
@@ -144,11 +143,10 @@ def _given(labels: FileLabels, probability: Sequence[str], classes: Sequence[str
 
 
 def _check_each_once(given: Sequence[str], named: Sequence[str]) -> None:
-    """Refuse classes that are not one for each column."""
     if len(named) != len(given) or len(set(named)) < len(named):
         raise WrongUsage(
             f"--classes names {len(set(named))} classes, but there are {len(given)} probability columns; "
-            "name each once."
+            "name each class once."
         )
 
 
@@ -186,24 +184,23 @@ def places_of(
     """
     texts = [str(value) for value in classes]
     if named is not None:
-        unknown = next((name for name in named if name not in texts), None)
-        if unknown is not None:
-            raise WrongUsage(
-                f"There is no class {unknown!r}; the classes are {', '.join(texts)}.{suggest(unknown, texts)}"
-            )
+        for name in named:
+            if name not in texts:
+                raise WrongUsage(
+                    f"There is no class {name!r}; the classes are {', '.join(texts)}.{suggest(name, texts)}"
+                )
         _check_each_once(given, named)
         return tuple(texts.index(name) for name in named)
     found = {name: known[name] for name in given if name in known}
     rest = [name for name in given if name not in found]
     left = [k for k in range(len(texts)) if k not in found.values()]
     if len(given) == len(texts) and len(rest) == len(left) <= 1:
-        return tuple({**found, **dict(zip(rest, left, strict=True))}[name] for name in given)
-    if len(given) == 1:
-        # of two columns used before, neither is the positive one unless the classes say so
-        if rest and list(known.values()) not in ([], [1]) and list(classes) != [0, 1]:
-            raise _ambiguous(given, texts, option)
+        found |= dict(zip(rest, left, strict=True))
+        return tuple(found[name] for name in given)
+    # of two columns used before, neither is the positive one unless the classes say so
+    if len(given) == 1 and (not rest or list(known.values()) in ([], [1]) or list(classes) == [0, 1]):
         return (found.get(given[0], 1),)
-    names = _named(given, texts)
+    names = [] if len(given) == 1 else _named(given, texts)
     if not names:
         raise _ambiguous(given, texts, option)
     return tuple(texts.index(name) for name in names)
@@ -212,9 +209,8 @@ def places_of(
 def _ambiguous(given: Sequence[str], texts: Sequence[str], option: str) -> WrongUsage:
     way = "name the classes in the order of the columns with --classes"
     way = way if option == "--probability" or len(given) > 1 else f"give {option} a column for each class"
-    refer = "refers" if len(given) == 1 else "refer"
     return WrongUsage(
-        f"It is unclear which of the classes {', '.join(texts)} {', '.join(given)} of {option} {refer} to; {way}."
+        f"It is unclear which of the classes {', '.join(texts)} is meant by {option} {','.join(given)}; {way}."
     )
 
 
@@ -223,13 +219,8 @@ def _named(names: Sequence[str], classes: Iterable[str]) -> list[str]:
 
     The names are tried without a beginning and an end that all share, longest parts first.
     """
-    before, after = _shared(names), _shared([name[::-1] for name in names])
+    ends = (list(names), [name[::-1] for name in names])
+    before, after = (len(commonprefix(texts)) for texts in ends)  # noqa: RUF071 (letters are meant)
     cuts = sorted(((i, j) for i in range(before + 1) for j in range(after + 1)), key=sum)
     cut = ([name[i : len(name) - j] for name in names] for i, j in cuts)
     return next((one for one in cut if len(set(one)) == len(names) and all(one) and set(classes) <= set(one)), [])
-
-
-def _shared(names: Sequence[str]) -> int:
-    """Return how many first letters all names share."""
-    short = min(len(name) for name in names)
-    return next((k for k in range(short) if len({name[k] for name in names}) > 1), short)

@@ -43,7 +43,8 @@ def _attempt(options: argparse.Namespace) -> int:
     """Run the command; what goes wrong is a sentence and an exit code."""
     try:
         with _manners():
-            return _run(options)
+            code: int = import_module(f"lowcal.cli.{options.command}").run(options)
+            return code
     except BrokenPipeError:
         silence(sys.stdout)
         return BROKEN_PIPE
@@ -63,11 +64,10 @@ def _end(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         silence(sys.stdout)
-        if code < WRONG_USAGE:
-            is_closed = isinstance(error, BrokenPipeError)
-            code = (
-                BROKEN_PIPE if is_closed else _say(f"could not write to standard output: {error.strerror}.", BAD_DATA)
-            )
+        if isinstance(error, BrokenPipeError) and code < WRONG_USAGE:
+            code = BROKEN_PIPE
+        elif code < WRONG_USAGE:
+            code = _say(f"could not write to standard output: {error.strerror}.", BAD_DATA)
     try:
         sys.stderr.flush()
     except OSError:
@@ -79,16 +79,6 @@ def _left(options: argparse.Namespace) -> str:
     """Say what a command that did not come to its end has written."""
     outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
     return "the output is incomplete" if "-" in outputs else "nothing was written"
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.command == "demo":
-        from lowcal.cli.demo import run
-
-        run(seed=options.seed, folder=None if options.no_plot else options.out)
-        return 0
-    code: int = import_module(f"lowcal.cli.{options.command}").run(options)
-    return code
 
 
 def _sentence(error: Exception, command: str) -> tuple[str, int]:

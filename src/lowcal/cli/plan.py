@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lowcal.cli.terminal import DONE, WrongUsage
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
-from lowcal.theory.complexity import SampleSize, Setting, audit_rows, compare, iterations, sample_size, show_rows
+from lowcal.theory.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 
 _SETTINGS: tuple[tuple[Setting, str], ...] = (
     ("fresh", "new rows for every update"),
@@ -19,11 +19,9 @@ _SETTINGS: tuple[tuple[Setting, str], ...] = (
 def run(options: argparse.Namespace) -> int:
     """Print updates and sample sizes."""
     if (options.vc is None) == (options.groups is None):
-        raise WrongUsage(
-            "Give the size of the class of subpopulations: --groups N (their number) or --vc N (its VC dimension)."
-        )
+        raise WrongUsage("Give either --groups N (the number of subpopulations) or --vc N (their VC dimension).")
     try:
-        text = _text(parse_notion(options.notion), options)
+        text = _text(parse_notion(options.notion or "degree-2"), options)
     except (ZeroDivisionError, OverflowError) as error:
         raise WrongUsage(
             f"--alpha {options.alpha:g} and --beta {options.beta:g} are too small: the number of rows overflows; "
@@ -41,52 +39,49 @@ def _text(notion: Notion, options: argparse.Namespace) -> str:
     if options.groups is not None and isinstance(notion, LowDegree | Multiaccuracy):
         parts.append(_audit(notion, options))
     if isinstance(notion, LowDegree) and notion.degree >= 2:
-        table = compare(
-            options.alpha,
-            degree=notion.degree,
-            n_classes=options.classes,
-            vc=options.vc,
-            n_subpopulations=options.groups,
-            beta=options.beta,
-        )
-        parts.append(f"\nWhat other notions would cost for the same: {table}")
+        size = {"vc": options.vc, "n_subpopulations": options.groups}
+        kind = {"n_classes": options.classes, "beta": options.beta}
+        other = compare(options.alpha, degree=notion.degree, **size, **kind)
+        parts.append(f"\nWhat other notions would cost for the same: {other}")
     return "\n".join(parts)
 
 
 def _updates(notion: Notion, options: argparse.Namespace) -> str:
     """Say how many updates Algorithm 1 can make (Lemma 5.3)."""
-    given = (notion, options.alpha, options.classes)
+    kind = (notion, options.alpha, options.classes)
     lines = [
-        ("from the uniform prediction", iterations(*given)),
-        ("from any predictor", iterations(*given, start="any")),
-        ("with the constants of the paper", iterations(*given, constants="paper")),
+        ("from the uniform prediction", f"{iterations(*kind):,}"),
+        ("from any predictor", f"{iterations(*kind, start='any'):,}"),
+        ("with the constants of the paper", f"{iterations(*kind, constants='paper'):,}"),
     ]
-    return table("Updates of Algorithm 1, at most", [(name, f"{n:,}") for name, n in lines])
+    return table("Updates of Algorithm 1, at most", lines)
 
 
 def _rows(notion: Notion, options: argparse.Namespace) -> str:
     """Say how many rows are enough."""
     kind = {"n_classes": options.classes, "beta": options.beta}
     if options.vc is not None:
-        size: SampleSize = sample_size(notion, options.alpha, vc=options.vc, **kind)
+        size = sample_size(notion, options.alpha, vc=options.vc, **kind)
         lines = [("order of growth (the constant is not known)", show_rows(size.rows))]
         return table("\nRows", [*lines, (f"  {size.formula}; {size.reference}", "")])
-    sizes = [
-        (name, sample_size(notion, options.alpha, n_subpopulations=options.groups, setting=setting, **kind))
+    kind["n_subpopulations"] = options.groups
+    lines = [
+        (name, show_rows(sample_size(notion, options.alpha, setting=setting, **kind).rows))
         for setting, name in _SETTINGS
     ]
-    return table("\nRows that are enough (proved)", [(name, show_rows(size.rows)) for name, size in sizes])
+    return table("\nRows that are enough (proved)", lines)
 
 
 def _audit(notion: Notion, options: argparse.Namespace) -> str:
     """Say how many held-out rows an audit needs."""
-    given = {"n_classes": options.classes, "beta": options.beta, "rate": options.rate}
+    kind = {"n_classes": options.classes, "beta": options.beta, "rate": options.rate}
+    given = (notion, options.alpha, options.groups)
     lines = [
-        ("bootstrap (default)", audit_rows(notion, options.alpha, options.groups, **given)),
-        ("bernstein: for any n", audit_rows(notion, options.alpha, options.groups, method="bernstein", **given)),
+        ("bootstrap (default)", show_rows(audit_rows(*given, **kind))),
+        ("bernstein: for any n", show_rows(audit_rows(*given, method="bernstein", **kind))),
     ]
     head = f"\nHeld-out rows to certify alpha for a perfect model, base rate {options.rate:g}, 80% power"
-    return table(head, [(name, show_rows(rows)) for name, rows in lines])
+    return table(head, lines)
 
 
 def table(head: str, lines: Sequence[tuple[str, str]]) -> str:

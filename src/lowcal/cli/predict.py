@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,7 @@ def run(options: argparse.Namespace) -> int:
         names = [name + options.suffix for name in recalibrator.probability]
         there = [name for name in names if name in table.names]
         if there:
-            raise InvalidInput(
-                f"{table.shown} already has a column {there[0]!r}; choose another ending than {options.suffix!r} for "
-                "the new names with --suffix."
-            )
+            raise InvalidInput(f"{table.shown} already has a column {there[0]!r}; choose another suffix with --suffix.")
         with showing(options, "recalibrating", table) as bar:
             write_table(options.out, form, table, names, recalibrator.batches(bar))
     if not options.quiet:
@@ -70,7 +67,7 @@ def _probability(
     classes = (0, 1) if predictor.layout.classes is None else predictor.layout.classes
     named = split_classes(options.classes, [str(value) for value in classes], len(names))
     first = {n: 0, 1: 1}.get(len(fitted))
-    known = {} if first is None else {name: k for k, name in enumerate(fitted, first)}
+    known = {name: k for k, name in enumerate(fitted, first)} if first is not None else {}
     return names, places_of(names, classes, known, named, "--probability")
 
 
@@ -83,6 +80,10 @@ class Recalibrator:
         self.predictor, self.probability, self.places, self.table = predictor, probability, places, table
         self.columns = categories_of(predictor)
         table.require(*probability, *self.columns)
+        decimal = table.decimal or "."
+        self.readers = {
+            name: None if known is None else reader_of(known, decimal) for name, known in self.columns.items()
+        }
         #: Columns of which no value was known to the model so far, each with a value.
         self.strange: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
         self.n_rows = 0
@@ -99,7 +100,7 @@ class Recalibrator:
         decimal, before = self.table.decimal, self.n_rows
         given = [numbers(arrays[name], decimal, name, before) for name in self.probability]
         check_probabilities(self.probability, given, before)
-        read = [read_column(arrays[name], decimal, name, known, before) for name, known in self.columns.items()]
+        read = [read_column(arrays[name], decimal, name, reader, before) for name, reader in self.readers.items()]
         for column in read:
             self._look(column)
         X = Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
@@ -125,8 +126,8 @@ class Recalibrator:
             some = ", ".join(map(repr, known[:3])) + (", ..." if len(known) > 3 else "")
             if value is not None:
                 say(
-                    f"lowcal: the model knows no value of column {name!r}: the file holds {value!r}, the fit had "
-                    f"{sentence(some)} It recalibrates by the other columns."
+                    f"lowcal: the model knows none of the values of column {name!r}: the file holds {value!r}, the fit "
+                    f"had {sentence(some)} Only the other columns are used."
                 )
 
 
@@ -152,56 +153,48 @@ def _levels(data: Any) -> Iterator[Mapping[str, Any]]:
         yield from _levels(value)
 
 
-def read_column(values: Any, decimal: str | None, name: str, known: tuple[Any, ...] | None, before: int) -> Column:
+def read_column(
+    values: Any, decimal: str | None, name: str, reader: Callable[[str], Any] | None, before: int
+) -> Column:
     """Return a column of a batch as a model reads it: by the kind of its own categories, whatever the file looks like.
 
     So a batch that happens to hold only '1' and '2' of a text column stays text.
     """
-    if known is None:
+    if reader is None:
         is_typed = decimal is None and not is_text(values)  # dates too
         return Table.of({name: for_frames(values) if is_typed else numbers(values, decimal, name, before)}).column(name)
     distinct, places = factorise(values, name)
     texts = [text_of(value) for value in distinct]
+    return categorical(name, [None if text is None else reader(text) for text in texts], places)
+
+
+def reader_of(known: Sequence[Any], decimal: str) -> Callable[[str], Any]:
+    """Return what reads a text as one of these categories, if it is one, and else leaves it as it is.
+
+    Truth values and numbers may be written in any way, and so may names that are all whole numbers.
+
+    >>> [reader_of(known, ".")("1.0") for known in ((True, False), (1, 2.5), ("1", "2"), ("1", "a"), ("1", "1.00"))]
+    ['1.0', 1.0, '1', '1.0', '1.0']
+    """
     if all(isinstance(value, bool) for value in known):
-        return categorical(name, [_truth_of(text) for text in texts], places)
-    if any(isinstance(value, str) for value in known):
-        return categorical(name, as_known(texts, known), places)
-    return categorical(name, [_number_of(text, decimal or ".") for text in texts], places)
+        truth = dict.fromkeys((*TRUE, "1"), True) | dict.fromkeys((*FALSE, "0"), False) | dict.fromkeys(MISSING)
+        return lambda text: truth.get(text, text)
+    if not any(isinstance(value, str) for value in known):
+        return lambda text: _number_of(text, decimal)
+    by_number = {_whole(str(name)): name for name in known}
+    if None in by_number or len(by_number) < len(known):  # 1 and 1.0 are two names here
+        return str
+    return lambda text: by_number.get(_whole(text), text)
 
 
-def _truth_of(text: str | None) -> bool | str | None:
-    """Return the truth value that a text writes, None for a missing one; another text as it is."""
-    if text is None or text in MISSING:
-        return None
-    return True if text in (*TRUE, "1") else False if text in (*FALSE, "0") else text
-
-
-def _number_of(text: str | None, decimal: str) -> float | str | None:
+def _number_of(text: str, decimal: str) -> float | str | None:
     """Return the number that a text writes, whole ones with all digits; None for a missing one; another as it is."""
-    if text is None or text in MISSING:
+    if text in MISSING:
         return None
     if re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", text):
         return int(text)
     number = parse_number(text, decimal)
     return text if number is None else number
-
-
-def as_known(values: Sequence[str | None], known: Sequence[Any]) -> list[str | None]:
-    """Return texts as a model knows them, where all that it knows are whole numbers: 105.0 and 105 are one name.
-
-    >>> as_known(["105.0", "106", "x", None], ["105", "106"]), as_known(["105"], ["105.0"])
-    (['105', '106', 'x', None], ['105.0'])
-    >>> as_known(["1.0"], ["1", "a"]), as_known(["1.00"], ["1", "1.0"])
-    (['1.0'], ['1.00'])
-    """
-    names = frozenset(known)
-    are_all_known = names.issuperset(value for value in values if value is not None)
-    if are_all_known or any(_whole(str(name)) is None for name in known):
-        return list(values)
-    by_number = {_whole(str(name)): name for name in known}
-    if len(by_number) < len(known):
-        return list(values)  # 1 and 1.0 are two names here
-    return [value if value is None or value in names else by_number.get(_whole(value), value) for value in values]
 
 
 def _whole(text: str) -> str | None:

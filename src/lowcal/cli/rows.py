@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.cli.labels import FileLabels, choose_classes, encode_labels, places_of
 from lowcal.cli.terminal import WrongUsage, say, showing
@@ -29,6 +30,11 @@ LABEL, PROBABILITY, WEIGHT = "--label", "--probability", "--weight"
 MOST_LABELS = 1 << 16
 #: More different texts than this are identifiers, not groups.
 MOST_TEXTS = 1_000_000
+#: Options that ask a fit for a notion, a class, a target or a solver; without any of them cross-validation chooses.
+ASKED = (
+    *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "min_mass", "subpopulations"),
+    *("solver", "geometry", "validation_fraction", "max_updates"),
+)
 
 
 def open_file(options: argparse.Namespace) -> Any:
@@ -37,6 +43,16 @@ def open_file(options: argparse.Namespace) -> Any:
         raise WrongUsage("Standard input is closed; give a file, or redirect one with '<'.")
     form = {"form": options.input_format, "separator": options.separator}
     return open_table(options.file, **form, decimal=options.decimal, encoding=options.encoding)
+
+
+def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the options of these names that were given; the others keep the library's defaults."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def is_open(options: argparse.Namespace) -> bool:
+    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
+    return options.command == "fit" and not (given(options, *ASKED) or options.no_guard)
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
@@ -48,15 +64,15 @@ class Chosen:
 
     label: str
     probability: tuple[tuple[str, ...], ...]
-    columns: tuple[str, ...]
     weight: str | None
+    columns: tuple[str, ...]
     categorical: frozenset[str]
 
     @property
     def numbers(self) -> list[str]:
-        """The columns that must hold numbers."""
-        sets = [name for names in self.probability for name in names]
-        return list(dict.fromkeys([*sets, *([] if self.weight is None else [self.weight])]))
+        """The columns that must hold numbers, each once."""
+        weight = () if self.weight is None else (self.weight,)
+        return list(dict.fromkeys([name for names in (*self.probability, weight) for name in names]))
 
     @property
     def unknown(self) -> list[str]:
@@ -64,18 +80,17 @@ class Chosen:
         return [self.label, *(name for name in self.columns if name not in self.categorical)]
 
 
-def choose_columns(options: argparse.Namespace, table: FileTable, *more: Sequence[str]) -> Chosen:
+def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequence[Sequence[str]]) -> Chosen:
     """Return the columns that are read, and as what."""
-    sets = tuple(tuple(split_names(given, table.names)) for given in (options.probability, *more))
-    text = frozenset(split_names(options.categorical, table.names))
-    chosen = Chosen(options.label, sets, (), options.weight, text)
-    taken = [chosen.label, *chosen.numbers]
-    columns = _subpopulation_columns(options, table, taken)
+    probability = tuple(tuple(split_names(names, table.names)) for names in sets)
+    categorical = frozenset(split_names(options.categorical, table.names))
+    taken = [options.label, *Chosen(options.label, probability, options.weight, (), categorical).numbers]
+    columns = tuple(_subpopulation_columns(options, table, taken))
     twice = [name for name in taken if name in columns or taken.count(name) > 1]
     if twice:
         raise WrongUsage(f"Column {twice[0]!r} is named by two options; each column can have one use only.")
-    table.require(*taken, *columns, *text)
-    return Chosen(options.label, sets, tuple(columns), options.weight, text)
+    table.require(*taken, *columns, *categorical)
+    return Chosen(options.label, probability, options.weight, columns, categorical)
 
 
 def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -101,37 +116,30 @@ def split_classes(given: Sequence[str] | None, known: Iterable[str], n: int) -> 
 
 def _subpopulation_columns(options: argparse.Namespace, table: FileTable, taken: Sequence[str]) -> list[str]:
     """Return the columns that the subpopulations are functions of."""
-    groups, features = (split_names(given, table.names) for given in (options.groups, options.features))
+    groups, features = (split_names(names, table.names) for names in (options.groups, options.features))
     rest = [name for name in table.names if name and name not in taken]
     if is_open(options):
         return list(dict.fromkeys([*groups, *features])) or rest
-    if options.subpopulations != "groups":
+    if options.subpopulations in ("trees", "linear"):
         if groups:
             raise WrongUsage(f"--groups goes with --subpopulations groups; {options.subpopulations} use --features.")
         return features or rest
     if features:
         raise WrongUsage("--features goes with --subpopulations trees or linear; groups are named by --groups.")
     if not groups:
-        raise WrongUsage(sentence(f"Name the columns that make the groups: --groups {','.join(rest) or 'A,B'}"))
+        raise WrongUsage(sentence(f"Name the columns that define the groups: --groups {','.join(rest) or 'A,B'}"))
     return groups
-
-
-def is_open(options: argparse.Namespace) -> bool:
-    """Whether a fit is asked for the best predictions and no more: neither a notion nor a class nor a target."""
-    unasked = getattr(options, "unasked", None)
-    return unasked is not None and all(getattr(options, name) == value for name, value in unasked.items())
 
 
 def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Subpopulations:
     """Return the hypothesis class that the options describe."""
     names = list(columns)
-    if options.subpopulations == "trees":
-        return Trees(options.depth or 3, names, min_mass=options.min_mass)
     if options.subpopulations == "linear":
         return Linear(names)
-    if (options.depth or 1) == 1:
-        return Groups(names, n_bins=options.bins, min_mass=options.min_mass)
-    return Intersections(names, depth=options.depth, n_bins=options.bins, min_mass=options.min_mass)
+    if options.subpopulations == "trees":
+        return Trees(options.depth or 3, names, **given(options, "min_mass"))
+    size = given(options, "n_bins", "min_mass")
+    return Intersections(names, depth=options.depth, **size) if (options.depth or 1) > 1 else Groups(names, **size)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -169,8 +177,26 @@ class FileRows:
         return (note,) if self.sampled else ()
 
 
-def read_rows(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> FileRows:
+def read_rows(options: argparse.Namespace, table: FileTable, *against: Sequence[str]) -> FileRows:
     """Check all rows, find their classes and what their columns hold, and return how the library reads them."""
+    chosen = _choose_columns(options, table, (options.probability, *against))
+    n, kinds, labels = _survey(options, table, chosen)
+    classes, places = _classes_of(options, chosen, labels)
+    rows = Batches(table.shown, lambda _: _convert(table, chosen, kinds, classes, places), lambda: (n, n * len(kinds)))
+    X, n_used = (rows, n) if options.sample is None else _sample(rows, options)
+    if X is rows and is_far(n, len(kinds), len(chosen.probability[0])):
+        _check_far(options, table, chosen)
+    names = [[f"{PROBABILITY} {s} {k}" for k in range(len(one))] for s, one in enumerate(places)]
+    found = FileRows(chosen, X, classes, tuple(each if len(each) > 1 else each[0] for each in names), n_used, n)
+    for note in found.notes:
+        say(f"lowcal: {note}")
+    return found
+
+
+def _survey(
+    options: argparse.Namespace, table: FileTable, chosen: Chosen
+) -> tuple[int, dict[str, Kind | None], FileLabels]:
+    """Check all rows; return their number, what each column holds, and the labels."""
     seen: dict[Any, int] = {}
 
     def look(arrays: Mapping[str, Any], before: int) -> None:
@@ -179,27 +205,18 @@ def read_rows(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> 
         for names in chosen.probability:
             check_probabilities(names, [read[name] for name in names], before)
         if chosen.weight is not None:
-            _check_weight(chosen.weight, read[chosen.weight], before)
+            w = read[chosen.weight]
+            _refuse(~((w >= 0.0) & (w < np.inf)), chosen.weight, w, before, "the weight {:g} is negative or infinite.")
 
     others = [*chosen.numbers, *(name for name in chosen.columns if name in chosen.categorical)]
     with showing(options, "reading", table) as bar:
         n, kinds = table.survey(chosen.unknown, others, look, bar.add, MOST_TEXTS)
     if n == 0:
         raise InvalidInput(f"{table.shown} has a header but no rows; give at least one row.")
-    labels = FileLabels(chosen.label, _label_values(seen, kinds[chosen.label], chosen.label, table.decimal))
+    values = _label_values(seen, kinds[chosen.label], chosen.label, table.decimal)
     for name in others:
         kinds[name] = Kind.TEXT if name in chosen.columns else None if table.text is None else Kind.NUMBER
-    classes, places = _classes_of(options, chosen, labels)
-    rows = Batches(table.shown, lambda _: _convert(table, chosen, kinds, classes, places), lambda: (n, n * len(kinds)))
-    X, n_used = (rows, n) if options.sample is None else _sample(rows, options)
-    if X is rows and is_far(n, len(kinds), len(chosen.probability[0])):
-        _check_far(options, table, chosen)
-    names = [[f"{PROBABILITY} {s} {k}" for k in range(len(one))] for s, one in enumerate(places)]
-    probability = tuple(each if len(each) > 1 else each[0] for each in names)
-    found = FileRows(chosen, X, classes, probability, n_used, n)
-    for note in found.notes:
-        say(f"lowcal: {note}")
-    return found
+    return n, kinds, FileLabels(chosen.label, values)
 
 
 def _convert(
@@ -232,25 +249,21 @@ def _sample(rows: Batches, options: argparse.Namespace) -> tuple[dict[str, Any],
 
 def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) -> None:
     """Refuse what needs all rows in memory."""
-    sample = "or use a random sample of the rows with --sample."
     if is_open(options):
-        raise InvalidInput(
-            f"{table.shown} does not fit into memory, which cross-validation needs to choose; ask for one fit by "
-            f"--groups with --alpha or --notion, {sample}"
-        )
-    if len(chosen.probability) > 1:
-        raise InvalidInput(
-            f"{table.shown} does not fit into memory, which --against needs; audit one probability after the other, "
-            f"{sample}"
-        )
-    if options.subpopulations not in ("groups", "trees"):
-        raise InvalidInput(
-            f"{table.shown} does not fit into memory, which --subpopulations {options.subpopulations} needs; use "
-            f"groups or trees, {sample}"
-        )
+        what, instead = "cross-validation", "ask for one fit by --groups with --alpha or --notion"
+    elif len(chosen.probability) > 1:
+        what, instead = "--against", "audit one probability after the other"
+    elif options.subpopulations == "linear":
+        what, instead = "--subpopulations linear", "use groups or trees"
+    else:
+        return
+    raise InvalidInput(
+        f"{table.shown} does not fit into memory, which {what} needs; {instead}, or use a random sample of the rows "
+        "with --sample."
+    )
 
 
-# --- labels, probabilities, weights -------------------------------------------------------------------------------
+# --- labels and probabilities -------------------------------------------------------------------------------------
 
 
 def _note_labels(seen: dict[Any, int], labels: Any, name: str, before: int) -> None:
@@ -286,21 +299,20 @@ def _classes_of(
     classes = choose_classes(labels, first, named, options.positive)
     start = 1 if len(first) == 1 else 0
     places = [tuple(range(start, start + len(first)))]
-    for given in more:
+    for names in more:
         known = (0, 1) if classes is None else classes
-        check_number("--against", given, len(known), "The file has")
+        check_number("--against", names, len(known), "The file has")
         # the classes of one column are those of its label
-        of_columns = named if len(given) == len(first) > 1 else None
+        of_columns = named if len(names) == len(first) > 1 else None
         before = {name: k for k, name in enumerate(first, start)}
-        places.append(places_of(given, known, before, of_columns, "--against"))
+        places.append(places_of(names, known, before, of_columns, "--against"))
     return classes, places
 
 
-def check_number(option: str, given: Sequence[str], n_classes: int, who: str) -> None:
+def check_number(option: str, names: Sequence[str], n_classes: int, who: str) -> None:
     """Refuse probability columns that are neither one of each class nor, for two classes, a single one."""
-    if len(given) != n_classes and (len(given), n_classes) != (1, 2):
-        columns = count(len(given), "probability column")
-        raise WrongUsage(f"{who} {n_classes} classes, but {option} names {columns}.")
+    if len(names) != n_classes and (len(names), n_classes) != (1, 2):
+        raise WrongUsage(f"{who} {n_classes} classes, but {option} names {count(len(names), 'probability column')}.")
 
 
 def arrange(columns: Sequence[FloatArray], places: Sequence[int]) -> FloatArray:
@@ -316,21 +328,12 @@ def arrange(columns: Sequence[FloatArray], places: Sequence[int]) -> FloatArray:
 
 def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], before: int) -> None:
     """Refuse what is not a probability, or rows of several that do not sum to one."""
+    why = "{:.8g} is not a probability. Give numbers in [0, 1], not scores, logits or percentages."
     for name, p in zip(names, columns, strict=True):
-        bad = ~((p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE))
-        if bad.any():
-            row = int(bad.argmax())
-            if np.isnan(p[row]):
-                raise _missing(name, before + row)
-            raise InvalidInput(
-                f"{place(name, before + row)}: {p[row]:.8g} is not a probability. Give numbers in [0, 1], not scores, "
-                "logits or percentages."
-            )
-    if len(names) == 1:
-        return
+        _refuse(~((p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE)), name, p, before, why)
     sums = np.sum(columns, axis=0)
     off = np.abs(sums - 1.0) > SUM_TOLERANCE
-    if off.any():
+    if len(names) > 1 and off.any():
         row = int(off.argmax())
         raise InvalidInput(
             f"Row {before + row + 1}: the probabilities {', '.join(names)} sum to {sums[row]:.6g}, not to 1. Give the "
@@ -338,13 +341,13 @@ def check_probabilities(names: Sequence[str], columns: Sequence[FloatArray], bef
         )
 
 
-def _check_weight(name: str, weight: FloatArray, before: int) -> None:
-    bad = ~((weight >= 0.0) & (weight < np.inf))
+def _refuse(bad: NDArray[np.bool_], name: str, values: FloatArray, before: int, why: str) -> None:
+    """Refuse the first row that is bad, if there is one; a missing value as such."""
     if bad.any():
         row = int(bad.argmax())
-        if np.isnan(weight[row]):
+        if np.isnan(values[row]):
             raise _missing(name, before + row)
-        raise InvalidInput(f"{place(name, before + row)}: the weight {weight[row]:g} is negative or infinite.")
+        raise InvalidInput(f"{place(name, before + row)}: {why.format(values[row])}")
 
 
 def _missing(name: str, row: int) -> InvalidInput:

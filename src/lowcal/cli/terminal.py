@@ -96,9 +96,9 @@ def check_outputs(*paths: str | None, inputs: Sequence[str] = ()) -> None:
         check_writable(path)
 
 
-def put(text: str, path: str) -> None:
-    """Write a text to a file, or to standard output."""
+def put(data: bytes, path: str) -> None:
+    """Write bytes to a file, or to standard output."""
     from lowcal.data.files.tables import open_bytes
 
     with open_bytes(path) as stream:
-        stream.write(text.encode())
+        stream.write(data)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.documents import MOST_DIGITS, check_text, compact
+from lowcal.data.documents import compact, plain_scalar
 from lowcal.data.errors import DamagedFile, InvalidInput
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -94,12 +94,7 @@ class Pool:
         self._places: dict[bytes, int] = {}
 
     def place(self, value: Any) -> int:
-        """Return the place of a value, a new one if it was not met before.
-
-        >>> pool = Pool()
-        >>> [pool.place({"a": k}) for k in (3, 4, 3)]
-        [0, 1, 0]
-        """
+        """Return the place of a value, a new one if it was not met before."""
         place = self._places.setdefault(sha256(compact(value).encode("utf-8")).digest(), len(self.values))
         if place == len(self.values):
             self.values.append(value)
@@ -135,22 +130,18 @@ def pack(values: Any) -> list[Any] | dict[str, Any]:
         return []
     if array.dtype.kind == "b":
         array = array.astype(np.uint8)
+    is_float = array.dtype.kind == "f"
     if array.size <= FEW:
-        listed = array if array.dtype.kind != "f" or np.isfinite(array).all() else _with_words(array)
-        return list(listed.tolist())
-    dtype = "float64" if array.dtype.kind == "f" else _smallest(array)
+        if is_float and not np.isfinite(array).all():
+            array = np.array([pack_number(x) for x in array.ravel().tolist()], dtype=object).reshape(array.shape)
+        return list(array.tolist())
+    dtype = "float64" if is_float else next(name for name in WHOLE if _holds(name, array))
     content = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
     return {"dtype": dtype, "shape": list(array.shape), "base64": base64.b64encode(content).decode("ascii")}
 
 
-def _with_words(array: FloatArray) -> NDArray[np.object_]:
-    words = [pack_number(x) for x in array.ravel().tolist()]
-    return np.array(words, dtype=object).reshape(array.shape)
-
-
-def _smallest(array: NDArray[np.integer[Any]]) -> str:
-    low, high = int(array.min()), int(array.max())
-    return next(name for name in WHOLE if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+def _holds(dtype: str, array: NDArray[np.integer[Any]]) -> bool:
+    return bool(np.iinfo(dtype).min <= array.min() and array.max() <= np.iinfo(dtype).max)
 
 
 def pack_number(x: float) -> float | str:
@@ -164,20 +155,15 @@ def pack_labels(labels: Iterable[Any], what: str) -> list[Any]:
 
 
 def _pack_label(label: Any, what: str) -> Any:
-    if isinstance(label, np.generic):
-        label = label.item()
-    if isinstance(label, bool):
-        return label
-    if isinstance(label, str):
-        return check_text(label, what)
-    if isinstance(label, int) and abs(label) < 10 ** (MOST_DIGITS - 1):
-        return int(label)
-    if isinstance(label, float) and label == label:
-        return float(label) if isfinite(label) else {"number": repr(float(label))}
-    raise InvalidInput(
-        f"{what} are saved as text, numbers or booleans, but {label!r} is of the type {type(label).__name__}. "
-        "Convert it to text before fitting."
-    )
+    found = plain_scalar(label, what)
+    if found is None and isinstance(label, float) and abs(label) == inf:
+        return {"number": repr(float(label))}
+    if found is None:
+        raise InvalidInput(
+            f"{what} are saved as text, numbers or booleans, but {label!r} is of the type {type(label).__name__}. "
+            "Convert it to text before fitting."
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -191,6 +177,10 @@ class Plain:
         """Say what is here and what should be."""
         raise DamagedFile(f"{self.place} is {_shown(self.value)}, but it must be {wanted}")
 
+    def _must(self, is_good: bool, wanted: str) -> None:
+        if not is_good:
+            self.refuse(wanted)
+
     @property
     def is_null(self) -> bool:
         """Whether there is nothing here."""
@@ -198,20 +188,19 @@ class Plain:
 
     def fields(self, *names: str, optional: Sequence[str] = ()) -> list[Plain]:
         """Return the values of an object that has these keys and no others; optional ones may be absent: null."""
-        if not isinstance(self.value, dict) or not set(names) <= set(self.value) <= {*names, *optional}:
-            self.refuse(f"an object with the keys {', '.join((*names, *optional))}")
-        return [Plain(self.value.get(name), f"{self.place}.{name}") for name in (*names, *optional)]
+        every = (*names, *optional)
+        is_good = isinstance(self.value, dict) and set(names) <= set(self.value) <= set(every)
+        self._must(is_good, f"an object with the keys {', '.join(every)}")
+        return [Plain(self.value.get(name), f"{self.place}.{name}") for name in every]
 
     def kind(self, known: Iterable[str], or_else: str = "") -> str:
         """Return the "kind" of an object, one of those known."""
-        if not isinstance(self.value, dict) or "kind" not in self.value:
-            self.refuse("an object that tells its kind")
+        self._must(isinstance(self.value, dict) and "kind" in self.value, "an object that tells its kind")
         return Plain(self.value["kind"], f"{self.place}.kind").choice(known, or_else)
 
     def items(self) -> list[Plain]:
         """Return the elements of a list."""
-        if not isinstance(self.value, list):
-            self.refuse("a list")
+        self._must(isinstance(self.value, list), "a list")
         return [Plain(one, f"{self.place}[{k}]") for k, one in enumerate(self.value)]
 
     def some(self) -> list[Plain]:
@@ -221,14 +210,12 @@ class Plain:
     def names(self, count: int) -> tuple[str, ...]:
         """Return a list of this many texts, at least one."""
         names = self.texts()
-        if len(names) != count or not names:
-            self.refuse(f"a list of {count} names")
+        self._must(0 < len(names) == count, f"a list of {count} names")
         return names
 
     def text(self) -> str:
         """Return text."""
-        if type(self.value) is not str:
-            self.refuse("text")
+        self._must(type(self.value) is str, "text")
         return str(self.value)
 
     def texts(self) -> tuple[str, ...]:
@@ -238,20 +225,18 @@ class Plain:
     def choice(self, known: Iterable[str], or_else: str = "") -> str:
         """Return one of these words."""
         words = tuple(known)
-        if self.value not in words:
-            self.refuse(f"one of {', '.join(words)}{or_else}")
+        self._must(self.value in words, f"one of {', '.join(words)}{or_else}")
         return str(self.value)
 
     def flag(self) -> bool:
         """Return true or false."""
-        if type(self.value) is not bool:
-            self.refuse("true or false")
+        self._must(type(self.value) is bool, "true or false")
         return bool(self.value)
 
     def whole(self, least: int, most: float = inf) -> int:
         """Return a whole number in a range."""
-        if type(self.value) is not int or not least <= self.value <= most:
-            self.refuse(f"a whole number {_range(least, most)}")
+        is_good = type(self.value) is int and least <= self.value <= most
+        self._must(is_good, f"a whole number {_range(least, most)}")
         return int(self.value)
 
     def number(self, least: float = -inf, most: float = inf, may_be_nan: bool = False) -> float:
@@ -264,8 +249,7 @@ class Plain:
     def labels(self) -> tuple[Label, ...]:
         """Return labels or categories, no two alike."""
         labels = tuple(one.label() for one in self.items())
-        if len(set(labels)) < len(labels):
-            self.refuse("a list of different values")
+        self._must(len(set(labels)) == len(labels), "a list of different values")
         return labels
 
     def label(self) -> Label:
@@ -273,67 +257,62 @@ class Plain:
         if isinstance(self.value, dict):
             (number,) = self.fields("number")
             return SPECIAL[number.choice(("inf", "-inf"))]
-        if type(self.value) not in (str, bool, int, float):
-            self.refuse("text, a number or a boolean")
+        self._must(type(self.value) in (str, bool, int, float), "text, a number or a boolean")
         label: Label = self.value
         return label
 
     def floats(self, shape: Sequence[int | None], least: float = -inf, most: float = inf) -> FloatArray:
         """Return an array of numbers in a range; a length that is None is free."""
-        array = self._array(shape, _read_number, "float64")
-        if array.size and not (array.min() >= least and array.max() <= most):  # a nan fails too
-            self.refuse(f"an array of numbers {_range(least, most)}")
+        array = self._array(shape, _read_number, ("float64",))
+        self._must_lie(array, least, most, "numbers")
         return np.asarray(array, dtype=np.float64)
 
     def wholes(self, shape: Sequence[int | None], least: int, most: int) -> IntArray:
         """Return an array of whole numbers in a range; a length that is None is free."""
-        array = self._array(shape, _read_whole, *WHOLE)
-        if array.size and not (array.min() >= least and array.max() <= most):
-            self.refuse(f"an array of whole numbers {_range(least, most)}")
+        array = self._array(shape, _read_whole, WHOLE)
+        self._must_lie(array, least, most, "whole numbers")
         return array.astype(np.intp)
+
+    def _must_lie(self, array: NDArray[Any], least: float, most: float, what: str) -> None:
+        is_inside = array.size == 0 or bool(array.min() >= least and array.max() <= most)  # a nan is not
+        self._must(is_inside, f"an array of {what} {_range(least, most)}")
 
     def increasing(self) -> FloatArray:
         """Return numbers that increase strictly."""
         array = self.floats((None,))
-        if not (array[1:] > array[:-1]).all():
-            self.refuse("a list of increasing numbers")
+        self._must(bool((array[1:] > array[:-1]).all()), "a list of increasing numbers")
         return array
 
-    def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], *dtypes: str) -> NDArray[Any]:
+    def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], dtypes: Sequence[str]) -> NDArray[Any]:
         """Return an array of the shape, from nested lists or from bytes of one of the types."""
         array = self._of_bytes(dtypes) if isinstance(self.value, dict) else self._of_lists(len(shape), read, dtypes[-1])
         if self.value == [] and None in shape:
             array = array.reshape([length or 0 for length in shape])
-        fits = len(array.shape) == len(shape)
-        if not fits or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
-            self.refuse(f"an array of the shape ({', '.join('any' if n is None else str(n) for n in shape)})")
+        fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        self._must(fits, f"an array of the shape ({', '.join('any' if n is None else str(n) for n in shape)})")
         return array
 
     def _of_bytes(self, dtypes: Sequence[str]) -> NDArray[Any]:
         dtype, lengths, content = self.fields("dtype", "shape", "base64")
         shape = [length.whole(1, 2**40) for length in lengths.items()]
-        if len(shape) > MOST_AXES:
-            lengths.refuse(f"a list of at most {MOST_AXES} lengths")
+        lengths._must(len(shape) <= MOST_AXES, f"a list of at most {MOST_AXES} lengths")
         kind = np.dtype(dtype.choice(dtypes)).newbyteorder("<")
         try:
             data = base64.b64decode(content.text().encode("ascii"), validate=True)
         except (binascii.Error, UnicodeEncodeError):
             content.refuse("base64")
-        if len(data) != prod(shape) * kind.itemsize:
-            self.refuse(f"{prod(shape)} numbers of the type {dtype.value}")
+        self._must(len(data) == prod(shape) * kind.itemsize, f"{prod(shape)} numbers of the type {dtype.value}")
         return np.frombuffer(data, dtype=kind).reshape(shape).astype(kind.newbyteorder("="))
 
     def _of_lists(self, depth: int, read: Callable[[Any], Any], dtype: str) -> NDArray[Any]:
         flat, shape = [self.value], []
         for _ in range(depth):
             lengths = {len(one) if isinstance(one, list) else -1 for one in flat}
-            if len(lengths) > 1 or -1 in lengths:
-                self.refuse("an array: lists of numbers, all of one length")
+            self._must(len(lengths) <= 1 and -1 not in lengths, "an array: lists of numbers, all of one length")
             shape.append(lengths.pop() if lengths else 0)
             flat = [element for one in flat for element in one]
         numbers = [read(element) for element in flat]
-        if None in numbers:
-            self.refuse("an array of numbers")
+        self._must(None not in numbers, "an array of numbers")
         return np.array(numbers, dtype=dtype).reshape(shape)
 
 

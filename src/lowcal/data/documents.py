@@ -143,28 +143,32 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def check_plain(value: Any, place: str) -> Any:
     """Return a user's value as plain JSON data (tuples as lists, NumPy scalars as numbers); refuse what is not."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | str):
-        return check_text(value, place) if isinstance(value, str) else value
-    if isinstance(value, int) and abs(value) < 10 ** (MOST_DIGITS - 1):
-        return int(value)
-    if isinstance(value, float) and isfinite(value):
-        return float(value)
+    found = plain_scalar(value, place)
+    if found is not None or value is None:
+        return found
     if isinstance(value, list | tuple):
         return [check_plain(one, f"{place}[{k}]") for k, one in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {check_text(key, place): check_plain(one, f"{place}[{key!r}]") for key, one in value.items()}
+        return {plain_scalar(key, place): check_plain(one, f"{place}[{key!r}]") for key, one in value.items()}
     raise InvalidInput(
         f"{place} is {value!r}, which can't be written as JSON. Give text, finite numbers, true or false, None, lists "
         "or dicts with text as keys."
     )
 
 
-def check_text(text: str, place: str) -> str:
-    """Refuse text that is not valid Unicode: it could not be written as UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{place} holds the text {text!r}, which is not valid Unicode. Clean it first.") from error
-    return str.__str__(text)
+def plain_scalar(value: Any, place: str) -> str | bool | int | float | None:
+    """Return text, a boolean or a finite number as plain data; None of anything else. Text must be valid Unicode."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{place} holds the text {value!r}, which is not valid Unicode. Clean it first."
+            ) from error
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 10 ** (MOST_DIGITS - 1) else None
+    return float(value) if isinstance(value, float) and isfinite(value) else None

@@ -7,8 +7,11 @@ which is what scikit-learn and its users catch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 #: Longer names are abbreviated in tables of text.
 WIDE = 60
@@ -58,6 +61,14 @@ class FitInterrupted(LowcalError, KeyboardInterrupt):
 
 class CheckFailed(LowcalError, AssertionError):
     """A notion or a hypothesis class breaks a rule that lowcal relies on; the message names it and the remedy."""
+
+
+def load_extra(name: str, remedy: str) -> Any:
+    """Import an optional library; where it is missing, or can't be imported, say what to do."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(remedy) from error
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -132,6 +143,17 @@ def some_of(values: Sequence[object], most: int = 10) -> str:
     return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
 
 
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return [name for name, times in Counter(names).items() if times > 1]
+
+
+def missing_column(where: str, name: object, names: Sequence[str]) -> MissingColumn:
+    """Return the error of a column that is not there; it names the nearest one."""
+    known = some_of(names) if names else "none"
+    return MissingColumn(f"{where} has no column {name!r}; it has {known}.{suggest(str(name), names)}")
+
+
 def suggest(given: str, valid: Iterable[str]) -> str:
     """Name the nearest valid word, for the end of a message.
 
@@ -142,3 +164,10 @@ def suggest(given: str, valid: Iterable[str]) -> str:
     """
     near = get_close_matches(given, list(valid), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_choice(name: str, given: object, valid: Iterable[str]) -> None:
+    """Refuse a word that is none of the valid ones, and name the nearest."""
+    known = list(valid)
+    if given not in known:
+        raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(known)}.{suggest(str(given), known)}")

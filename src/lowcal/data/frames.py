@@ -14,7 +14,6 @@ and other containers are refused. Only narwhals speaks to the data frames, and i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lowcal.data.errors import InvalidInput, MissingColumn, some_of, suggest
+from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class Column:
         return replace(self, places=self.places[rows])
 
     def distinct(self) -> tuple[Sequence[Any], NDArray[Any]]:
-        """Give the distinct values, all digits kept, and the position of each row's; missing is None, -1, or the last."""
+        """Give the distinct values, all digits kept, and the place of each row's; missing is None, -1, or the last."""
         if self.raw is None:
             assert self.places is not None
             return self.scalars, self.places
@@ -289,7 +288,7 @@ class Table:
         own = len(self.names)
 
         def read(k: int) -> Column:
-            return self.column(k) if k < own else _from_array(names[k - own], numbers[:, k - own])
+            return self.column(self.names[k]) if k < own else _from_array(names[k - own], numbers[:, k - own])
 
         return Table([*self.names, *names], self.n_rows, read, is_named=self.is_named)
 
@@ -350,8 +349,7 @@ class Table:
         if position is None and isinstance(name, (int, np.integer)):
             position = int(name)
         if position is None or not 0 <= position < len(self.names):
-            available = f"it has {some_of(self.names)}" if self.names else "it has none"
-            raise MissingColumn(f"X has no column {name!r}; {available}.{suggest(str(name), self.names)}")
+            raise missing_column("X", name, self.names)
         return position
 
     def __repr__(self) -> str:
@@ -387,13 +385,11 @@ def _of_sparse(X: Any) -> Table:
     matrix = X.tocsr().astype(np.float64, copy=False)
     n_rows, n_columns = matrix.shape
     names = _numbered(n_columns)
-    return Table(
-        names,
-        n_rows,
-        lambda k: Column(names[k], matrix[:, [k]].toarray()[:, 0]),
-        is_named=False,
-        matrix=matrix,
-    )
+
+    def read(k: int) -> Column:
+        return Column(names[k], matrix[:, [k]].toarray()[:, 0])
+
+    return Table(names, n_rows, read, is_named=False, matrix=matrix)
 
 
 def _of_mapping(X: Mapping[Any, Any]) -> Table:
@@ -731,9 +727,7 @@ def _refuse(name: str, given: str) -> NoReturn:
 
 
 def _duplicates(names: Iterable[str]) -> InvalidInput:
-    """Name the columns that occur twice."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    return InvalidInput(f"X has several columns named {some_of(twice)}; rename them.")
+    return InvalidInput(f"X has several columns named {some_of(repeated(names))}; rename them.")
 
 
 def _type_name(value: object) -> str:

@@ -190,11 +190,7 @@ def check_length(name: str, given: int, wanted: int) -> None:
 
 
 def read_probabilities(p: ArrayLike, layout: Layout) -> FloatArray:
-    """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one.
-
-    >>> read_probabilities([0.2, 0.9], Layout(2, None)).shape
-    (2, 1)
-    """
+    """Return p as an array of shape (n, d), checked: finite, in [0, 1], rows of several classes summing to one."""
     _check_names(p, layout)
     return _probabilities(_as_float(p, "p"), layout)
 
@@ -234,8 +230,7 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
         values = array.ravel().tolist()
         first = next((k for k, value in enumerate(values) if isinstance(value, str | bytes)), None)
         if first is not None:
-            place = zip(("row", "column", "layer"), np.unravel_index(first, array.shape), strict=False)
-            where = ", ".join(f"{axis} {i}" for axis, i in place)
+            where = _place(first, array.shape)
             raise InvalidInput(
                 f"{name} is the text {values[first]!r} in {where}, but it must hold numbers. Convert it first."
             )
@@ -245,6 +240,12 @@ def _as_float(values: ArrayLike, name: str) -> FloatArray:
         return np.array(array, dtype=np.float64, order="C")  # sums over rows must not depend on the layout
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
+
+
+def _place(k: int, shape: tuple[int, ...]) -> str:
+    """Name the place of the k-th value of an array."""
+    shape = shape[:1] if shape[1:] == (1,) else shape
+    return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), np.unravel_index(k, shape), strict=False))
 
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
@@ -262,9 +263,8 @@ def _in_range(p: FloatArray) -> FloatArray:
     good = (p >= -RANGE_TOLERANCE) & (p <= 1.0 + RANGE_TOLERANCE)
     if good.all():
         return np.clip(p, 0.0, 1.0)
-    row, column = np.unravel_index(int((~good).ravel().argmax()), p.shape)
-    value = p[row, column]
-    where = f"row {row}" if p.shape[1] == 1 else f"row {row}, column {column}"
+    first = int((~good).ravel().argmax())
+    value, where = p.ravel()[first], _place(first, p.shape)
     if not np.isfinite(value):
         raise InvalidInput(f"p is {value} in {where}. Drop or impute these rows: probabilities must be finite.")
     raise InvalidInput(f"p is {value:.8g} in {where}, outside [0, 1]. Give probabilities, not scores or logits.")
@@ -317,10 +317,9 @@ def _read_y(
         soft = _as_float(y, "y")
         bad = ~((soft >= 0) & (soft <= 1))
         if bad.any():
-            row, column = np.unravel_index(int(bad.ravel().argmax()), soft.shape)
-            raise InvalidInput(
-                f"y is {soft[row, column]} in row {row}, column {column}; soft labels must lie in [0, 1]."
-            )
+            first = int(bad.ravel().argmax())
+            where = _place(first, soft.shape)
+            raise InvalidInput(f"y is {soft.ravel()[first]} in {where}; soft labels must lie in [0, 1].")
         soft = _normalise(soft, "y")
         return (soft if n_classes > 2 else soft[:, [1]]), Layout(n_classes, None)
     if y.ndim != 1:
@@ -405,11 +404,7 @@ def _are_numbers_of_classes(y: NDArray[Any], n_classes: int) -> bool:
 
 
 def read_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None = None) -> list[Any] | None:
-    """Return the class of each column of p, the positive one of two last; None if y holds outcomes in [0, 1].
-
-    >>> read_classes(np.array([2, 1, 2]), 2), read_classes(np.array([0.5, 1.0]), 2)
-    ([1, 2], None)
-    """
+    """Return the class of each column of p, the positive one of two last; None if y holds outcomes in [0, 1]."""
     check_labels(y)
     if n_classes == 2 and classes is None and is_fraction(y):
         return None
@@ -424,7 +419,8 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         names = [_plain(c) for c in classes]
         if len(names) != n_classes:
             raise InvalidInput(
-                f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. Name each once."
+                f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. "
+                "Name each once."
             )
         if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
             raise InvalidInput(

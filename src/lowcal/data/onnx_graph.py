@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowcal.data.errors import InvalidInput, MissingExtra
+from lowcal.data.errors import InvalidInput, load_extra
 from lowcal.kernels.reference import Cumulative, Decode
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -144,13 +143,16 @@ class Graph:
     def model(self, outputs: Sequence[Port], metadata: Mapping[str, str]) -> Any:
         """Return the ONNX model, checked."""
         onnx = load_onnx()
-        helper = onnx.helper
-        nodes = [
-            helper.make_node(op, inputs, _outputs(op, output), domain=_DOMAINS.get(op, ""), **attributes)
-            for op, inputs, output, attributes in self.nodes
-        ]
+        helper, types = onnx.helper, {"double": onnx.TensorProto.DOUBLE, "string": onnx.TensorProto.STRING}
+        nodes = []
+        for op, inputs, output, attributes in self.nodes:
+            every = [output, f"{output} places"] if op == "TopK" else [output]  # the places are not used
+            nodes.append(helper.make_node(op, inputs, every, domain=_DOMAINS.get(op, ""), **attributes))
         constants = [onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()]
-        ports = [[_port(onnx, port) for port in side] for side in (self.inputs.values(), outputs)]
+        ports = [
+            [helper.make_tensor_value_info(port.name, types[port.type], [ROWS, *port.shape]) for port in side]
+            for side in (self.inputs.values(), outputs)
+        ]
         opsets = [helper.make_opsetid("", OPSET)]
         if any(op in _DOMAINS for op, *_ in self.nodes):  # what is not declared can't differ from a graph joined to it
             opsets.append(helper.make_opsetid("ai.onnx.ml", ML_OPSET))
@@ -283,19 +285,6 @@ class GraphLookUp:
 GraphMembers: TypeAlias = GraphEverybody | GraphMatrix | GraphLookUp
 
 
-def _outputs(operator: str, output: Value) -> list[Value]:
-    """Return the names of an operator's outputs; of a TopK the places are not used."""
-    return [output, f"{output} places"] if operator == "TopK" else [output]
-
-
-def _port(onnx: Any, port: Port) -> Any:
-    kind = {"double": onnx.TensorProto.DOUBLE, "string": onnx.TensorProto.STRING}[port.type]
-    return onnx.helper.make_tensor_value_info(port.name, kind, [ROWS, *port.shape])
-
-
 def load_onnx() -> Any:
     """Import onnx, which only this package needs."""
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise MissingExtra("onnx is not installed; run: pip install 'lowcal[onnx]'") from error
+    return load_extra("onnx", "onnx is not installed; run: pip install 'lowcal[onnx]'")

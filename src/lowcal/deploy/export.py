@@ -136,8 +136,10 @@ def _read(model: Any, two_columns: bool | None) -> _Source:
     if not isinstance(model, Predictor | Fit):
         return _read_estimator(model, two_columns)
     predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
-    facts["classes"] = _json(predictor.layout.classes)
-    return _Source(predictor, bool(two_columns), is_bare=is_bare(predictor.encoder), facts=facts)
+    # only memberships say that they were fitted on a bare array
+    is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
+    facts |= {"classes": _json(predictor.layout.classes)}
+    return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
 
 
 def _read_estimator(model: Any, two_columns: bool | None) -> _Source:
@@ -336,13 +338,8 @@ def text_columns(encoder: Encoder) -> frozenset[str]:
     """Return the columns that are given as text: some category is text, or none is left to tell."""
     known = levels_of(encoder)
     text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
-    told = {levels.column for levels in known if levels.categories != ()}
-    return frozenset(text | ({levels.column for levels in known} - told))
-
-
-def is_bare(encoder: Encoder) -> bool:
-    """Whether the encoder says that it was fitted on a bare array; only memberships do."""
-    return any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(encoder))
+    silent = {levels.column for levels in known} - {levels.column for levels in known if levels.categories != ()}
+    return frozenset(text | silent)
 
 
 def places_of(encoder: Encoder, columns: Sequence[str], matrix: bool) -> dict[str, int]:

@@ -2,26 +2,53 @@
 
 A file holds what predicting needs and what the fit said: names of columns and categories, cut points, trees,
 coefficients, and for smooth weights some of the fitted predictions; no rows. `data.documents` is the text and its
-checksum, `data.checked_json` how values are written and read, `rows.documents` the predictor. A user's own encoder,
-family or weight is written and read like lowcal's if its class is registered; nothing is imported by a name in a file.
+checksum, `data.checked_json` how values are written and read, `rows.documents` the predictor, `saved_estimators` the
+estimators. Notions and hypothesis classes are written as the name of their class and their fields, and read by a
+registry. A user's own encoder, family or weight is written and read like lowcal's if its class is registered; nothing
+is imported by a name in a file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from lowcal.data import documents
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, kind_of, pack_number
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
 from lowcal.data.version import __version__
-from lowcal.deploy.saved_models import read_model, write_model
+from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
+from lowcal.rows.documents import read_predictor, write_predictor
+from lowcal.rows.updates import Predictor
+from lowcal.solve.private import PrivacyGuarantee, PrivateFit
+from lowcal.solve.runs import Candidate, Candidates, Fit, Record
+from lowcal.solve.sampling import FreshFit, PopulationStatement
+from lowcal.solve.stopping import Status
+from lowcal.subpopulations import CLASSES, Regressor
 
 __all__ = ["Saved", "atomic_write", "load", "read", "read_metadata", "save"]
+
+T = TypeVar("T")
+
+#: Notions, values with plain fields as hypothesis classes are.
+NOTIONS: dict[str, type] = {cls.__name__: cls for cls in (Multiaccuracy, LowDegree, Smooth, Full)}
+#: Kinds of fits, and what each has beside the fields of all.
+FITS: dict[str, tuple[type[Fit], dict[str, type]]] = {
+    "fit": (Fit, {}),
+    "private fit": (PrivateFit, {"guarantee": PrivacyGuarantee}),
+    "fresh fit": (FreshFit, {"statement": PopulationStatement}),
+}
+#: Fields of all fits that are single numbers.
+FIGURES = ("violation", "upper", "bound", "n_oracle_calls", "is_exact", "alpha", "noise_floor")
+#: Fields of all fits that files of earlier versions do not have.
+LATER = ("per_person", "start", "candidates")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +108,22 @@ def load(path: str | os.PathLike[str], *, estimator: object = None) -> Any:
 
 def read(path: str | os.PathLike[str], *, estimator: object = None) -> Saved:
     """Return the model of a file, its metadata, and the version of lowcal that wrote it."""
-    data = _read_bytes(Path(check_path(path)))
-    try:
-        return from_bytes(data, estimator)
-    except DamagedFile as error:
-        raise DamagedFile(sentence(f"{path} can't be loaded: {error}")) from error
-    except InvalidInput as error:
-        raise InvalidInput(sentence(f"{path} can't be loaded: {error}")) from error
+    return _read_file(path, lambda data: from_bytes(data, estimator))
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what was saved beside the model; the whole file is checked."""
+    return _read_file(path, lambda data: documents.read(data)["metadata"])
+
+
+def _read_file(path: str | os.PathLike[str], read: Callable[[bytes], T]) -> T:
+    """Read the bytes of a file; errors name it."""
     data = _read_bytes(Path(check_path(path)))
     try:
-        metadata: dict[str, Any] = documents.read(data)["metadata"]
+        return read(data)
     except InvalidInput as error:
-        raise type(error)(sentence(f"{path} can't be loaded: {error}")) from error
-    return metadata
+        kind = DamagedFile if isinstance(error, DamagedFile) else InvalidInput
+        raise kind(sentence(f"{path} can't be loaded: {error}")) from error
 
 
 def to_bytes(model: object, metadata: Mapping[str, Any] | None = None) -> bytes:
@@ -143,3 +169,144 @@ def _read_bytes(path: Path) -> bytes:
     if len(data) > documents.MOST_BYTES:
         raise InvalidInput(f"{path} has more than {documents.MOST_BYTES >> 20} MiB, too much for a saved model.")
     return data
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+def write_model(model: object) -> dict[str, Any]:
+    """Return a model as plain data."""
+    if type(model) is Predictor:
+        return write_predictor(model)
+    if any(type(model) is cls for cls, _ in FITS.values()):
+        return write_fit(model)
+    if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one, and scikit-learn need not be imported
+        from lowcal.deploy import saved_estimators as estimators
+
+        if (written := estimators.write(model)) is not None:
+            return written
+    raise InvalidInput(
+        f"A model of the type {type(model).__name__} can't be saved. Give the Fit of multicalibrate, its predictor, "
+        "or a fitted MulticalibratedClassifier or MulticalibratedRegressor."
+    )
+
+
+def read_model(at: Plain, base: object = None) -> Any:
+    """Return the model of plain data; `base` is the base model that an estimator was saved without."""
+    kind = at.kind(("predictor", *FITS, "classifier", "regressor"))
+    if kind in ("classifier", "regressor"):
+        from lowcal.deploy import saved_estimators as estimators
+
+        return estimators.read(at, base)
+    if base is not None:
+        raise InvalidInput(f"the file holds a {kind}, which has no base model. Leave out estimator=")
+    return read_predictor(at) if kind == "predictor" else read_fit(at)
+
+
+def write_fit(fit: Any) -> dict[str, Any]:
+    """Return a fit as plain data."""
+    kind, more = next((kind, more) for kind, (cls, more) in FITS.items() if type(fit) is cls)
+    return {
+        "kind": kind,
+        "status": str(fit.status),
+        "notion": write_value(fit.notion, "The notion of the fit"),
+        **{name: _write_figure(getattr(fit, name)) for name in (*FIGURES, "per_person")},
+        "start": None if fit.start is None else _write_record(fit.start),
+        "candidates": [_write_record(one) for one in fit.candidates],
+        **{name: _write_record(getattr(fit, name)) for name in more},
+        "history": [_write_record(record) for record in fit.history],
+        "predictor": write_predictor(fit.predictor),
+    }
+
+
+def read_fit(at: Plain) -> Fit:
+    """Return the fit of plain data."""
+    cls, more = FITS[at.kind(FITS)]
+    names = ("kind", "status", "notion", "history", "predictor", *FIGURES, *more)
+    given = dict(zip((*names, *LATER), at.fields(*names, optional=LATER), strict=True))
+    types = {field.name: str(field.type) for field in fields(Fit)}
+    return cls(
+        predictor=read_predictor(given["predictor"]),
+        status=Status(given["status"].choice([one.value for one in Status])),
+        notion=read_value(given["notion"], NOTIONS),
+        history=tuple(_read_record(record, Record) for record in given["history"].items()),
+        **{name: FIGURE[types[name]](given[name]) for name in (*FIGURES, "per_person")},
+        start=None if given["start"].is_null else _read_record(given["start"], Record),
+        candidates=_read_candidates(given["candidates"]),
+        **{name: _read_record(given[name], kind) for name, kind in more.items()},
+    )
+
+
+def _read_candidates(at: Plain) -> Candidates:
+    """Return the candidates of a fit, of which older files and other fits have none; one of them was chosen."""
+    found = Candidates(() if at.is_null else (_read_record(one, Candidate) for one in at.items()))
+    if found and sum(one.is_chosen for one in found) != 1:
+        at.refuse("a list of candidates, one of them chosen")
+    return found
+
+
+def _write_figure(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return pack_number(value) if isinstance(value, float) else value
+
+
+def _write_record(record: Any) -> dict[str, Any]:
+    """Return a value whose fields are single numbers and texts as plain data."""
+    return {field.name: _write_figure(getattr(record, field.name)) for field in fields(record)}
+
+
+def _read_record(at: Plain, cls: type[T]) -> T:
+    own = fields(cls)  # type: ignore[arg-type]
+    given = at.fields(*(field.name for field in own))
+    return cls(**{field.name: FIGURE[str(field.type)](one) for field, one in zip(own, given, strict=True)})
+
+
+#: How a field is read, by its annotation.
+FIGURE: dict[str, Callable[[Plain], Any]] = {
+    "float": lambda at: at.number(may_be_nan=True),
+    "float | None": lambda at: None if at.is_null else at.number(may_be_nan=True),
+    "int": lambda at: at.whole(0),
+    "bool": Plain.flag,
+    "str": Plain.text,
+}
+
+
+def write_value(value: Any, what: str) -> Any:
+    """Return a notion, a hypothesis class, or a plain setting as plain data."""
+    if type(value) in (*NOTIONS.values(), *CLASSES.known.values()):
+        own = {field.name: write_value(getattr(value, field.name), what) for field in fields(value)}
+        return {"kind": kind_of(type(value)), **own}
+    if isinstance(value, list | tuple):
+        return [write_value(one, what) for one in value]
+    try:
+        return documents.check_plain(value.tolist() if isinstance(value, np.ndarray) else value, what)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{what} is {value!r}, which is not lowcal's own and can't be saved. {_remedy(value)}"
+        ) from error
+
+
+def _remedy(value: Any) -> str:
+    """Say how to keep what can't be saved; the predictor of a foreign regressor can't be saved either."""
+    if isinstance(value, Regressor):
+        return "Use pickle or joblib, and only with files you trust."
+    return "Save the predictor alone: lowcal.save(fit.predictor, path), or model.predictor_ of an estimator."
+
+
+def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
+    """Return a value of one of the allowed classes, its fields plain or hypothesis classes again."""
+    kind = at.kind(allowed)
+    names = [field.name for field in fields(allowed[kind])]
+    _, *given = at.fields("kind", *names)
+    try:
+        return allowed[kind](**{name: _read_setting(one) for name, one in zip(names, given, strict=True)})
+    except (TypeError, OverflowError):
+        at.refuse(f"a {kind}")
+    except InvalidInput as error:
+        raise DamagedFile(f"{at.place} is no {kind}: {error}") from error
+
+
+def _read_setting(at: Plain) -> Any:
+    if type(at.value) is dict:
+        return read_value(at, CLASSES.known)
+    return [_read_setting(one) for one in at.items()] if type(at.value) is list else at.value

@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 
 from lowcal.data.checked_json import Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
-from lowcal.deploy.saved_models import NOTIONS, read_fit, read_value, write_fit, write_value
+from lowcal.deploy.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 from lowcal.subpopulations import CLASSES
 from lowcal.subpopulations.features import LARGEST
@@ -67,9 +67,10 @@ def write(model: object) -> dict[str, Any] | None:
     if not isinstance(settings["random_state"], int | np.integer | None):
         settings["random_state"] = None  # the state of a generator is no setting
     names = getattr(model, "feature_names_in_", None)
+    base = model.estimator_.estimator if isinstance(model.estimator_, FrozenEstimator) else model.estimator_
     return {
         "kind": kind,
-        "base": None if model.estimator_ is None else _name(model.estimator_),
+        "base": None if base is None else type(base).__name__,
         "settings": {name: write_value(value, f"The setting {name}") for name, value in settings.items()},
         "n_features": int(model.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
@@ -88,7 +89,9 @@ def read(at: Plain, base: object) -> Any:
     model.estimator_ = model.estimator
     model.n_features_in_ = n_features.whole(0, MOST_FEATURES)
     if not names.is_null:
-        model.feature_names_in_ = np.array(_read_names(names, model.n_features_in_), dtype=object)
+        model.feature_names_in_ = np.array(names.texts(), dtype=object)
+        if len(names.value) != model.n_features_in_:
+            names.refuse(f"a list of {model.n_features_in_} names")
     made = read_fit(fit)
     model.predictor_, model.status_, model.history_ = made.predictor, made.status, made.history
     model.n_updates_, model.n_oracle_calls_, model.fit_ = made.n_updates, made.n_oracle_calls, made
@@ -105,10 +108,6 @@ def _columns(model: Any) -> tuple[str, ...] | None:
     names = getattr(model, "feature_names_in_", None)
     every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
     return every if set(every).issuperset(model.predictor_.columns) else None
-
-
-def _name(model: Any) -> str:
-    return type(model.estimator if isinstance(model, FrozenEstimator) else model).__name__
 
 
 def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
@@ -135,13 +134,6 @@ def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
         name: read_value(one, allowed.get(name, {})) if type(one.value) is dict else one.value
         for name, one in given.items()
     }
-
-
-def _read_names(at: Plain, count: int) -> tuple[str, ...]:
-    names = at.texts()
-    if len(names) != count:
-        at.refuse(f"a list of {count} names")
-    return names
 
 
 def _write_classes(classes: np.ndarray[Any, Any]) -> dict[str, Any]:

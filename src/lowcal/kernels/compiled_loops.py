@@ -19,6 +19,8 @@ IS_COMPILED = True
 
 #: Rows in work at a time: their numbers stay in the first cache, beside a table.
 ROWS = 1024
+#: Sums that grow side by side: one alone would wait for each addition.
+LANES = 512
 #: Eight bytes that are 0 or 1, times the first: the highest byte holds their bits, the first one lowest. Bytes that are
 #: more than 1 have one of the bits of the second.
 TO_BITS, NOT_BITS = np.uint64(0x0102040810204080), np.uint64(0xFEFEFEFEFEFEFEFE)
@@ -87,24 +89,80 @@ def lay_residuals(x: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArra
 
 @compile_kernel
 def add_fine(terms: FloatArray, first: float, second: float) -> tuple[float, float]:
-    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`."""
-    high, low = 0.0, 0.0
-    for i in range(len(terms)):
-        rounded = (terms[i] + first) - first
-        high += rounded
-        low += ((terms[i] - rounded) + second) - second
-    return high, low
+    """Return the sum of terms, rounded by adding `first` and taking it off again, and that of the rest, by `second`.
+
+    Sums are exact in any order: rounded terms are laid out in vectors, then added side by side.
+    """
+    highs, lows = np.zeros(LANES), np.zeros(LANES)
+    for s in range(0, len(terms), LANES):
+        here = terms[s : s + LANES]
+        for k in range(len(here)):
+            rounded = (here[k] + first) - first
+            highs[k] += rounded
+            lows[k] += ((here[k] - rounded) + second) - second
+    return highs.sum(), lows.sum()
 
 
 @compile_kernel
-def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
-    """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on (splitmix64)."""
+def _lay_numbers(key: np.uint64, first: int, out: NDArray[np.uint64]) -> None:
+    """Fill out with numbers of 53 bits that belong to a key and the rows from number `first` on (splitmix64)."""
     for i in range(len(out)):
         h = np.uint64(first + i) * STRIDE + key
         h = (h ^ (h >> MIXED[0][0])) * MIXED[0][1]
         h = (h ^ (h >> MIXED[1][0])) * MIXED[1][1]
         h ^= h >> LAST
-        out[i] = np.float64(h >> UNUSED) * 2.0**-53
+        out[i] = h >> UNUSED
+
+
+@compile_kernel
+def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
+    """Fill out with numbers in [0, 1) that belong to a key and the rows from number `first` on."""
+    numbers = np.empty(ROWS, np.uint64)
+    for s in range(0, len(out), ROWS):
+        here = out[s : s + ROWS]
+        _lay_numbers(key, first + s, numbers[: len(here)])
+        for i in range(len(here)):
+            here[i] = np.float64(numbers[i]) * 2.0**-53
+
+
+@compile_kernel
+def add_drawn(
+    keys: NDArray[np.uint64],
+    first: int,
+    bars: NDArray[np.uint64],
+    R: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    out: FloatArray,
+) -> None:
+    """Add R[i, :] to out[b, starts_k + codes[k, i], :] for every column k, for the rows i that key b picks."""
+    width, lanes = R.shape[1], R.reshape(-1)
+    numbers, picked = np.empty(ROWS, np.uint64), np.empty(ROWS, np.intp)
+    for b in range(len(keys)):
+        table = out[b].reshape(-1)
+        for s in range(0, len(bars), ROWS):
+            here, found = bars[s : s + ROWS], 0
+            _lay_numbers(keys[b], first + s, numbers[: len(here)])
+            for i in range(len(here)):  # a jump for every row would cost more than all that is added
+                picked[found] = s + i
+                found += numbers[i] < here[i]
+            for k in range(len(codes)):
+                _add_picked(codes[k], picked[:found], lanes, width, table[width * starts[k] :])
+
+
+@compile_kernel
+def _add_picked(codes: IntArray, rows: IntArray, lanes: FloatArray, width: int, table: FloatArray) -> None:
+    """Add the lanes of some rows to the table's entries for their codes."""
+    if width == 1:
+        for i in rows:
+            table[codes[i]] += lanes[i]
+    elif width == 2:
+        for i in rows:
+            add_two(table, 2 * np.intp(codes[i]), lanes, 2 * i)
+    else:
+        for a in range(0, width, 4):
+            for i in rows:
+                add_four(table, width * np.intp(codes[i]) + a, lanes, width * i + a)
 
 
 @compile_kernel

@@ -95,6 +95,12 @@ def _grid(bound: float, n: int) -> Grid:
 
 
 @lru_cache(maxsize=256)
+def _fine(bound: float, n: int) -> Fine:
+    first = _grid(bound, n)
+    return Fine(first, _grid(float(first.unit), n))
+
+
+@lru_cache(maxsize=256)
 def _whole(bound: float, n: int) -> Grid:
     return _of_bits(bound, row_bits(n))
 
@@ -122,20 +128,24 @@ class Fine:
     @classmethod
     def of(cls, bound: float, n: int) -> Fine:
         """Return the grids of n terms of at most `bound`."""
-        first = _grid(bound, n)
-        return cls(first, _grid(float(first.unit), n))
+        return _fine(bound, n)
+
+    @cached_property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """What rounds to either grid, and their units."""
+        return float(self.first.far), float(self.second.far), float(self.first.unit), float(self.second.unit)
 
     def wholes(self, terms: FloatArray) -> Wholes:
         """Return the sum of terms, shape (rows,), in both units.
 
         >>> fine = Fine.of(1.0, 3)
-        >>> float(fine.total(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3]))))
+        >>> fine.number(fine.wholes(np.array([0.1, 0.2])) + fine.wholes(np.array([0.3])))
         0.6
         """
-        add, first, second, high, low = kernels_at_hand().add_fine, self.first, self.second, 0, 0
+        add, high, low, (first, second, unit, small) = kernels_at_hand().add_fine, 0, 0, self.numbers
         for start in range(0, len(terms), BLOCK):
-            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), float(first.far), float(second.far))
-            high, low = high + round(sums[0] / float(first.unit)), low + round(sums[1] / float(second.unit))
+            sums = add(np.ascontiguousarray(terms[start : start + BLOCK]), first, second)
+            high, low = high + round(sums[0] / unit), low + round(sums[1] / small)
         return np.array([high, low], dtype=np.int64)
 
     def wholes_of_each(self, terms: FloatArray) -> Wholes:
@@ -148,6 +158,11 @@ class Fine:
         high = self.first.round(terms.copy())
         low = self.second.round(terms - high)
         return np.stack([self.first.wholes(high.sum(axis=1)), self.second.wholes(low.sum(axis=1))])
+
+    def number(self, wholes: Wholes) -> float:
+        """Return one sum as a float."""
+        _, _, unit, small = self.numbers
+        return int(wholes[0]) * unit + int(wholes[1]) * small
 
     def total(self, wholes: Wholes) -> FloatArray:
         """Return sums as floats."""
@@ -178,7 +193,7 @@ def normalised(weight: FloatArray) -> FloatArray:
     """
     share = weight / weight.max()  # so that the sum can't overflow
     fine = Fine.of(1.0, len(weight))
-    return np.asarray(share / float(fine.total(fine.wholes(share))))
+    return np.asarray(share / fine.number(fine.wholes(share)))
 
 
 class ExactSums:
@@ -207,7 +222,7 @@ class ExactSums:
         fresh = []
         for table in self.sums.tables():
             fresh.append(_columns(self.grid, table.shape[1]).wholes(table))
-            table[...] = 0.0
+            table.fill(0.0)
         self.total = fresh if self.total is None else [a + b for a, b in zip(self.total, fresh, strict=True)]
         self.held = 0
 

@@ -94,7 +94,7 @@ def join_hessian(one: FloatArray, first: FloatArray, second: FloatArray) -> Floa
     H = np.empty((m, 2, m, 2))
     H[:, 0, :, 0], H[:, 0, :, 1], H[:, 1, :, 0], H[:, 1, :, 1] = one, first, first, second
     flat = H.reshape(2 * m, 2 * m)
-    flat[np.diag_indices(2 * m)] *= 1.0 + 1e-9
+    flat.reshape(-1)[:: 2 * m + 1] *= 1.0 + 1e-9
     return flat
 
 
@@ -196,6 +196,9 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     >>> round(slope, 3), abs(shift.round(3)).item()
     (-0.451, 0.0)
     """
+    if p.shape[1] == 1 and precision == 0.0:
+        slope, shift = _minimise(*_scalar_line(scores(p)[:, 0], np.ascontiguousarray(y[:, 0]), weight), 2, len(p))
+        return float(slope), np.array([shift])
     z, d = scores(p), p.shape[1]
     free = np.arange(1 + d if np.isfinite(precision) else 1)
     penalty = np.where(free > 0, precision, 0.0) if len(free) > 1 else np.zeros(1)
@@ -214,6 +217,25 @@ def fit_line(p: FloatArray, y: FloatArray, weight: FloatArray, precision: float 
     theta = np.zeros(1 + d)
     theta[free] = _minimise(loss, derivatives, len(free), len(p))
     return float(theta[0]), theta[1:]
+
+
+def _scalar_line(
+    z: FloatArray, y: FloatArray, weight: FloatArray
+) -> tuple[Callable[[FloatArray], float], Callable[[FloatArray], tuple[FloatArray, FloatArray]]]:
+    """Return the loss and `_derivatives` of a line of two classes as functions of (slope, shift)."""
+
+    def score(at: FloatArray) -> FloatArray:
+        moved = np.multiply(1.0 + at[0], z)
+        moved += at[1]
+        return np.asarray(moved)
+
+    def loss(at: FloatArray) -> float:
+        return _scalar_loss(score(at), y, weight)
+
+    def derivatives(at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return _scalar_derivatives(score(at), z, y, weight)
+
+    return loss, derivatives
 
 
 def fit_coefficients(start: FloatArray, U: FloatArray, y: FloatArray, weight: FloatArray) -> FloatArray:
@@ -265,18 +287,36 @@ def _minimise(
 
 def _loss(score: FloatArray, y: FloatArray, weight: FloatArray) -> float:
     if score.shape[1] == 1:
-        z = score[:, 0]
-        return dot(weight, np.log(1.0 + np.exp(-np.abs(z))) + np.maximum(z, 0.0) - y[:, 0] * z)
+        return _scalar_loss(score[:, 0], y[:, 0], weight)
     return dot(weight, log_sum_exp(score) - np.einsum("ij,ij->i", y, score))
+
+
+def _scalar_loss(z: FloatArray, y: FloatArray, weight: FloatArray) -> float:
+    """Return E[log(1 + exp(z)) - y z]."""
+    t = np.abs(z)
+    np.exp(np.negative(t, out=t), out=t)
+    t += 1.0
+    np.log(t, out=t)
+    t += np.maximum(z, 0.0)
+    t -= y * z
+    return dot(weight, t)
+
+
+def _scalar_derivatives(
+    score: FloatArray, x: FloatArray, y: FloatArray, weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return minus the gradient and the Hessian of `_scalar_loss` in (slope, shift)."""
+    f = sigmoid(score)
+    r, h = weight * (y - f), weight * f
+    h *= 1.0 - f
+    across = dot(h, x)
+    return np.array([dot(r, x), r.sum()]), np.array([[dot(h * x, x), across], [across, h.sum()]])
 
 
 def _derivatives(score: FloatArray, z: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return minus the gradient and the Hessian of the loss in (slope, shifts)."""
     if score.shape[1] == 1:
-        f, x = sigmoid(score[:, 0]), z[:, 0]
-        r, h = weight * (y[:, 0] - f), weight * f * (1.0 - f)
-        across = dot(h, x)
-        return np.array([dot(r, x), r.sum()]), np.array([[dot(h * x, x), across], [across, h.sum()]])
+        return _scalar_derivatives(score[:, 0], z[:, 0], y[:, 0], weight)
     w, f = weight[:, None], from_scores(score)
     r, mean = w * (y - f), np.einsum("ij,ij->i", f, z)[:, None]
     g = np.concatenate([[(r * z).sum()], r.sum(axis=0)])

@@ -236,16 +236,42 @@ def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
     size = BYTES // 32
     for start in range(0, len(out), size):
         here = out[start : start + size]
-        h = np.arange(first + start, first + start + len(here), dtype=np.uint64)
-        h *= STRIDE
-        h += key
-        shifted = np.empty_like(h)
-        for shift, factor in MIXED:
-            h ^= np.right_shift(h, shift, out=shifted)
-            h *= factor
-        h ^= np.right_shift(h, LAST, out=shifted)
-        h >>= UNUSED
-        np.multiply(h, 2.0**-53, out=here)
+        np.multiply(_numbers(key, first + start, len(here)), 2.0**-53, out=here)
+
+
+def _numbers(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
+    """Return the same numbers times 2^53."""
+    h = np.arange(first, first + n, dtype=np.uint64)
+    h *= STRIDE
+    h += key
+    shifted = np.empty_like(h)
+    for shift, factor in MIXED:
+        h ^= np.right_shift(h, shift, out=shifted)
+        h *= factor
+    h ^= np.right_shift(h, LAST, out=shifted)
+    h >>= UNUSED
+    return h
+
+
+def add_drawn(
+    keys: NDArray[np.uint64],
+    first: int,
+    bars: NDArray[np.uint64],
+    R: FloatArray,
+    codes: IntArray,
+    starts: IntArray,
+    out: FloatArray,
+) -> None:
+    """Add R[i, :] to out[b, starts_k + codes[k, i], :] for every column k, for the rows i that key b picks.
+
+    These are the rows whose number in [0, 1) (see `lay_uniforms`), times 2^53, is below bars_i.
+    """
+    stops = [*starts[1:].tolist(), out.shape[1]]
+    for key, table in zip(keys, out, strict=True):
+        picked = np.flatnonzero(_numbers(key, first, len(bars)) < bars)
+        own = R[picked]
+        for column, start, stop in zip(codes, starts.tolist(), stops, strict=True):
+            add_histogram(column[picked], own, table[start:stop])
 
 
 def pack_bits(C: ByteArray, out: ByteArray) -> bool:

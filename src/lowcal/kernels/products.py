@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,8 @@ def by_row(A: Any, B: FloatArray) -> FloatArray:
 
 def _multiplications(A: FloatArray, B: FloatArray) -> int:
     """Return how many multiplications the product takes, of one matrix of a stack."""
-    return prod(A.shape[-2:]) * (B.shape[-1] if B.ndim > 1 else 1)
+    size = A.size if A.ndim < 3 else A.shape[-2] * A.shape[-1]
+    return size * B.shape[-1] if B.ndim > 1 else size
 
 
 def _in_blocks(A: FloatArray, B: FloatArray) -> FloatArray:
@@ -137,10 +137,13 @@ class Cholesky:
         inverses: list[FloatArray] = []
         for here in _cuts(n, PANEL) if n else ():
             before, after, size = slice(0, here.start), slice(here.stop, None), here.stop - here.start
-            rest = G[..., here.start :, here] - product(L[..., here.start :, before], _transposed(L[..., here, before]))
+            rest = G[..., here.start :, here]
+            if here.start:
+                rest = rest - product(L[..., here.start :, before], _transposed(L[..., here, before]))
             L[..., here, here] = np.linalg.cholesky(rest[..., :size, :])
             inverses.append(np.asarray(np.linalg.inv(L[..., here, here]), dtype=np.float64))
-            L[..., after, here] = product(rest[..., size:, :], _transposed(inverses[-1]))
+            if here.stop < n:
+                L[..., after, here] = product(rest[..., size:, :], _transposed(inverses[-1]))
         return cls(L, tuple(inverses))
 
     def solve(self, g: FloatArray) -> FloatArray:
@@ -150,12 +153,13 @@ class Cholesky:
         L, x, n = self.lower, np.array(g, dtype=np.float64), self.lower.shape[-1]
         panels = list(zip(_cuts(n, PANEL), self.inverses, strict=True)) if n else []
         for here, inverse in panels:
-            before = slice(0, here.start)
-            x[..., here, :] = product(inverse, x[..., here, :] - product(L[..., here, before], x[..., before, :]))
+            if here.start:
+                x[..., here, :] -= product(L[..., here, : here.start], x[..., : here.start, :])
+            x[..., here, :] = product(inverse, x[..., here, :])
         for here, inverse in reversed(panels):
-            after = slice(here.stop, None)
-            known = product(_transposed(L[..., after, here]), x[..., after, :])
-            x[..., here, :] = product(_transposed(inverse), x[..., here, :] - known)
+            if here.stop < n:
+                x[..., here, :] -= product(_transposed(L[..., here.stop :, here]), x[..., here.stop :, :])
+            x[..., here, :] = product(_transposed(inverse), x[..., here, :])
         return x
 
 

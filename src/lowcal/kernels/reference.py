@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import combinations_with_replacement, groupby
+from itertools import accumulate, combinations_with_replacement, groupby
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,9 +20,9 @@ from scipy import sparse
 
 from lowcal.kernels.exact import BLOCK, Grid
 from lowcal.kernels.loops import FEW, Sparse, padded
-from lowcal.kernels.products import UNSPLIT_VECTOR, by_row, product
+from lowcal.kernels.products import UNSPLIT, UNSPLIT_VECTOR, by_row, product
 from lowcal.kernels.simplex import FloatArray, IntArray, of_odds_against
-from lowcal.kernels.switch import kernels_for
+from lowcal.kernels.switch import kernels_at_hand, kernels_for
 
 #: Rows are worked on in pieces of at most this many numbers, so that temporaries stay in cache or at least small.
 CHUNK = 1 << 21
@@ -182,7 +182,7 @@ class DecodeTable:
 
     matrix: sparse.csr_array
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Levels and groups."""
         levels, groups = self.matrix.shape
@@ -195,11 +195,12 @@ class DecodeTable:
 
     def gather(self, histogram: FloatArray) -> FloatArray:
         """Return decode' histogram."""
-        return product(self._dense.T if self._is_small(histogram) else self._transposed, histogram)
+        most = UNSPLIT if histogram.shape[1] > 1 else UNSPLIT_VECTOR
+        return product(self._dense.T if self._is_small(histogram, most) else self._transposed, histogram)
 
-    def _is_small(self, other: FloatArray) -> bool:
+    def _is_small(self, other: FloatArray, most: int = UNSPLIT_VECTOR) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
-        return bool(self.matrix.shape[0] * self.matrix.shape[1] * other.shape[1] <= UNSPLIT_VECTOR)
+        return bool(self.shape[0] * self.shape[1] * other.shape[1] <= most)
 
     @cached_property
     def _transposed(self) -> sparse.csc_array:
@@ -228,7 +229,7 @@ class DecodeTable:
     @cached_property
     def is_sharp(self) -> bool:
         """Whether all memberships are 0 or 1."""
-        return bool(np.isin(self.matrix.data, (0.0, 1.0)).all())
+        return bool(((self.matrix.data == 0.0) | (self.matrix.data == 1.0)).all())
 
     @cached_property
     def runs(self) -> IntArray:
@@ -322,7 +323,7 @@ class Codes(Design):
 
     def sums(self, q: int, grid: Grid | None = None) -> CodeSums:
         """Return empty histograms of all code columns."""
-        return CodeSums(self, q)
+        return CodeSums(self, q, is_exact=grid is not None)
 
     def cell_moments(self, ids: IntArray, n_cells: int, R: FloatArray, grid: Grid | None = None) -> FloatArray:
         """Return the moments inside each cell: a histogram over pairs (code, cell), if these are not too many."""
@@ -342,7 +343,7 @@ class Codes(Design):
     def combination(self, theta: FloatArray) -> Combination:
         """Return the look-ups, with one table for each code column."""
         n, q = self.shape[0], theta.shape[1]
-        tables = [_pad(table) for table in self._spread(theta)]
+        tables = [pad(table) for table in self._spread(theta)]
         kernels = kernels_for(n * q * len(tables))
 
         def look_up(part: slice) -> FloatArray:
@@ -355,15 +356,17 @@ class Codes(Design):
 
     def _spread(self, theta: FloatArray) -> list[FloatArray]:
         """Return the coefficients of every level of each code column."""
-        stops = np.cumsum([t.shape[1] for t in self.decode])[:-1]
-        return [t.spread(part) for t, part in zip(self.decode, np.split(theta, stops), strict=True)]
+        tables, start = [], 0
+        for t in self.decode:
+            tables.append(t.spread(theta[start : start + t.shape[1]]))
+            start += t.shape[1]
+        return tables
 
     def bent(self, theta: FloatArray, z: FloatArray) -> Callable[[slice], FloatArray]:
         """Return sigmoid(z + C theta_0 + z C theta_1) as a function of a slice of the rows, for theta (m, 2)."""
-        each = self._spread(theta)
-        offset = np.cumsum([0, *(len(table) for table in each)])[:-1].astype(np.intp)
-        tables, column, powers = np.concatenate([*each, np.zeros((1, 2))]), np.arange(len(each)), np.array([0, -1])
-        kernels = kernels_for(len(z) * 2 * len(each))
+        tables, column, powers = np.concatenate(self._spread(theta)), np.arange(len(self.codes)), np.array([0, -1])
+        offset = np.array([0, *accumulate(t.shape[0] for t in self.decode)][:-1], dtype=np.intp)
+        kernels = kernels_for(len(z) * 2 * len(self.codes))
 
         def predict(part: slice) -> FloatArray:
             here = np.ascontiguousarray(z[part])
@@ -382,7 +385,7 @@ class Codes(Design):
         for spread in self._spread(theta.reshape(len(theta), -1)):
             table = np.zeros((len(spread), n_cells + 1, d))  # the last cell is none
             table[:, :n_cells] = spread.reshape(-1, n_cells, d)
-            tables.append(_pad(table.reshape(-1, d)))
+            tables.append(pad(table.reshape(-1, d)))
         add_pair_look_up = kernels_for(n * d * len(tables)).add_pair_look_up
 
         def look_up(part: slice, ids: IntArray) -> FloatArray:
@@ -418,7 +421,7 @@ class Codes(Design):
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C: a histogram over pairs of codes for every two code columns, then both tables."""
-        wide = _pad(H)
+        wide = pad(H)
         numbers = wide.size * len(self.codes) * (len(self.codes) + 1) // 2
 
         def block(j: int, k: int) -> FloatArray:
@@ -436,14 +439,15 @@ def _memberships(decode: Decode, j: int) -> FloatArray:
 class CodeSums:
     """Histograms of code columns under construction; a column that occurs twice is counted once."""
 
-    def __init__(self, design: Codes, q: int) -> None:
+    def __init__(self, design: Codes, q: int, is_exact: bool = False) -> None:
         self.design, self.q = design, q
         self.histograms = {k: np.zeros((design.decode[k].shape[0], padded(q))) for k in design.firsts.values()}
-        self.kernels = kernels_for(design.shape[0] * q * len(self.histograms))
+        choose = kernels_at_hand if is_exact else kernels_for  # exact sums are the same with either
+        self.kernels = choose(design.shape[0] * q * len(self.histograms))
 
     def add(self, part: slice, R: FloatArray) -> None:
         """Add the rows of a slice to every histogram."""
-        R = _pad(R)
+        R = pad(R)
         for k, table in self.histograms.items():
             self.kernels.add_histogram(np.ascontiguousarray(self.design.codes[k][part]), R, table)
 
@@ -462,7 +466,7 @@ class CodeSums:
         return np.concatenate([t.gather(self.histograms[firsts[id(c)]][:, : self.q]) for c, t in pairs])
 
 
-def _pad(R: FloatArray) -> FloatArray:
+def pad(R: FloatArray) -> FloatArray:
     """Return R as kernels take it: rows one after the other, as many numbers in each as are added together."""
     n, q = R.shape
     if padded(q) == q:
@@ -937,7 +941,7 @@ def histogram(codes: IntArray, R: FloatArray, levels: int) -> FloatArray:
     table = np.zeros((levels, padded(q)))
     add_histogram = kernels_for(n * q).add_histogram
     for part in rows_in_cache(n, q):
-        add_histogram(np.ascontiguousarray(codes[part]), _pad(R[part]), table)
+        add_histogram(np.ascontiguousarray(codes[part]), pad(R[part]), table)
     return table[:, :q]
 
 
@@ -953,7 +957,7 @@ def pair_histogram(
     add_pairs = kernels_for(n * q if numbers is None else numbers).add_pairs
     for part in rows_in_cache(n, q):
         first, second = np.ascontiguousarray(a[part]), np.ascontiguousarray(b[part])
-        add_pairs(first, second, n_b, _pad(R[part]), table)
+        add_pairs(first, second, n_b, pad(R[part]), table)
     return table[:, :q].reshape(n_a, n_b, q)
 
 

@@ -41,9 +41,9 @@ def kernels_for(numbers: int) -> ModuleType:
     return _compiled_loops() if round(numbers * _times.get()) >= COMPILE_FROM else loops
 
 
-def kernels_at_hand() -> ModuleType:
-    """Return the compiled loops if they are in use already: for loops that give the same bits either way."""
-    return _compiled_loops() if _compiled_loops.cache_info().currsize else loops
+def kernels_at_hand(numbers: int = 0) -> ModuleType:
+    """Return the compiled loops if they are in use already, or pay: for loops that give the same bits either way."""
+    return _compiled_loops() if _compiled_loops.cache_info().currsize else kernels_for(numbers)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from lowcal.data.errors import InvalidInput, suggest
 from lowcal.notions.base import Notion, Suprema, Witness
@@ -12,16 +13,7 @@ from lowcal.notions.smooth import Smooth
 
 __all__ = ["Full", "LowDegree", "Multiaccuracy", "Notion", "Smooth", "Suprema", "Witness", "parse_notion"]
 
-_EXAMPLES = (
-    "multiaccuracy",
-    "degree-1",
-    "degree-2",
-    "degree-3",
-    "degree-4",
-    "smooth",
-    "full-0.1",
-    "full-0.05",
-)
+_EXAMPLES = ("multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-4", "smooth", "full-0.1", "full-0.05")
 
 
 def parse_notion(text: str | Notion) -> Notion:
@@ -36,6 +28,11 @@ def parse_notion(text: str | Notion) -> Notion:
         raise InvalidInput(
             f"A notion is a name such as 'degree-2' or an object with its methods, but {text!r} was given."
         )
+    return _parse(text)
+
+
+@cache
+def _parse(text: str) -> Notion:
     word = text.strip().lower()
     if word == "multiaccuracy":
         return Multiaccuracy()

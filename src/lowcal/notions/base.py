@@ -118,22 +118,18 @@ class Finite(Notion, Protocol):
 
     def is_largest(self, d: int) -> bool:
         """Whether the supremum is always the largest single moment."""
-        ...
+        return False
+
+    def deviation(self, e: FloatArray) -> FloatArray:
+        """Return how far the supremum moves at most when every moment moves by at most e; here that of single ones."""
+        return np.asarray(e.max(axis=(1, 2)))
 
     def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the least and the greatest supremum, at worst, when every moment lies within e of v."""
-        ...
-
-
-def limits_of_largest(v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the limits of max |v|: attained at a corner of the box v +- e."""
-    size = np.abs(v)
-    return np.maximum(size - e, 0.0).max(axis=(1, 2)), (size + e).max(axis=(1, 2))
-
-
-def limits_around(value: FloatArray, upper: FloatArray, deviation: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return value - deviation and upper + deviation: a supremum moves by no more than its deviation process."""
-    return np.maximum(value - deviation, 0.0), upper + deviation
+        if self.is_largest(v.shape[2]):  # attained at a corner of the box v +- e
+            return np.maximum(np.abs(v) - e, 0.0).max(axis=(1, 2)), (np.abs(v) + e).max(axis=(1, 2))
+        found, deviation = self.norm((), v), self.deviation(e)
+        return np.maximum(found.value - deviation, 0.0), found.upper + deviation
 
 
 def combination(U: Evaluated, theta: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 from lowcal.data.errors import InvalidInput
 from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import TIE, FloatArray, above_noise
-from lowcal.notions.base import Finite, Suprema, Witness, limits_around
+from lowcal.notions.base import Finite, Suprema, Witness
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, CellIds, Weight, monomials, n_cells, n_intervals, occupied_cells
 
@@ -90,15 +90,9 @@ class Full(Finite):
 
         return Suprema(value, value, np.abs(v).max(axis=(1, 2)), witness)
 
-    def is_largest(self, d: int) -> bool:
-        """Return False: cells of one sign add up."""
-        return False
-
-    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the limits of the supremum: it moves by at most the sum of e (half of it on the simplex)."""
-        found = self.norm((), v)
-        deviation = e.sum(axis=(1, 2)) / (1.0 if v.shape[2] == 1 else 2.0)
-        return limits_around(found.value, found.upper, deviation)
+    def deviation(self, e: FloatArray) -> FloatArray:
+        """Return the sum of e, half of it on the simplex: cells of one sign add up."""
+        return np.asarray(e.sum(axis=(1, 2)) / (1.0 if e.shape[2] == 1 else 2.0))
 
 
 def _cells(indices: list[list[int]], width: float) -> tuple[Cell, ...]:

@@ -18,7 +18,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.parts import FEW_PRODUCTS, outer_moments
 from lowcal.kernels.reference import CACHE, CHUNK, Design, pieces
 from lowcal.kernels.simplex import TIE, FloatArray, above_noise, leading
-from lowcal.notions.base import Finite, Suprema, Witness, limits_around, limits_of_largest
+from lowcal.notions.base import Finite, Suprema, Witness
 from lowcal.notions.moments import moments_at
 from lowcal.notions.weights import Monomial, Weight, evaluate, monomials
 
@@ -66,10 +66,6 @@ class Multiaccuracy(Polynomials):
     def is_largest(self, d: int) -> bool:
         """Return True: the class is its basis."""
         return True
-
-    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return max(|v| - e) and max(|v| + e)."""
-        return limits_of_largest(v, e)
 
 
 @dataclass(frozen=True)
@@ -127,16 +123,9 @@ class LowDegree(Polynomials):
         """Whether single monomials attain the supremum: for scalars only (spec 9.c)."""
         return d == 1
 
-    def limits(self, v: FloatArray, e: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the limits of the supremum; on the simplex it moves by at most sum_a max_S e (l1 norms of at most 1).
-
-        At degree 1 by half the l1 norm of e, as constants lie in [0, 1]^d.
-        """
-        if v.shape[2] == 1:
-            return limits_of_largest(v, e)
-        found = self.norm(monomials(v.shape[2], self.degree - 1), v)
-        deviation = e.sum(axis=(1, 2)) / 2 if self.degree == 1 else e.max(axis=1).sum(axis=1)
-        return limits_around(found.value, found.upper, deviation)
+    def deviation(self, e: FloatArray) -> FloatArray:
+        """Return sum_a max_S e (l1 norms of at most 1), at degree 1 half the l1 norm of e (constants in [0, 1]^d)."""
+        return np.asarray(e.sum(axis=(1, 2)) / 2 if self.degree == 1 else e.max(axis=1).sum(axis=1))
 
 
 def monomial_moments(weights: Sequence[Weight], p: FloatArray, rho: FloatArray, design: Design) -> FloatArray:
@@ -193,22 +182,15 @@ def best_linear(m: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _both_sides(m: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return S+(m) and S+(-m) from one sort: the s largest of -m are the s smallest of m.
-
-    >>> [side.tolist() for side in _both_sides(np.array([[1.0, 1.0, -1.0]]))]
-    [[1.0], [1.0]]
-    """
+    """Return S+(m) and S+(-m) from one sort: the s largest of -m are the s smallest of m."""
     d = m.shape[-1]
-    below = np.sort(m, axis=-1)
-    np.cumsum(below, axis=-1, out=below)
+    below = np.cumsum(np.sort(m, axis=-1), axis=-1)
     total = below[..., -1:]
     s = np.arange(1.0, d + 1.0)
     size = np.minimum(s, d + 1.0 - s)
-    # the s largest are all but the d - s smallest
-    above = (total - below[..., :-1]) / size[-2::-1]
+    above = (total - below[..., :-1]) / size[-2::-1]  # the s largest are all but the d - s smallest
     up = np.maximum(above.max(axis=-1, initial=0.0), total[..., 0] / size[-1])
-    below /= size
-    return up, np.maximum(-below.min(axis=-1), 0.0)
+    return up, np.maximum(-(below / size).min(axis=-1), 0.0)
 
 
 def _linear_witness(m: FloatArray, size: int) -> FloatArray:

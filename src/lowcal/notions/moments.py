@@ -41,13 +41,7 @@ def moments(design: Design, U: Evaluated, rho: FloatArray) -> FloatArray:
 
 
 def moments_at(design: Design, weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
-    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time.
-
-    >>> from lowcal.kernels.reference import Matrix
-    >>> from lowcal.notions.weights import monomials
-    >>> moments_at(Matrix(np.ones((2, 1))), monomials(1, 1), np.array([[0.5], [1.0]]), np.array([[1.0], [2.0]])).ravel()
-    array([3. , 2.5])
-    """
+    """Return `moments` of weights at predictions p, which are evaluated a piece of the rows at a time."""
     if any(isinstance(u, Cell) for u in weights):
         return moments(design, evaluate(weights, p), rho)
     sums = MomentSums(design, weights, rho.shape[1])
@@ -66,22 +60,17 @@ class MomentSums:
         made = self.sums.sums if isinstance(self.sums, ExactSums) else self.sums
         self.coded = made if isinstance(made, CodeSums) else None
         self.kernels = self.coded.kernels if self.coded else kernels_for(design.shape[0] * len(weights))
-        self.are_powers = d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+        self.are_powers = are_powers(weights, d)
 
     def add(self, part: slice, p: FloatArray, rho: FloatArray) -> None:
         """Add the rows of a slice, with their predictions and weighted residuals."""
-        if self.are_powers:
-            R = np.empty((len(p), padded(len(self.weights))))
-            lay_powers(p[:, 0], rho[:, 0], R)
-            self.sums.add(part, R)
+        if self.are_powers or self.coded is None or not isinstance(self.sums, ExactSums):
+            self.sums.add(part, weigh(self.weights, p, rho))
             return
         U = evaluate(self.weights, p)
         assert isinstance(U, np.ndarray)
-        if self.coded is not None and isinstance(self.sums, ExactSums):
-            self.sums.hold(len(U))
-            self.coded.add_products(part, np.ascontiguousarray(U), rho, self.far)
-        else:
-            self.sums.add(part, _products(U, rho))
+        self.sums.hold(len(U))
+        self.coded.add_products(part, np.ascontiguousarray(U), rho, self.far)
 
     def add_residuals(self, part: slice, p: FloatArray, y: FloatArray, weight: FloatArray) -> None:
         """Add the rows of a slice, with their predictions, outcomes and weights."""
@@ -103,6 +92,22 @@ class MomentSums:
         """Return exact sums of all that was added."""
         assert isinstance(self.sums, ExactSums)
         return self.sums.wholes()
+
+
+def are_powers(weights: Sequence[Weight], d: int) -> bool:
+    """Whether weights are 1, f, f^2, .. of a scalar."""
+    return d == 1 and list(weights) == [Monomial((0,) * j) for j in range(len(weights))]
+
+
+def weigh(weights: Sequence[Weight], p: FloatArray, rho: FloatArray) -> FloatArray:
+    """Return u_s(f_i) rho_ia as (rows, S d), or more columns that do not count."""
+    if are_powers(weights, rho.shape[1]):
+        R = np.empty((len(p), padded(len(weights))))
+        lay_powers(p[:, 0], rho[:, 0], R)
+        return R
+    U = evaluate(weights, p)
+    assert isinstance(U, np.ndarray)
+    return _products(U, rho)
 
 
 def _products(U: FloatArray, rho: FloatArray) -> FloatArray:

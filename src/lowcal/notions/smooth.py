@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from operator import itemgetter
 from types import ModuleType
@@ -84,9 +84,15 @@ class Smooth(Notion):
         own = self.classwise(p, rho, design)
         if p.shape[1] == 1:
             return own
-        value, found = own.value.copy(), [own.witness(j) for j in range(len(own.value))]
-        upper = _tighten(p, rho, design, value, found, alpha)
-        return Suprema(value, upper, own.basis, found.__getitem__)
+        size = np.abs(rho).sum(axis=1) / 2
+        most = np.array([dot(np.abs(design.column(j)), size) for j in range(design.shape[1])])
+
+        def points(j: int) -> tuple[FloatArray, FloatArray]:
+            c = design.column(j)
+            inside = c != 0.0
+            return transport.aggregate_rows(p[inside], (rho * c[:, None])[inside])
+
+        return tightened(own, most, points, np.zeros(len(most)), alpha)
 
     def classwise(self, p: FloatArray, rho: FloatArray, design: Design) -> Suprema:
         """Return the suprema over weights whose coordinate w_a is a function of f_a alone (spec 2.4).
@@ -149,44 +155,41 @@ def _classwise(lines: Sequence[tuple[FloatArray, FloatArray]], passes: ModuleTyp
     return total, Witness(tuple(weights), np.eye(len(lines)))
 
 
-def _tighten(
-    p: FloatArray,
-    rho: FloatArray,
-    design: Design,
-    value: FloatArray,
-    found: list[Witness],
+def tightened(
+    own: Suprema,
+    most: FloatArray,
+    points: Callable[[int], tuple[FloatArray, FloatArray]],
+    error: FloatArray,
     alpha: float | None,
-) -> FloatArray:
-    """Return upper bounds; where they decide, replace value and witness (in place) by exact or better ones."""
-    size = np.abs(rho).sum(axis=1)
-    upper = np.array([dot(np.abs(design.column(j)), size) / 2 for j in range(len(value))])
+) -> Suprema:
+    """Return suprema over all smooth weights from class-wise ones and the bounds sum_i |c_i| |rho_i|_1 / 2.
+
+    `points(j)` are the predictions of a subpopulation, each once, with their residuals. Where these are centres of
+    cells, moving the rows there changes the supremum by at most error[j]. With alpha, what does not decide is left out.
+    """
+    value, upper, found = own.value.copy(), most.copy(), [own.witness(j) for j in range(len(most))]
     if alpha is not None and value.max() > alpha:
-        return upper
+        return replace(own, upper=upper)
     for j in np.flatnonzero(upper > (0.0 if alpha is None else alpha)):
-        c = design.column(int(j))
-        inside = c != 0.0
-        Z, r = transport.aggregate_rows(p[inside], (rho * c[:, None])[inside])
+        Z, r = points(int(j))
         plans = [transport.greedy(Z, label) for label in r.T]
-        upper[j] = min(upper[j], sum(plan.upper() for plan in plans))
-        if alpha is not None and upper[j] <= alpha:
+        upper[j] = min(upper[j], sum(plan.upper() for plan in plans) + error[j])
+        is_few = len(Z) <= EXACT_ROWS
+        if alpha is not None and (upper[j] <= alpha or not (is_few or value.max() <= alpha)):
             continue
-        if len(Z) <= EXACT_ROWS:
-            value[j], found[j] = _exact(Z, r, value[j], found[j])
-            upper[j] = value[j]
-        elif alpha is None or value.max() <= alpha:
-            value[j], bound, found[j] = _narrow(Z, r, plans, found[j])
-            upper[j] = max(value[j], min(upper[j], bound))
-    return upper
+        low, high, witness = _exact(Z, r) if is_few else _narrow(Z, r, plans, found[j])
+        if low - error[j] > value[j]:
+            value[j], found[j] = low - error[j], witness
+        upper[j] = max(value[j], min(upper[j], high + error[j]))
+    return Suprema(value, upper, own.basis, found.__getitem__)
 
 
-def _exact(Z: FloatArray, r: FloatArray, value: float, witness: Witness) -> Side:
-    """Return the exact supremum by transport, label by label, and the weight through the sample's points."""
+def _exact(Z: FloatArray, r: FloatArray) -> tuple[float, float, Witness]:
+    """Return the exact supremum by transport, label by label, twice, and the weight through the sample's points."""
     labels = [transport.exact(Z, label) for label in r.T]
     total = sum(part for part, _, _ in labels)
-    if total <= value:
-        return value, witness
     points = tuple(Points(centres, heights) for _, centres, heights in labels)
-    return total, Witness(points, np.eye(r.shape[1]))
+    return total, total, Witness(points, np.eye(r.shape[1]))
 
 
 def _narrow(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, combinations_with_replacement
-from math import ceil, comb, log, prod
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from math import ceil, comb
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, scores
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, scores
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -40,14 +40,6 @@ class Weight(Protocol):
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p, shape (n,)."""
-
-
-@runtime_checkable
-class RowWeight(Protocol):
-    """A weight that knows a faster way for a single prediction."""
-
-    def at(self, f: Sequence[float]) -> float:
-        """Return u at a prediction, in plain numbers."""
 
 
 @runtime_checkable
@@ -81,10 +73,6 @@ class Monomial(PlainFields):
         powers = [(j, self.factors.count(j)) for j in sorted(set(self.factors))]
         return "*".join(f"p{j}" if k == 1 else f"p{j}^{k}" for j, k in powers) or "1"
 
-    def at(self, f: Sequence[float]) -> float:
-        """Return u at a prediction."""
-        return float(prod(map(f.__getitem__, self.factors)))
-
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
         """Return u in a graph."""
         return _graph_monomials(graph, [self.factors], p, d)
@@ -99,18 +87,28 @@ class Monomial(PlainFields):
         return cls(tuple(factor.whole(0, d - 1) for factor in listed))
 
 
+@dataclass(frozen=True)
+class OfCoordinate(PlainFields):
+    """A function of one coordinate: in no weight class, but a direction of steps in log space."""
+
+    coordinate: int = 0
+
+    @classmethod
+    def from_dict(cls, at: Plain, d: int) -> Self:
+        """Return the weight of plain data, for predictions with d coordinates."""
+        _, coordinate = at.fields("kind", "coordinate")
+        return cls(coordinate.whole(0, d - 1))
+
+
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogOdds(PlainFields):
-    """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: in no weight class.
-
-    It is the direction in which a step in log space changes the slope of the log odds, or the temperature.
+class LogOdds(OfCoordinate):
+    """u(z) = log(z / (1 - z)) of a scalar, log z_a of one coordinate of a point: it changes slope or temperature.
 
     >>> print(LogOdds(), LogOdds()(np.array([[0.75], [0.5]])).round(4))
     logit(p0) [1.0986 0.    ]
     """
 
-    coordinate: int = 0
     kind: ClassVar[str] = "log_odds"
 
     def __call__(self, p: FloatArray) -> FloatArray:
@@ -120,31 +118,20 @@ class LogOdds(PlainFields):
     def __str__(self) -> str:
         return f"logit(p{self.coordinate})"
 
-    def at(self, f: Sequence[float]) -> float:
-        """Return u at a prediction."""
-        return log_odds_of(f[0]) if len(f) == 1 else log(max(f[self.coordinate], FLOOR))
-
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
         """Return u in a graph."""
         return graph_scores(graph, graph.add("Gather", p, [self.coordinate], axis=1), d)
 
-    @classmethod
-    def from_dict(cls, at: Plain, d: int) -> LogOdds:
-        """Return the weight of plain data, for predictions with d coordinates."""
-        _, coordinate = at.fields("kind", "coordinate")
-        return cls(coordinate.whole(0, d - 1))
-
 
 @WEIGHTS.register
 @dataclass(frozen=True)
-class LogRest(PlainFields):
-    """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of; in no weight class.
+class LogRest(OfCoordinate):
+    """u(z) = log(1 - z_coordinate): beside the log odds, what beta calibration is made of.
 
     >>> print(LogRest(), LogRest()(np.array([[0.5], [0.0]])).round(4))
     log(1 - p0) [-0.6931  0.    ]
     """
 
-    coordinate: int = 0
     kind: ClassVar[str] = "log_rest"
 
     def __call__(self, p: FloatArray) -> FloatArray:
@@ -154,20 +141,10 @@ class LogRest(PlainFields):
     def __str__(self) -> str:
         return f"log(1 - p{self.coordinate})"
 
-    def at(self, f: Sequence[float]) -> float:
-        """Return u at a prediction."""
-        return log(max(1.0 - f[self.coordinate], FLOOR))
-
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
         """Return u in a graph."""
         rest = graph.add("Sub", 1.0, graph.add("Gather", p, [self.coordinate], axis=1))
         return graph.add("Log", graph.add("Max", rest, FLOOR))
-
-    @classmethod
-    def from_dict(cls, at: Plain, d: int) -> LogRest:
-        """Return the weight of plain data, for predictions with d coordinates."""
-        _, coordinate = at.fields("kind", "coordinate")
-        return cls(coordinate.whole(0, d - 1))
 
 
 @WEIGHTS.register
@@ -329,35 +306,13 @@ def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
 
 
 def row_weights(weights: Sequence[Weight]) -> Callable[[Sequence[float]], Sequence[float]]:
-    """Return all weights as one function of a single prediction, in plain numbers.
+    """Return all weights as one function of a single prediction, in plain numbers."""
 
-    >>> row_weights([Monomial(), Monomial((0, 0)), Cell(0.1, (3,))])([0.3])
-    [1.0, 0.09, 1.0]
-    """
-    cells = cells_of_one_grid(weights)
-    if cells:
-        return _row_cells(cells)
-    each = [u.at if isinstance(u, RowWeight) else partial(_at, u) for u in weights]
-    return lambda f: [u(f) for u in each]
+    def evaluated(f: Sequence[float]) -> Sequence[float]:
+        U = evaluate(weights, np.array([f]))
+        return [float(s == U.ids[0]) for s in range(U.n_cells)] if isinstance(U, CellIds) else list(U[0].tolist())
 
-
-def _at(u: Weight, f: Sequence[float]) -> float:
-    """Return any weight at a single prediction."""
-    return float(u(np.array([f]))[0])
-
-
-def _row_cells(cells: Sequence[Cell]) -> Callable[[Sequence[float]], Sequence[float]]:
-    """Return cells of one grid as a function of a single prediction: 1 for its own cell, if it is among them."""
-    position, width = {cell.index: s for s, cell in enumerate(cells)}, cells[0].width
-
-    def evaluate(f: Sequence[float]) -> Sequence[float]:
-        values = [0.0] * len(cells)
-        own = position.get(tuple(cell_index(np.array(f), width).tolist()))
-        if own is not None:
-            values[own] = 1.0
-        return values
-
-    return evaluate
+    return evaluated
 
 
 def graph_weights(graph: Graph, weights: Sequence[Weight], p: Value, d: int) -> Value | None:
@@ -452,11 +407,7 @@ def monomials(d: int, degree: int) -> tuple[Monomial, ...]:
 
 
 def n_intervals(width: float) -> int:
-    """Return the number of intervals of this width that cover [0, 1], robust to rounding.
-
-    >>> n_intervals(0.1), n_intervals(0.3)
-    (10, 4)
-    """
+    """Return the number of intervals of this width that cover [0, 1], robust to rounding."""
     return ceil(1.0 / float(width) - 1e-9)
 
 

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -111,18 +110,6 @@ def writing(folder: str | None) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """Puts rows together again, encoded otherwise."""
-
-    change: Callable[[Encoded], Encoded]
-    rebuild: Rebuild
-
-    def __call__(self, arrays: Iterator[NDArray[Any]]) -> Encoded:
-        """Return the rows."""
-        return self.change(self.rebuild(arrays))
-
-
 class Spill:
     """A temporary file of blocks: rows come in chunks of any size and are read in blocks of `BLOCK` rows."""
 
@@ -170,9 +157,11 @@ class Spill:
         return first, RawRows(rebuild(arrays), p, y, weight)
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Spill:
-        """Return the same file, read as rows that are encoded otherwise."""
-        other = copy(self)
-        other.index = [(first, places, Changed(change, rebuild)) for first, places, rebuild in self.index]
+        """Return the same rows, encoded otherwise, in a file of their own: many passes read it as it is."""
+        other = Spill(self.folder)
+        for _, block in self.chunks():
+            other.add(replace(block, rows=change(block.rows)))
+        other.close()
         return other
 
     def chunks(self) -> Iterator[tuple[int, RawRows]]:
@@ -277,7 +266,7 @@ class Disk(Rows):
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
         each = [squares.wholes(np.square(self._weight(block))) for _, block in self.spill.chunks()]
-        return 1.0 / float(squares.total(np.sum(each, axis=0)))
+        return 1.0 / squares.number(np.sum(each, axis=0))
 
     def _weight(self, block: RawRows) -> FloatArray:
         if block.weight is None:
@@ -323,7 +312,7 @@ class Disk(Rows):
         return np.asarray(y, dtype=np.float64)[:, None]
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
-        """Return the same rows, encoded otherwise whenever they are read."""
+        """Return the same rows, encoded otherwise."""
         other = self._copy()
         other.spill, other.kept, other.values = self.spill.recoded(change), {}, Values(self.spill.folder)
         return other

@@ -45,9 +45,9 @@ class Memory(Rows):
         """The effective number of rows."""
         squares = Fine.of(self.scale.most**2, self.scale.n)
         if self.least == self.scale.most:  # the same bits without a look at every row
-            return 1.0 / float(squares.total(self.scale.n * squares.wholes(np.array([self.least**2]))))
+            return 1.0 / squares.number(self.scale.n * squares.wholes(np.array([self.least**2])))
         each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
-        return 1.0 / float(squares.total(np.sum(each, axis=0)))
+        return 1.0 / squares.number(np.sum(each, axis=0))
 
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]

@@ -68,7 +68,7 @@ class Losses:
             here, y, w = p[part], shard.y[part], shard.weight[part]
             total[0] += squares.wholes(w * brier_losses(here, y))
             total[1] += logs.wholes(w * log_losses(here, y))
-            if here.min(initial=1.0) <= 0.0 or here.max(initial=0.0) >= 1.0:
+            if self.state is not START and (here.min(initial=1.0) <= 0.0 or here.max(initial=0.0) >= 1.0):
                 is_sure = (here == 0.0) | (here == 1.0)
                 sure += int((is_sure & (start[part] > 0.0) & (start[part] < 1.0)).any(axis=1).sum())
         return Tables([total, np.array(sure)])
@@ -79,7 +79,7 @@ class Losses:
 
     def read(self, total: Tables, some: Local, scale: Scale) -> Lost:
         """Return the losses."""
-        brier, log_loss = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total[0], strict=True))
+        brier, log_loss = (fine.number(each) for fine, each in zip(self._grids(scale), total[0], strict=True))
         return Lost(brier, log_loss, int(total[1]))
 
 
@@ -215,12 +215,14 @@ class MassSums:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
-        sums = ExactSums(shard.design(self.families), 2, self._grid(shard.scale))
+        grid, weight, both = self._grid(shard.scale), shard.weight, np.empty((0, 2))
+        is_even = weight.min(initial=np.inf) == weight.max(initial=0.0)
+        sums = ExactSums(shard.design(self.families), 2, grid)
         for part in rows_in_cache(len(shard), 2):
-            w = shard.weight[part]
-            both = np.empty((len(w), 2))
-            both[:, 0], both[:, 1] = w, np.square(w)
-            sums.add(part, both)
+            w = weight[part]
+            if not is_even or len(both) < len(w):  # rows that weigh the same are all alike
+                both = grid.round(np.column_stack([w, np.square(w)]))
+            sums.add_rounded(part, both[: len(w)])
         return sums.wholes()
 
     @staticmethod
@@ -416,7 +418,7 @@ class Along:
 
     def read(self, total: Farthest, some: Local, scale: Scale) -> Ahead:
         """Return slope, bend and the largest displacement."""
-        slope, bend = (float(fine.total(each)) for fine, each in zip(self._grids(scale), total.sums, strict=True))
+        slope, bend = (fine.number(each) for fine, each in zip(self._grids(scale), total.sums, strict=True))
         return Ahead(slope, bend, total.most)
 
 

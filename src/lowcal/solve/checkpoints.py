@@ -1,7 +1,8 @@
 """Checkpoints: the updates of a fit as they come, so that a fit that was killed goes on where it was.
 
-The updates are all that a fit knows. A checkpoint is a saved model of those made so far, with what the solver needs to
-go on, and with a fingerprint of the rows and the options: that of another fit is refused.
+The updates are all that a fit knows, beside the trees that its learners have grown. A checkpoint is a saved model of
+the updates made so far, with these trees, what the solver needs to go on, and a fingerprint of the rows and the
+options: that of another fit is refused.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
 from lowcal.data import documents
-from lowcal.data.checked_json import Plain
+from lowcal.data.checked_json import Plain, Pool, packed
 from lowcal.data.errors import DamagedFile, InvalidInput, sentence
 from lowcal.data.files.atomic import atomic_write, check_path
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
 from lowcal.rows import START
 from lowcal.rows.documents import read_predictor, write_predictor
-from lowcal.rows.updates import Predictor
+from lowcal.rows.updates import Predictor, Update
 from lowcal.solve.solvers import Past, Problem, Step
+from lowcal.subpopulations.growing import Forest
 
 #: The first updates are written one by one; after them, at least this many seconds lie between two writes.
 FEW, PAUSE = 20, 1.0
@@ -35,12 +37,21 @@ class Checkpoint:
     path: str
     layout: Layout
     fingerprint: str
+    #: What every learner has grown, of the fit and of the folds of its guard.
+    growths: Sequence[list[Any]] = ()
     _last: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], problem: Problem, solver: str, layout: Layout) -> Checkpoint:
+    def of(
+        cls,
+        path: str | os.PathLike[str],
+        problem: Problem,
+        solver: str,
+        layout: Layout,
+        growths: Sequence[list[Any]] = (),
+    ) -> Checkpoint:
         """Return the checkpoint of a fit; nothing is written yet."""
-        return cls(check_path(path), layout, fingerprint(problem, solver, layout))
+        return cls(check_path(path), layout, fingerprint(problem, solver, layout), growths)
 
     def write(self, problem: Problem, steps: Sequence[Step]) -> None:
         """Write all updates so far, at once or not at all; of many updates, those of a second are written together."""
@@ -49,30 +60,48 @@ class Checkpoint:
         end = steps[-1].state if steps else START
         model = write_predictor(Predictor(problem.learner.encoder, end.updates, self.layout))
         plan = [[list(step.stage), step.violation.hex(), step.progress.hex()] for step in steps]
+        told = {"checkpoint": self.fingerprint, "steps": plan, "grown": _write_grown(self.growths, model)}
         with atomic_write(self.path) as file:
-            file.write(documents.write(model, {"checkpoint": self.fingerprint, "steps": plan}, __version__))
+            file.write(documents.write(model, told, __version__))
         self._last[:] = [monotonic()]
 
-    def read(self) -> tuple[Past, ...]:
-        """Return the steps of the file; none if there is no file yet."""
+    def resumed(self, problem: Problem) -> Problem:
+        """Return the problem with the steps of the file, if there is one; the learners get the trees they had grown."""
         if not os.path.exists(self.path):
-            return ()
+            return problem
+        updates, forests, told = self._read()
+        for own, places in zip(self.growths, told.get("grown", ()), strict=False):
+            own += [[forests[k] for k in each] for each in places]
+        past = (
+            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
+            for update, (stage, violation, progress) in zip(updates, told["steps"], strict=True)
+        )
+        return replace(problem, past=tuple(past))
+
+    def _read(self) -> tuple[Sequence[Update], list[Forest], dict[str, Any]]:
+        """Return the updates, the forests and the metadata of the file, which must be that of this fit."""
         try:
             with open(self.path, "rb") as file:
                 parts = documents.read(file.read())
             updates = read_predictor(Plain(parts["model"], "model")).updates
+            forests = [Forest.from_dict(one) for one in Plain(parts["model"]["forests"], "forests").items()]
         except (OSError, DamagedFile) as error:
             raise InvalidInput(sentence(f"The checkpoint {self.path} can't be read: {error}")) from error
-        metadata: dict[str, Any] = parts["metadata"]
-        if metadata.get("checkpoint") != self.fingerprint:
+        if parts["metadata"].get("checkpoint") != self.fingerprint:
             raise InvalidInput(
                 f"{self.path} is not a checkpoint of this fit: its rows or options differ. Give another path, or "
                 "resume=False to begin anew and replace it."
             )
-        return tuple(
-            Past(update, tuple(stage), float.fromhex(violation), float.fromhex(progress))
-            for update, (stage, violation, progress) in zip(updates, metadata["steps"], strict=True)
-        )
+        return updates, forests, parts["metadata"]
+
+
+def _write_grown(growths: Sequence[list[Any]], model: dict[str, Any]) -> list[Any]:
+    """Return the trees of every learner by their places among the forests of a model, to which they are added."""
+    pool = Pool()
+    for forest in model["forests"]:
+        pool.place(forest)
+    model["forests"] = pool.values
+    return [[[packed(one.to_dict(), pool) for one in each] for each in grown] for grown in growths]
 
 
 def fingerprint(problem: Problem, solver: str, layout: Layout) -> str:

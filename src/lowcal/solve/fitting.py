@@ -158,7 +158,7 @@ def fit_rows(
         home = open_home(*given, seed, options.memory, bar, share, (int(rng.integers(2**31)),))
         problem, floor = _state(home, options, seed)
         problem, watch = _watch(problem, home, options)
-        problem, keep = _remember_steps(problem, home, options)
+        problem, keep = _remember_steps(problem, watch, home, options)
         run = Run(problem, options.solver, home.layout, watch, options.max_updates, options.callback, floor, keep)
         fit = run(options.progress and not home.is_far)
     _warn_of_harm(fit, problem.losses(run.end).sure, problem.rows.scale.n)
@@ -204,13 +204,14 @@ def _watch(problem: Problem, home: Home, options: Options) -> tuple[Problem, Wat
 
 
 def _remember_steps(
-    problem: Problem, home: Home, options: Options
+    problem: Problem, watch: Watch, home: Home, options: Options
 ) -> tuple[Problem, Callable[[Sequence[Any]], None] | None]:
     """Return the problem with the steps of a checkpoint to go on from, and what writes steps there."""
     if options.checkpoint is None:
         return problem, None
-    kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout)
-    problem = replace(problem, past=kept.read() if options.resume else ())
+    growths = (*problem.learner.growths, *watch.growths)
+    kept = Checkpoint.of(options.checkpoint, problem, options.solver, home.layout, growths)
+    problem = kept.resumed(problem) if options.resume else problem
     return problem, partial(kept.write, problem)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -61,9 +62,14 @@ class FoldRun:
     def __init__(self, problem: Problem, solver: str, held: Rows) -> None:
         self.held = held.sample(None)
         self.state = self.trial = START
+        self.growths = problem.learner.growths
         self._stream = SOLVERS[solver](problem, START)
-        self._step = next(self._stream, None)
         self._is_tried = False
+
+    @cached_property
+    def _step(self) -> Step | None:
+        """The step that comes next; a checkpoint may tell which trees were grown before the first one is looked for."""
+        return next(self._stream, None)
 
     @property
     def tried(self) -> FloatArray:
@@ -104,6 +110,11 @@ class Guard(Watch):
     """Judges every step of a fit by its likes on the folds."""
 
     status = Status.GUARDED
+
+    @property
+    def growths(self) -> list[list[Any]]:
+        """The trees that were grown for each fold."""
+        return [grown for fold in self.folds for grown in fold.growths]
 
     def __init__(self, folds: Sequence[FoldRun], geometry: Geometry, rounds: int | None) -> None:
         self.folds, self.geometry = folds, geometry

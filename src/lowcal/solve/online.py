@@ -11,11 +11,13 @@ finite C.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
@@ -99,7 +101,10 @@ class Forecaster:
         """Return the forecast for a row with memberships c in [-1, 1], shape (n_groups,)."""
         if self._pending is not None:
             raise InvalidInput("predict was called twice; tell the outcome of the last forecast with update(y) first.")
-        p = self._predict(self._read_memberships(c))
+        given = _numbers(c, "c")
+        if given.shape != (self.n_groups,):
+            raise InvalidInput(f"c must hold {self.n_groups} memberships, but its shape is {given.shape}.")
+        p = self._predict(_in_range(given[None])[0])
         return float(p[0]) if len(p) == 1 else p
 
     def update(self, y: ArrayLike) -> None:
@@ -109,23 +114,25 @@ class Forecaster:
         self._update(self._read_outcomes(np.asarray(y)[None])[0])
 
     def run(self, C: ArrayLike, y: ArrayLike) -> FloatArray:
-        """Forecast all rows in order, each before its outcome is seen; return the forecasts, (n,) or (n, l)."""
+        """Forecast rows in order, each before its outcome is seen; return the forecasts, (n,) or (n, l)."""
         if self._pending is not None:
             raise InvalidInput("A forecast is waiting for its outcome; call update(y) before run.")
-        rows, outcomes = self._read_rows(C), self._read_outcomes(np.asarray(y))
+        p = np.array([forecast for _, forecast in self._steps(C, y)]).reshape(-1, self._sums.shape[2])
+        return p[:, 0] if p.shape[1] == 1 else p
+
+    def _steps(self, C: ArrayLike, y: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Check all rows, then yield the sums before each and its forecast."""
+        rows, outcomes = _read_rows(C, self.n_groups), self._read_outcomes(np.asarray(y))
         if len(rows) != len(outcomes):
             raise InvalidInput(f"C has {len(rows)} rows, but y has {len(outcomes)}. They must describe the same rows.")
-        p: FloatArray = np.empty((len(rows), outcomes.shape[1]))
-        for t in range(len(rows)):
-            p[t] = self._predict(rows[t])
-            self._update(outcomes[t])
-        return p[:, 0] if p.shape[1] == 1 else p
+        for c, outcome in zip(rows, outcomes, strict=True):
+            before = self._sums.copy()
+            yield before, self._predict(c)
+            self._update(outcome)
 
     def _rate(self, t: int) -> float:
         """Return Hedge's rate at step t."""
-        if self.horizon is None:
-            return sqrt(log(self.n_pairs) / t)
-        return sqrt(2 * log(self.n_pairs) / self.horizon)
+        return sqrt(log(self.n_pairs) / t) if self.horizon is None else sqrt(2 * log(self.n_pairs) / self.horizon)
 
     def _predict(self, c: FloatArray) -> FloatArray:
         p, slack = self._rule.forecast(self._rate(self.n_steps + 1) * self._sums, c)
@@ -139,27 +146,6 @@ class Forecaster:
         self._sums += c[:, None, None] * self._rule.gains(p, y)
         self._pending = None
         self.n_steps += 1
-
-    def _read_memberships(self, c: ArrayLike) -> FloatArray:
-        given = _numbers(c, "c")
-        if given.shape != (self.n_groups,):
-            raise InvalidInput(f"c must hold {self.n_groups} memberships, but its shape is {given.shape}.")
-        return np.asarray(self._in_range(given[None])[0])
-
-    def _read_rows(self, C: ArrayLike) -> FloatArray:
-        given = _numbers(C, "C")
-        if given.ndim != 2 or given.shape[1] != self.n_groups:
-            raise InvalidInput(f"C must have shape (n, {self.n_groups}), but its shape is {given.shape}.")
-        return self._in_range(given)
-
-    def _in_range(self, C: FloatArray) -> FloatArray:
-        good = np.abs(C) <= 1
-        if not good.all():
-            row, group = np.unravel_index(int((~good).argmax()), C.shape)
-            raise InvalidInput(
-                f"Memberships lie in [-1, 1], but {C[row, group]} was given in row {row}, group {group}."
-            )
-        return C
 
     def _read_outcomes(self, y: Any) -> FloatArray:
         """Return outcomes as (n, d): numbers in [0, 1], or one-hot rows for classes."""
@@ -175,6 +161,21 @@ class Forecaster:
         return given[:, None] if is_binary else np.eye(self.n_classes)[given.astype(np.intp)]
 
 
+def _read_rows(C: ArrayLike, n_groups: int) -> FloatArray:
+    given = _numbers(C, "C")
+    if given.ndim != 2 or given.shape[1] != n_groups:
+        raise InvalidInput(f"C must have shape (n, {n_groups}), but its shape is {given.shape}.")
+    return _in_range(given)
+
+
+def _in_range(C: FloatArray) -> FloatArray:
+    good = np.abs(C) <= 1
+    if not good.all():
+        row, group = np.unravel_index(int((~good).argmax()), C.shape)
+        raise InvalidInput(f"Memberships lie in [-1, 1], but {C[row, group]} was given in row {row}, group {group}.")
+    return C
+
+
 def _numbers(values: Any, name: str) -> FloatArray:
     try:
         return np.asarray(values, dtype=np.float64)
@@ -182,7 +183,6 @@ def _numbers(values: Any, name: str) -> FloatArray:
         raise InvalidInput(f"{name} must hold numbers, but could not be read as such ({error}).") from error
 
 
-# --------------------------------------------------------------------------------------------------- rules
 def _rule(notion: Notion, d: int) -> _Scalar | _Simplex:
     """Return how forecasts are made for this notion."""
     if not isinstance(notion, Multiaccuracy | LowDegree):
@@ -240,7 +240,7 @@ def _polynomial(coefficients: list[float], p: float) -> float:
 
 
 def _root(coefficients: list[float]) -> float:
-    """Return 1 if s(1) >= 0, 0 if s(0) <= 0, otherwise the point between where s changes its sign.
+    """Return 1 if s(1) >= 0, 0 if s(0) <= 0, otherwise a point between where s changes its sign.
 
     >>> _root([0.3, -0.5]), _root([0.1, 0.2]), _root([-0.1, -0.2]), round(_root([1.0, -3.0, 0.0, 1.0]), 6)
     (0.6, 1.0, 0.0, 0.347296)
@@ -249,25 +249,7 @@ def _root(coefficients: list[float]) -> float:
         return 1.0
     if coefficients[0] <= 0:
         return 0.0
-    if len(coefficients) == 2:
-        return min(1.0, -coefficients[0] / coefficients[1])
-    if len(coefficients) == 3:
-        return _quadratic_root(*coefficients)
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _polynomial(coefficients, middle) > 0 else (low, middle)
-    return 0.5 * (low + high)
-
-
-def _quadratic_root(c: float, b: float, a: float) -> float:
-    """Return the root in (0, 1) of a p^2 + b p + c with c > 0 > a + b + c, without cancellation.
-
-    >>> _quadratic_root(1.0, -4.0, 1.0), _quadratic_root(1.0, 0.0, -4.0)
-    (0.267949192431..., 0.5)
-    """
-    q = -0.5 * (b + (1.0 if b >= 0 else -1.0) * sqrt(max(b * b - 4.0 * a * c, 0.0)))
-    return min(1.0, max(0.0, q / a if b >= 0 else c / q))
+    return float(brentq(lambda p: _polynomial(coefficients, p), 0.0, 1.0, xtol=1e-300, disp=False))
 
 
 @dataclass(frozen=True)
@@ -340,7 +322,6 @@ def _leaving(tableau: FloatArray, entering: int, d: int) -> int:
     return int(rows[0])
 
 
-# --------------------------------------------------------------------------------------------------- batch
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """The uniform mixture of the n rules that a forecaster followed along a sample: a randomised predictor.
@@ -368,9 +349,8 @@ class Mixture:
 
     def predict(self, C: ArrayLike, random_state: int | np.random.Generator | None = None) -> FloatArray:
         """Return a forecast for each row of memberships, from a rule drawn for that row."""
-        rng = np.random.default_rng(random_state)
-        rows = Forecaster(self.sums.shape[1], self.notion, 1, self.n_classes)._read_rows(C)
-        return self.follow(rows, rng.integers(len(self.sums), size=len(rows)))
+        rows = _read_rows(C, self.sums.shape[1])
+        return self.follow(rows, np.random.default_rng(random_state).integers(len(self.sums), size=len(rows)))
 
     def follow(self, C: FloatArray, rules: Any) -> FloatArray:
         """Return the forecasts of the given rules, one for each row."""
@@ -390,12 +370,5 @@ def online_to_batch(C: ArrayLike, y: ArrayLike, notion: str | Notion = "degree-2
     if rows.ndim != 2 or len(rows) == 0:
         raise InvalidInput(f"C must have shape (n, groups) with at least one row, but its shape is {rows.shape}.")
     forecaster = Forecaster(rows.shape[1], notion, len(rows), n_classes)
-    rows, outcomes = forecaster._read_rows(rows), forecaster._read_outcomes(np.asarray(y))
-    if len(rows) != len(outcomes):
-        raise InvalidInput(f"C has {len(rows)} rows, but y has {len(outcomes)}. They must describe the same rows.")
-    sums = np.empty((len(rows), *forecaster._sums.shape))
-    for t in range(len(rows)):
-        sums[t] = forecaster._sums
-        forecaster._predict(rows[t])
-        forecaster._update(outcomes[t])
+    sums = np.array([before for before, _ in forecaster._steps(rows, y)])
     return Mixture(forecaster.notion, int(n_classes), forecaster.n_pairs, sums)

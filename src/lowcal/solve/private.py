@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from math import inf
 
 import numpy as np
-from scipy.special import log_softmax
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
 from lowcal.data.progress import Progress
 from lowcal.kernels.simplex import FloatArray
-from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, parse_notion
+from lowcal.notions import Full, LowDegree, Notion, parse_notion
 from lowcal.notions.moments import moments
 from lowcal.notions.weights import Cell, Weight, evaluate, monomials, n_intervals
 from lowcal.rows import START, Memory
@@ -89,10 +87,14 @@ class PrivacyGuarantee:
         return self.upper(self.threshold)
 
     @property
+    def is_accurate(self) -> bool:
+        """Whether the errors of a round are at most a quarter of the tolerance."""
+        return self.selection_error + self.release_error <= self.tolerance / 4
+
+    @property
     def is_certain(self) -> bool:
         """Whether the errors and the rounds are such that the run must stop by itself, with accuracy alpha."""
-        errors = self.selection_error + self.release_error
-        return errors <= self.tolerance / 4 and self.rounds >= self.rounds_needed
+        return self.is_accurate and self.rounds >= self.rounds_needed
 
     def upper(self, released: float) -> float:
         """Return the bound on the supremum over the class that a released score implies, but for probability beta."""
@@ -154,23 +156,14 @@ def plan(private: Private, problem: Problem, d: int, most: int | None = None) ->
         costs = (float(private.epsilon), float(private.delta), share.theorem, share.eps0, rounds, n, pairs)
         return PrivacyGuarantee(*costs, problem.alpha, tolerance, step, float(private.beta), needed)
 
-    limit = min(needed, inf if most is None else most)
+    limit = needed if most is None else min(needed, most)
     if private.max_rounds is not None:
-        return budget(int(min(limit, private.max_rounds)))
-
-    def is_accurate(rounds: int) -> bool:
-        made = budget(rounds)
-        return made.selection_error + made.release_error <= made.tolerance / 4
-
-    return budget(max(most_rounds(is_accurate, int(limit)), min(LEAST_ROUNDS, int(limit))))
+        return budget(min(limit, private.max_rounds))
+    return budget(max(most_rounds(lambda rounds: budget(rounds).is_accurate, limit), min(LEAST_ROUNDS, limit)))
 
 
 def most_rounds(is_accurate: Callable[[int], bool], limit: int) -> int:
-    """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none.
-
-    >>> most_rounds(lambda rounds: rounds <= 5, 100)
-    5
-    """
+    """Return the most rounds, up to the limit, that are accurate, as fewer then are too; 0 if none."""
     low, high = 0, limit + 1  # low is accurate (or 0), high is not (or beyond the limit)
     while high - low > 1:
         middle = (low + high) // 2
@@ -198,25 +191,16 @@ def rounds(
         if released < guarantee.threshold or t == guarantee.rounds:
             yield released, None
             return
-        update = _update(problem, weights, chosen, g.shape, guarantee.step)
+        sign, pair = divmod(chosen, g.size)
+        c, u, a = np.unravel_index(pair, g.shape)  # f <- proj(f + s step c(x) u(f) e_a)
+        step = -guarantee.step if sign else guarantee.step
+        update = Update((single_term(problem.learner.member(int(c)), weights[u], int(a), d, step),))
         yield released, update
         p = update(p, problem.learner.rows)
 
 
-def _update(problem: Problem, weights: tuple[Weight, ...], chosen: int, shape: tuple[int, ...], step: float) -> Update:
-    """Return the step along the selected pair: f <- proj(f + s step c(x) u(f) e_a)."""
-    sign, pair = divmod(chosen, int(np.prod(shape)))
-    c, u, a = np.unravel_index(pair, shape)
-    member = problem.learner.member(int(c))
-    return Update((single_term(member, weights[u], int(a), shape[2], -step if sign else step),))
-
-
 def fit_privately(
-    chosen: Private,
-    outcomes: Outcomes,
-    table: Frame,
-    options: Options,
-    rng: np.random.Generator,
+    chosen: Private, outcomes: Outcomes, table: Frame, options: Options, rng: np.random.Generator
 ) -> PrivateFit:
     """Consume the private rounds; only what they release is kept."""
     weight = outcomes.weight
@@ -244,39 +228,17 @@ def fit_privately(
             bar.show(len(updates), violation)
     if status is Status.LIMIT and violation < guarantee.threshold:
         status = Status.REACHED if guarantee.accuracy <= alpha else Status.UNDECIDED
-    return PrivateFit(
-        Predictor(problem.learner.encoder, tuple(updates), outcomes.layout),
-        status,
-        tuple(history),
-        float(violation),
-        guarantee.upper(violation),
-        guarantee.rounds - 1,
-        problem.learner.n_calls,
-        True,
-        notion,
-        alpha,
-        guarantee=guarantee,
-    )
+    predictor = Predictor(problem.learner.encoder, tuple(updates), outcomes.layout)
+    found = (float(violation), guarantee.upper(violation), guarantee.rounds - 1, problem.learner.n_calls)
+    return PrivateFit(predictor, status, tuple(history), *found, True, notion, alpha, guarantee=guarantee)
 
 
 def select(scores: FloatArray, n_rows: int, eps0: float, rng: np.random.Generator) -> int:
     """Return a candidate drawn by the exponential mechanism: P(k) proportional to exp(eps0 m q_k / 4).
 
     The largest of eps0 m q_k / 4 plus Gumbel noise has exactly this law, and nothing is exponentiated.
-
-    >>> select(np.array([0.0, 0.5]), 1000, 1.0, np.random.default_rng(0))
-    1
     """
     return int(np.argmax(log_odds_per_score(n_rows, eps0) * scores + rng.gumbel(size=len(scores))))
-
-
-def log_probabilities(scores: FloatArray, n_rows: int, eps0: float) -> FloatArray:
-    """Return the logarithms of the probabilities with which `select` returns each candidate.
-
-    >>> np.exp(log_probabilities(np.array([0.0, np.log(3)]), 4, 1.0))
-    array([0.25, 0.75])
-    """
-    return np.asarray(log_softmax(log_odds_per_score(n_rows, eps0) * scores))
 
 
 def release(score: float, n_rows: int, eps0: float, rng: np.random.Generator) -> float:
@@ -285,22 +247,11 @@ def release(score: float, n_rows: int, eps0: float, rng: np.random.Generator) ->
 
 
 def public_weights(notion: Notion, d: int) -> tuple[Weight, ...]:
-    """Return the basis of a notion as it is before any row is seen: for the full notion all cells, occupied or not.
-
-    >>> len(public_weights(LowDegree(2), 1)), len(public_weights(Full(0.1), 1)), len(public_weights(LowDegree(2), 3))
-    (2, 10, 4)
-    """
-    if isinstance(finite_basis(notion), Multiaccuracy):
-        return monomials(d, 0)
-    if isinstance(notion, LowDegree):
-        return monomials(d, notion.degree - 1)
+    """Return the basis of a notion as it is before any row is seen: for the full notion all cells, occupied or not."""
+    if not isinstance(finite_basis(notion), Full):
+        return monomials(d, notion.degree - 1 if isinstance(notion, LowDegree) else 0)
     assert isinstance(notion, Full)
-    return _all_cells(d, notion.width)
-
-
-def _all_cells(d: int, width: float) -> tuple[Weight, ...]:
-    """Return the cells that meet the space of predictions, or touch it."""
-    k = n_intervals(width)
+    width, k = notion.width, n_intervals(notion.width)
     if k**d > MOST_CELLS:
         raise InvalidInput(
             f"A grid of width {width:g} has more than {MOST_CELLS:,} cells, too many to list. Use a larger width, or a "
@@ -309,4 +260,5 @@ def _all_cells(d: int, width: float) -> tuple[Weight, ...]:
     every = product(range(k), repeat=d)
     if d == 1:
         return tuple(Cell(width, index) for index in every)
+    # those that meet the simplex, or touch it
     return tuple(Cell(width, i) for i in every if sum(i) * width <= 1 + 1e-9 and (sum(i) + d) * width >= 1 - 1e-9)

@@ -17,7 +17,7 @@ import numpy as np
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import Layout, check_fit, check_whole, read_features, read_outcomes
+from lowcal.data.inputs import Layout, Outcomes, check_fit, check_whole, read_features, read_outcomes
 from lowcal.kernels.simplex import FloatArray, brier, leading, log_loss
 from lowcal.notions import Notion
 from lowcal.notions.moments import moments
@@ -35,7 +35,6 @@ from lowcal.theory.complexity import (
     basis_width,
     batch_deviation,
     check_level,
-    coordinates,
     finite_basis,
     fresh_batch,
     fresh_rounds,
@@ -63,7 +62,8 @@ FEW_ROUNDS = 4
 #: The share of a sample, and the most rows, from which `fresh` reads the groups.
 GROUP_SHARE, GROUP_ROWS = 0.1, 10_000
 
-Batch = tuple[Any, Any, Any]
+#: Outcomes, start predictions and encoded rows of one round.
+Batch = tuple[FloatArray, FloatArray, Encoded]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class PopulationStatement:
 class FreshFit(Fit):
     """A fit with a new batch for every round, and what it guarantees for the population.
 
-    `violation` and `history` speak of the batch that a round measured; `upper` is the bound for the population.
+    `violation` and `history` refer to the batch that a round measured; `upper` is the bound for the population.
     """
 
     statement: PopulationStatement = field(kw_only=True)
@@ -111,33 +111,22 @@ class FreshFit(Fit):
 
 @dataclass(frozen=True)
 class _Plan:
-    """The numbers of a run on fresh batches, fixed before a label is seen."""
+    """The numbers of a run on fresh batches, fixed before a label is seen.
 
+    pairs : N, the signed pairs of a subpopulation and a weight.
+    tolerance : what single pairs are held to, which implies alpha over the class.
+    needed : T_max + 1; a run whose updates gain half the tolerance has ended by then.
+    """
+
+    learner: WeakLearner
+    layout: Layout
     notion: Notion
     alpha: float
     beta: float
     pairs: int
-    n_classes: int
-    rounds: int = 0
-
-    @property
-    def tolerance(self) -> float:
-        """What single pairs are held to, which implies alpha over the class."""
-        return basis_tolerance(self.notion, self.alpha, self.n_classes)
-
-    @property
-    def rounds_needed(self) -> int:
-        """T_max + 1: a run whose updates gain half the tolerance has ended by then."""
-        return fresh_rounds(self.tolerance, self.n_classes) + 1
-
-    @property
-    def step(self) -> float:
-        """The step tolerance / (2B), for which a gain of tolerance / 2 lowers the loss by tolerance^2 / (4B)."""
-        return self.tolerance / (2 * basis_width(coordinates(self.n_classes)))
-
-    def batch_rows(self) -> int:
-        """Return m_0, the rows of a batch that are enough in every round."""
-        return fresh_batch(self.tolerance, self.pairs, self.rounds_needed, self.beta)
+    tolerance: float
+    needed: int
+    rounds: int
 
     def deviation(self, n_rows: int) -> float:
         """Return how far the violations of a batch may be from the population's, in all rounds together."""
@@ -186,24 +175,23 @@ def fresh(
     With probability 0.95 the supremum in the population is at most 0.07..., NOT at most alpha=0.02: batches of 9000
     rows ...
     """
-    plan, outcomes = _plan(notion, alpha, beta), read_outcomes(y, p, None, classes)
-    check_fit(outcomes)
+    outcomes = _read_first(y, p, alpha, beta, classes)
     table = read_features(X, len(outcomes.p))
     order = np.random.default_rng(random_state).permutation(len(outcomes.p))
     first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
     learner = _bind(subpopulations, X, table.take(first))
-    plan = _counted(plan, learner, outcomes.layout)
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
     if n_rounds is None:
-        most = min(plan.rounds_needed, len(rest))
+        most = min(plan.needed, len(rest))
         n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
     check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
     parts = np.array_split(rest, n_rounds)
-    batches = ((outcomes.y[part], outcomes.p[part], learner.encoder(table.take(part))) for part in parts)
-    return _run(learner, outcomes.layout, batches, replace(plan, rounds=n_rounds), len(first))
+    batches = ((outcomes.y[part], outcomes.p[part], plan.learner.encoder(table.take(part))) for part in parts)
+    return _run(batches, replace(plan, rounds=n_rounds), len(first))
 
 
 def fresh_stream(
-    batches: Iterable[Batch] | Callable[[int], Batch],
+    batches: Iterable[tuple[Any, Any, Any]] | Callable[[int], tuple[Any, Any, Any]],
     *,
     subpopulations: Subpopulations | None = None,
     notion: str | Notion = "degree-2",
@@ -229,21 +217,29 @@ def fresh_stream(
     >>> fit.status.value, fit.n_updates, fit.statement.holds, fit.statement.rows_used
     ('reached', 2, True, 80000)
     """
-    plan = _plan(notion, alpha, beta)
     stream = iter(batches(k) for k in count()) if callable(batches) else iter(batches)
     y, p, X = _unpack(next(stream, None))
-    outcomes = read_outcomes(y, p, None, classes)
-    check_fit(outcomes)
+    outcomes = _read_first(y, p, alpha, beta, classes)
     learner = _bind(subpopulations, X, read_features(X, len(outcomes.p)))
-    plan = _counted(plan, learner, outcomes.layout)
-    read = (_read(batch, learner, outcomes.layout) for batch in stream)
-    return _run(learner, outcomes.layout, read, replace(plan, rounds=plan.rounds_needed), len(outcomes.p))
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
+    read = (_read(batch, plan) for batch in stream)
+    return _run(read, plan, len(outcomes.p))
 
 
-def _plan(notion: str | Notion, alpha: float, beta: float) -> _Plan:
+def _read_first(y: ArrayLike, p: ArrayLike, alpha: float, beta: float, classes: Sequence[Any] | None) -> Outcomes:
     check_level("alpha", alpha)
     check_level("beta", beta)
-    return _Plan(finite_basis(notion), float(alpha), float(beta), 2, 2)
+    outcomes = read_outcomes(y, p, None, classes)
+    check_fit(outcomes)
+    return outcomes
+
+
+def _plan(learner: WeakLearner, layout: Layout, notion: Notion, alpha: float, beta: float) -> _Plan:
+    """Return the plan of a run that may take all rounds it needs."""
+    pairs = n_pairs(notion, len(learner.names), layout.n_classes)
+    tolerance = basis_tolerance(notion, alpha, layout.n_classes)
+    needed = fresh_rounds(tolerance, layout.n_classes) + 1
+    return _Plan(learner, layout, notion, alpha, beta, pairs, tolerance, needed, needed)
 
 
 def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> WeakLearner:
@@ -256,12 +252,7 @@ def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> Wea
     return learner
 
 
-def _counted(plan: _Plan, learner: WeakLearner, layout: Layout) -> _Plan:
-    pairs = n_pairs(plan.notion, len(learner.names), layout.n_classes)
-    return replace(plan, pairs=pairs, n_classes=layout.n_classes)
-
-
-def _unpack(batch: Any) -> Batch:
+def _unpack(batch: Any) -> tuple[Any, Any, Any]:
     if batch is None:
         raise InvalidInput("There is no batch; give at least two, one for the groups and one for the first round.")
     if not isinstance(batch, tuple | list) or len(batch) != 3:
@@ -270,25 +261,19 @@ def _unpack(batch: Any) -> Batch:
     return y, p, X
 
 
-def _read(batch: Any, learner: WeakLearner, layout: Layout) -> tuple[FloatArray, FloatArray, Encoded]:
-    """Return a batch as the run takes it: outcomes, start predictions and encoded rows."""
+def _read(batch: Any, plan: _Plan) -> Batch:
+    """Return a batch as the run takes it."""
     y, p, X = _unpack(batch)
-    outcomes = read_outcomes(y, p, None, layout.classes)
-    if outcomes.layout.n_classes != layout.n_classes:
+    outcomes = read_outcomes(y, p, None, plan.layout.classes)
+    if outcomes.layout.n_classes != plan.layout.n_classes:
         raise InvalidInput(
-            f"A batch has {outcomes.layout.n_classes} classes, but the first has {layout.n_classes}. "
+            f"A batch has {outcomes.layout.n_classes} classes, but the first has {plan.layout.n_classes}. "
             "Give the same columns."
         )
-    return outcomes.y, outcomes.p, learner.encoder(read_features(X, len(outcomes.p)))
+    return outcomes.y, outcomes.p, plan.learner.encoder(read_features(X, len(outcomes.p)))
 
 
-def _run(
-    learner: WeakLearner,
-    layout: Layout,
-    batches: Iterator[tuple[FloatArray, FloatArray, Encoded]],
-    plan: _Plan,
-    rows_used: int,
-) -> FreshFit:
+def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
     """Take batches until one shows no violation above 3/4 of the tolerance, or they run out."""
     updates: list[Update] = []
     history: list[Record] = []
@@ -302,64 +287,56 @@ def _run(
         rows_used += len(y)
         for update in updates:
             p = update(p, rows)
-        found, violation = _search(learner, plan, y, p, rows)
+        found, violation = _search(plan, y, p, rows)
         if updates:
             weight = np.full(len(y), 1.0 / len(y))
             history.append(Record(len(updates), violation, brier(p, y, weight), log_loss(p, y, weight)))
         is_last = violation <= 0.75 * plan.tolerance or len(updates) + 1 == plan.rounds
         ahead = None if is_last else next(batches, None)
         if ahead is None:
-            return _finish(
-                Predictor(learner.encoder, tuple(updates), layout), history, plan, (y, p, rows), learner, rows_used
-            )
+            return _finish(updates, history, plan, (y, p, rows), rows_used)
         updates.append(found)
 
 
-def _search(learner: WeakLearner, plan: _Plan, y: FloatArray, p: FloatArray, rows: Encoded) -> tuple[Update, float]:
-    """Return the step along the pair with the largest violation of a batch, and the violation."""
-    learner.n_calls += 1
+def _search(plan: _Plan, y: FloatArray, p: FloatArray, rows: Encoded) -> tuple[Update, float]:
+    """Return the step along the pair with the largest violation of a batch, and the violation.
+
+    The step is tolerance / (2B): a gain of tolerance / 2 then lowers the loss by tolerance^2 / (4B).
+    """
+    plan.learner.n_calls += 1
     weights = tuple(plan.notion.basis(p, plan.alpha))
-    g = moments(learner.design(rows), evaluate(weights, p), (y - p) / len(y))
+    g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
     c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
-    member, violation = learner.member(int(c)), float(abs(g[c, u, a]))
-    size = plan.step * float(np.sign(g[c, u, a]))
-    return Update((single_term(member, weights[u], int(a), p.shape[1], size),)), violation
+    step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
+    term = single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step)
+    return Update((term,)), float(abs(g[c, u, a]))
 
 
-def _finish(
-    predictor: Predictor,
-    history: Sequence[Record],
-    plan: _Plan,
-    last: tuple[FloatArray, FloatArray, Encoded],
-    learner: WeakLearner,
-    rows_used: int,
-) -> FreshFit:
+def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, last: Batch, rows_used: int) -> FreshFit:
     """Measure the predictor on the last batch, which no update has seen, and say what follows."""
     y, p, rows = last
-    found = plan.notion.suprema(p, (y - p) / len(y), learner.design(rows), plan.alpha)
+    found = plan.notion.suprema(p, (y - p) / len(y), plan.learner.design(rows), plan.alpha)
     deviation = plan.deviation(len(y))
     bound = min(1.0, float(found.upper.max()) + deviation * plan.alpha / plan.tolerance)
-    needed = (plan.rounds_needed + 1) * plan.batch_rows()
-    if plan.is_accurate(len(y)):
-        reason = f"{rows_used:,} rows used, a new batch for each round"
-        if bound > plan.alpha:
-            reason = (
-                f"the batches ran out after {len(predictor) + 1} rounds; {needed:,} rows are enough whatever the data"
-            )
-    else:
+    batch = fresh_batch(plan.tolerance, plan.pairs, plan.needed, plan.beta)
+    needed = (plan.needed + 1) * batch
+    reason = f"{rows_used:,} rows used, a new batch for each round"
+    if not plan.is_accurate(len(y)):
         reason = (
             f"batches of {len(y)} rows are too small, as a violation may deviate by {deviation:.3g}, more than a "
-            f"quarter of the tolerance {plan.tolerance:.3g}; it takes {plan.batch_rows():,} rows a batch, and "
+            f"quarter of the tolerance {plan.tolerance:.3g}; it takes {batch:,} rows a batch, and "
             f"{needed:,} in all are enough whatever the data"
         )
+    elif bound > plan.alpha:
+        reason = f"the batches ran out after {len(updates) + 1} rounds; {needed:,} rows are enough whatever the data"
     statement = PopulationStatement(plan.alpha, bound, plan.beta, deviation, rows_used, needed, reason)
     value = float(found.value.max())
     status = Status.REACHED if statement.holds else Status.UNDECIDED if value <= plan.alpha else Status.LIMIT
-    rest = (plan.rounds_needed - 1, learner.n_calls, True, plan.notion, plan.alpha)
+    predictor = Predictor(plan.learner.encoder, tuple(updates), plan.layout)
+    rest = (plan.needed - 1, plan.learner.n_calls, True, plan.notion, plan.alpha)
     return FreshFit(predictor, status, tuple(history), value, bound, *rest, statement=statement)
 
 
-# --------------------------------------------------------------------------------------------------- one sample
 def certify_reuse(
     fit: Fit, n_rows: int, n_subpopulations: int, *, step: float | None = None, beta: float = 0.05
 ) -> PopulationStatement:
@@ -390,7 +367,11 @@ def certify_reuse(
     (False, True)
     """
     check_whole("n_rows", n_rows, 1)
-    layout, alpha = fit.predictor.layout, _fixed_alpha(fit)
+    if fit.alpha is None:
+        raise InvalidInput("alpha=None lets the rows set the target; fit with an alpha, or certify on held-out rows.")
+    if len(fit.predictor) < fit.n_updates:
+        raise InvalidInput("The guard cut this fit short; fit with guard=False, or certify on held-out rows.")
+    layout, alpha = fit.predictor.layout, fit.alpha
     sizes = _step_sizes(fit, alpha, n_rows, step)
     _check_reusable(fit, sizes)
     pairs = n_pairs(finite_basis(fit.notion), n_subpopulations, layout.n_classes)
@@ -402,15 +383,6 @@ def certify_reuse(
     if bound > alpha:
         reason += f"; for a deviation of alpha/2 the same run would need {needed:,} rows"
     return PopulationStatement(alpha, bound, beta, deviation, n_rows, needed, reason)
-
-
-def _fixed_alpha(fit: Fit) -> float:
-    """Return the alpha that was asked for before the rows were seen; refuse fits whose end the rows chose."""
-    if fit.alpha is None:
-        raise InvalidInput("alpha=None lets the rows set the target; fit with an alpha, or certify on held-out rows.")
-    if len(fit.predictor) < fit.n_updates:
-        raise InvalidInput("The guard cut this fit short; fit with guard=False, or certify on held-out rows.")
-    return fit.alpha
 
 
 def _step_sizes(fit: Fit, alpha: float, n_rows: int, step: float | None) -> list[float]:

@@ -12,8 +12,8 @@ import itertools
 import sys
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from math import copysign
+from functools import cached_property, partial
+from math import copysign, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.moments import residual
 from lowcal.notions.weights import LogOdds, Monomial, Weight
 from lowcal.rows.base import REMEMBERED, START, Rows, State
-from lowcal.rows.grids import smooth_on_grid
+from lowcal.rows.grids import are_placed, smooth_suprema
 from lowcal.rows.passes import CellMoments, Lost, MassSums, Moments, Moved, losses
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.rows.updates import Term, Update
@@ -115,12 +115,12 @@ class Problem:
 
     @property
     def limits(self) -> FloatArray:
-        """The largest violation allowed for every known subpopulation."""
+        """The largest violation allowed for every known subpopulation, or for all of them."""
         if self.tolerance is None:
-            return np.full(len(self.learner.names), self.alpha)
+            return np.array([self.alpha])
         return self.tolerance.of(self.rows.run(MassSums(self.families))[:, 0])
 
-    @property
+    @cached_property
     def shape(self) -> FloatArray:
         """As many zeros as there are predictions: what a notion may know of them."""
         return np.broadcast_to(0.0, (self.rows.scale.n, self.d))
@@ -159,8 +159,8 @@ class Problem:
         elif isinstance(notion, LowDegree | Multiaccuracy):
             weights = tuple(notion.features(self.shape))
             v = self.rows.run(Moments(state, self.families, weights))
-        elif isinstance(notion, Smooth) and self.d == 1 and not self.rows.is_near:
-            return smooth_on_grid(self.rows, state, self.families), ()
+        elif isinstance(notion, Smooth) and are_placed(self.rows):
+            return smooth_suprema(self.rows, state, self.families, alpha), ()
         else:
             whole = self.rows.sample(None)
             p = whole.at(state)
@@ -227,7 +227,8 @@ def first(problem: Problem, state: State) -> Iterator[Step]:
 def _algorithm_1(problem: Problem, state: State, beta: float) -> Iterator[Step]:
     eta = beta / (2 * problem.d) if problem.step is None else min(problem.step, beta)
     while True:                                                  # while not mc
-        if (past := recalled(problem, state)) is not None:       #     (a fit that goes on)
+        past = recalled(problem, state) if problem.learner.is_exact else None  # (a fit that goes on)
+        if past is not None:
             state = past.state
             yield past
             continue
@@ -323,6 +324,8 @@ def block(problem: Problem, state: State) -> Steps:
         for repeat in itertools.count() if stage.repeats else range(1):
             if problem.alpha > 0.0 and _largest(problem, state) is None:
                 return
+            if stage.learn is not None:
+                stage.learn(problem, state)
             step = recalled(problem, state, (number, repeat)) or stage.propose(problem, state, (number, repeat))
             if step is None or (yield step) is False:
                 break
@@ -336,9 +339,9 @@ def block(problem: Problem, state: State) -> Steps:
 def recalled(problem: Problem, state: State, stage: tuple[int, ...] = ()) -> Step | None:
     """Return the step that an interrupted fit took from here, if it had come so far.
 
-    A learner must see again all that it has learned from: its steps are computed anew.
+    A learner is asked all the same, before: it must know what it knew. Trees of the interrupted fit are its answers.
     """
-    if not problem.learner.is_exact or state.n_updates >= len(problem.past):
+    if state.n_updates >= len(problem.past):
         return None
     past = problem.past[state.n_updates]
     return Step(state.then(past.update), past.violation, past.progress, stage) if past.stage == stage else None
@@ -353,9 +356,10 @@ Propose = Callable[[Problem, State, tuple[int, ...]], Step | None]
 
 
 class Stage(NamedTuple):
-    """A kind of shrunk step, and whether it is repeated while it gains: a learner finds something new each time."""
+    """A kind of shrunk step; what is learned for it, and whether it is repeated while it gains, as that is new then."""
 
     propose: Propose
+    learn: Callable[[Problem, State], object] | None = None
     repeats: bool = False
 
 
@@ -375,9 +379,9 @@ def _stages(problem: Problem) -> list[Stage]:
     for depth in listed:
         plan += [Stage(partial(_logit, depth)), Stage(partial(_features, depth))]
     if problem.learner.boosts:
-        plan.append(Stage(_boosted, repeats=True))
+        plan.append(Stage(_boosted, explore, repeats=True))
     elif not problem.learner.is_exact:
-        plan += [Stage(partial(which, sys.maxsize), repeats=True) for which in (_logit, _features)]
+        plan += [Stage(partial(which, sys.maxsize), _learn_for_step, repeats=True) for which in (_logit, _features)]
     return plan
 
 
@@ -389,8 +393,6 @@ def _line(problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None
 
 def _logit(depth: int, problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None:
     """Propose a shift and a slope of the log odds for groups of at most this many conditions, or for learned ones."""
-    if depth == sys.maxsize:
-        _learn_for_step(problem, state)
     weights, families = logit_weights(problem.notion, problem.d), members_up_to(problem.learner, depth)
     given = (problem.rows, state, (problem.seed, *stage))
     if LogOdds() in weights:
@@ -402,8 +404,6 @@ def _logit(depth: int, problem: Problem, state: State, stage: tuple[int, ...]) -
 
 def _features(depth: int, problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None:
     """Propose a step along the notion's own weights; an infinite class brings its witnesses."""
-    if depth == sys.maxsize:
-        _learn_for_step(problem, state)
     seed, weights = (problem.seed, *stage), notion_weights(problem.notion, problem.features(state), problem.d)
     if set(weights) == {Monomial()} == set(logit_weights(problem.notion, problem.d)):
         return None  # the logit step was the same
@@ -416,7 +416,6 @@ def _features(depth: int, problem: Problem, state: State, stage: tuple[int, ...]
 
 def _boosted(problem: Problem, state: State, stage: tuple[int, ...]) -> Step | None:
     """Propose what a boosting learner offers, at its own shrinkage."""
-    explore(problem, state)
     offers = [offer for offer in problem.learner.offers if offer.geometry == problem.geometry]
     if not offers:
         return None
@@ -442,8 +441,8 @@ def _progressed(
 
 def _target(problem: Problem) -> float:
     """Return the least violation that a step may be asked to remove."""
-    limits = problem.limits if problem.tolerance is not None else np.array([problem.alpha])
-    return float(limits[np.isfinite(limits)].min(initial=np.inf)) if np.isfinite(limits).any() else 1.0
+    limits = [limit for limit in problem.limits.tolist() if isfinite(limit)]
+    return min(limits, default=1.0)
 
 
 def _all_at_once(problem: Problem, state: State, number: int) -> Steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,11 @@ class Watch:
     status = Status.LIMIT
     #: Steps that were undone.
     n_undone = 0
+
+    @property
+    def growths(self) -> list[list[Any]]:
+        """The trees that learners of its own have grown; see `WeakLearner.growths`."""
+        return []
 
     def keeps(self, step: Step) -> bool:
         """Whether a step is kept; the solver is told of those that are undone."""

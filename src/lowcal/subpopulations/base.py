@@ -269,6 +269,12 @@ class WeakLearner:
         """What the learner proposed last, to be taken as it is; nothing from learners that do not boost."""
         return getattr(self.learner, "offers", ())
 
+    @property
+    def growths(self) -> list[list[Any]]:
+        """What each learner of trees has grown, which a fit that is resumed need not grow again; see `Trees`."""
+        growths: list[list[Any]] = getattr(self.learner, "growths", [])
+        return growths
+
     def design(self, rows: Encoded | None = None) -> Design:
         """Return the matrix of all known members, on the fitted rows or on others encoded by `encoder`."""
         rows = self.rows if rows is None else rows

@@ -122,6 +122,8 @@ class _Learn:
         self.number = count(1)
         self.seen: Asked | None = None
         self.offers: tuple[Offer, ...] = ()
+        self.grown: list[list[Forest]] = []
+        self.n_taken = 0
 
     def on(self, encoder: BinEncoder) -> _Learn:
         return _Learn(encoder.levels, self.trees)
@@ -134,6 +136,11 @@ class _Learn:
     def geometry(self) -> Geometry:
         return self.trees.geometry
 
+    @property
+    def growths(self) -> list[list[list[Forest]]]:
+        """All forests so far, in the order of the questions; those added before any question are its answers."""
+        return [self.grown]
+
     def ask(self, asked: Asked) -> Sequence[Family]:
         return self._sums(asked) if self.boosts else self._nodes(asked)
 
@@ -145,9 +152,13 @@ class _Learn:
         return [family(tree, self.levels) for tree in grown if (tree.feature >= 0).any()]
 
     def _grow(self, asked: Asked, growth: Growth, size: int, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
-        """Return a forest for each target, from the first residuals."""
-        start, bound = Start(asked.residuals, growth.geometry, size), asked.residuals.bound
-        return grow_forests(asked.rows, Request(start, targets, bound, self.counts, growth, asked.part))
+        """Return a forest for each target, from the first residuals; an interrupted fit may have grown it already."""
+        if self.n_taken == len(self.grown):
+            start, bound = Start(asked.residuals, growth.geometry, size), asked.residuals.bound
+            request = Request(start, targets, bound, self.counts, growth, asked.part)
+            self.grown.append(grow_forests(asked.rows, request))
+        self.n_taken += 1
+        return self.grown[self.n_taken - 1]
 
     def _sums(self, asked: Asked) -> list[Family]:
         """Return the sum of a boosted forest for each label, brought into [-1, 1].

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lowcal.data.checked_json import Plain, PlainFields
 from lowcal.data.errors import InvalidInput
@@ -107,6 +107,11 @@ class _LearnEach:
     def geometry(self) -> Geometry | None:
         """The geometry of what is offered: that of the first part that boosts."""
         return next((one.geometry for one in self.learners if one.boosts), None)
+
+    @property
+    def growths(self) -> list[list[Any]]:
+        """What each part that grows trees has grown."""
+        return [grown for one in self.learners for grown in one.growths]
 
     @property
     def offers(self) -> Sequence[Offer]:

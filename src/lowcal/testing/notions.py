@@ -106,7 +106,7 @@ def notion_checks(
     """Yield the name of every rule of a notion and a function that tries it on a given notion.
 
     >>> [name for name, _ in notion_checks()][:3]
-    ['it_has_the_methods', 'it_has_a_name', 'gain_is_a_share']
+    ['it_follows_the_protocol', 'weights_lie_in_the_unit_interval', 'suprema_have_the_right_form']
     """
     if not n_classes:
         raise InvalidInput("n_classes is empty; give at least one number of classes, such as (2, 3).")
@@ -187,26 +187,22 @@ rule = listed(RULES)
 
 
 @rule("See lowcal.notions.base.Notion.")
-def it_has_the_methods(notion: Notion, _: TrialSample) -> Findings:
-    """A notion is an object, not a class, with all methods of the protocol."""
+def it_follows_the_protocol(notion: Notion, sample: TrialSample) -> Findings:
+    """A notion is an object, not a class, with all methods of the protocol; its figures are numbers in range."""
     yield not isinstance(notion, type), "The class itself was given.", "Give an instance, with brackets: MyNotion()."
     absent = [name for name in METHODS if not callable(getattr(notion, name, None))]
     yield not absent, f"It has no method {', '.join(absent)}."
-
-
-@rule("Write __str__: one short line that says which notion this is.")
-def it_has_a_name(notion: Notion, _: TrialSample) -> Findings:
-    """str(notion) is one readable line: it appears in reports."""
-    text = str(notion)
+    text = str(notion)  # it appears in reports
     readable = bool(text.strip()) and "\n" not in text and " object at 0x" not in text
-    yield readable, f"str(notion) is {text!r}."
-
-
-@rule("Return 1.0 if the witness is exact.")
-def gain_is_a_share(notion: Notion, sample: TrialSample) -> Findings:
-    """gain(d) is a number in (0, 1]."""
+    yield readable, f"str(notion) is {text!r}.", "Write __str__: one short line that says which notion this is."
     gain: object = notion.gain(sample.d)
-    yield isinstance(gain, Real) and 0 < float(gain) <= 1, f"gain({sample.d}) is {gain!r}, not a number in (0, 1]."
+    broken = f"gain({sample.d}) is {gain!r}, not a number in (0, 1]."
+    yield isinstance(gain, Real) and 0 < float(gain) <= 1, broken, "Return 1.0 if the witness is exact."
+    for alpha in ALPHAS:
+        beta: object = notion.tolerance(sample.p, alpha)
+        good = isinstance(beta, Real) and 0 < float(beta) <= alpha
+        remedy = "Return alpha if the supremum is the largest basis violation, otherwise less."
+        yield good, f"tolerance(p, {alpha:g}) is {beta!r}, not in (0, {alpha:g}].", remedy
 
 
 @rule("A weight lies in [0, 1] at every prediction: rescale or clip it.")
@@ -228,15 +224,6 @@ def weights_lie_in_the_unit_interval(notion: Notion, sample: TrialSample) -> Fin
             yield good, f"{what}, takes values from {values.min():.6g} to {values.max():.6g}."
 
 
-@rule("Return alpha if the supremum is the largest basis violation, otherwise less.")
-def tolerance_is_positive(notion: Notion, sample: TrialSample) -> Findings:
-    """0 < tolerance(p, alpha) <= alpha."""
-    for alpha in ALPHAS:
-        beta: object = notion.tolerance(sample.p, alpha)
-        good = isinstance(beta, Real) and 0 < float(beta) <= alpha
-        yield good, f"tolerance(p, {alpha:g}) is {beta!r}, not in (0, {alpha:g}]."
-
-
 @rule("Return one finite number that is not negative for each subpopulation, also for an empty one.")
 def suprema_have_the_right_form(notion: Notion, sample: TrialSample) -> Findings:
     """`suprema` returns a Suprema with a number for each subpopulation, and witnesses with a coefficient per label."""
@@ -247,7 +234,9 @@ def suprema_have_the_right_form(notion: Notion, sample: TrialSample) -> Findings
         figure = np.asarray(getattr(found, name))
         good = figure.shape == (m,) and bool(np.isfinite(figure).all() and (figure >= 0).all())
         yield good, f"suprema(...).{name} is {np.array2string(figure, precision=6)} for {m} subpopulations."
-    for j in range(m):
+    for j, (value, upper) in enumerate(zip(found.value, found.upper, strict=True)):
+        remedy = "`upper` is certified to be no less than the supremum; return the same array twice where it is exact."
+        yield value <= upper + sample.slack, f"value[{j}] is {value:.9g}, above upper[{j}] = {upper:.9g}.", remedy
         one: object = found.witness(j)
         yield isinstance(one, Witness), f"witness({j}) is {one!r}.", "Return a lowcal.notions.Witness."
         assert isinstance(one, Witness)
@@ -259,10 +248,12 @@ def suprema_have_the_right_form(notion: Notion, sample: TrialSample) -> Findings
         yield bool(str(one)), f"str(witness({j})) is empty.", "Give its weights a __str__."
 
 
-@rule("The supremum is one of absolute values: look at both signs and keep the larger.")
+@rule()
 def sign_of_the_residuals_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
     """The supremum of |E[c <w(f), y - f>]| is the same for y - f and f - y."""
-    yield from _same(notion, sample, sample.suprema(notion, times=-1.0), "With residuals of the other sign")
+    remedy = "The supremum is one of absolute values: look at both signs and keep the larger."
+    turned = sample.suprema(notion, times=-1.0)
+    yield from _same(sample, sample.suprema(notion), turned, 1.0, "residuals of the other sign", remedy)
 
 
 @rule("Both must be E[c <s w(f), y - f>] of the same signed weight.")
@@ -287,14 +278,6 @@ def witness_is_admissible(notion: Notion, sample: TrialSample) -> Findings:
         low, high = float(signed.min()), float(signed.max())
         good = (low >= -CLOSE and high <= 1 + CLOSE) or (low >= -1 - CLOSE and high <= CLOSE)
         yield good, f"witness({j}) takes values from {low:.6g} to {high:.6g}."
-
-
-@rule("`upper` is certified to be no less than the supremum; return the same array twice where it is exact.")
-def upper_is_not_below_the_value(notion: Notion, sample: TrialSample) -> Findings:
-    """value <= upper."""
-    found = sample.suprema(notion)
-    for j, (value, upper) in enumerate(zip(found.value, found.upper, strict=True)):
-        yield value <= upper + sample.slack, f"value[{j}] is {value:.9g}, above upper[{j}] = {upper:.9g}."
 
 
 @rule("`basis` is the largest |E[c u(f) (y_a - f_a)]| over the weights u of basis(p, alpha) and the labels a.")
@@ -337,66 +320,50 @@ def supremum_covers_every_witness(notion: Notion, sample: TrialSample) -> Findin
                 yield shown <= upper + sample.slack, broken
 
 
-def _same(
-    notion: Notion, sample: TrialSample, other: Suprema, changed: str, times: float = 1.0, found: Suprema | None = None
-) -> Findings:
+@rule("It is E[c <w(f), y - f>] on the whole sample: linear in the weighted residuals, and a sum over rows.")
+def equal_samples_have_equal_suprema(notion: Notion, sample: TrialSample) -> Findings:
+    """Suprema follow the residuals, and depend neither on how rows are split and ordered nor on how C is stored."""
+    found = sample.suprema(notion)
+    for changed, times, other, remedy in _equal_samples(notion, sample):
+        yield from _same(sample, found, other, times, changed, remedy)
+
+
+def _same(sample: TrialSample, found: Suprema, other: Suprema, times: float, changed: str, remedy: str) -> Findings:
     """Find whether the suprema of a changed sample are `times` those of the sample."""
-    found = sample.suprema(notion) if found is None else found
     for name in ("value", "upper"):
         wanted, given = times * np.asarray(getattr(found, name)), np.asarray(getattr(other, name))
         for j, (a, b) in enumerate(zip(wanted, given, strict=True)):
             good = abs(a - b) <= max(1.0, times) * sample.slack
-            yield good, f"{changed}: {name}[{j}] should be {a:.9g} and is {b:.9g}."
+            yield good, f"With {changed}: {name}[{j}] should be {a:.9g} and is {b:.9g}.", remedy
 
 
-@rule("E[c <w(f), y - f>] is linear in the residuals; use no fixed thresholds.")
-def suprema_scale_with_the_residuals(notion: Notion, sample: TrialSample) -> Findings:
-    """Residuals t times as large have suprema t times as large."""
+def _equal_samples(notion: Notion, sample: TrialSample) -> Iterator[tuple[str, float, Suprema, str]]:
+    """Yield how a sample is changed, by what its suprema must then be multiplied, what they are, and a remedy."""
     for t in (0.125, 3.0):
-        yield from _same(notion, sample, sample.suprema(notion, times=t), f"With residuals times {t:g}", times=t)
+        linear = "E[c <w(f), y - f>] is linear in the residuals; use no fixed thresholds."
+        yield f"residuals times {t:g}", t, sample.suprema(notion, times=t), linear
+    every = np.arange(len(sample.p))
+    turned = sample.take(every[::-1].copy())
+    yield "rows in reverse", 1.0, turned.suprema(notion), "Sort, or sum over rows; use no row by its position."
+    counted = "rho holds the weights already, 0 for rows without: sum over rows, never divide by their number."
+    halved = replace(sample, weight=np.where(every % 2 == 0, 0.5, 1.0) * sample.weight)
+    yield "copied rows", 1.0, halved.take(np.concatenate([every, every[::2]])).suprema(notion), counted
+    more = sample.take(np.concatenate([every, every[::-1]]))
+    p, weight = np.concatenate([sample.p, _space(sample)[-len(every) :]]), np.repeat([1.0, 0.0], len(every))
+    yield "rows of weight 0", 1.0, replace(more, p=p, weight=weight * more.weight).suprema(notion), counted
+    for kind, design in _stored(sample.C).items():
+        stored = "Use only the methods of Design (moments, column, ...), or lowcal.notions.moments.moments."
+        yield f"memberships as {kind}", 1.0, notion.suprema(sample.p, sample.rho, design), stored
 
 
-@rule("rho holds the weights already: sum over rows, never divide by their number.")
-def copies_count_as_weight(notion: Notion, sample: TrialSample) -> Findings:
-    """A row given twice with half of its weight each time changes nothing."""
-    n = len(sample.p)
-    rows = np.concatenate([np.arange(n), np.arange(0, n, 2)])
-    copied = sample.take(rows)
-    share = np.where(np.arange(n) % 2 == 0, 0.5, 1.0)[rows]
-    copied = replace(copied, weight=copied.weight * share)
-    yield from _same(notion, sample, copied.suprema(notion), "With copied rows")
-
-
-@rule("Sort, or sum over rows; use no row by its position.")
-def order_of_rows_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
-    """Rows in another order have the same suprema."""
-    turned = sample.take(np.arange(len(sample.p))[::-1].copy())
-    yield from _same(notion, sample, turned.suprema(notion), "With rows in reverse")
-
-
-@rule("A row counts through rho, which is 0 for it.")
-def rows_without_weight_count_for_nothing(notion: Notion, sample: TrialSample) -> Findings:
-    """Rows of weight 0 change nothing."""
-    n = len(sample.p)
-    more = sample.take(np.concatenate([np.arange(n), np.arange(n)[::-1]]))
-    p = np.concatenate([sample.p, _space(sample)[-n:]])
-    more = replace(more, p=p, weight=np.concatenate([sample.weight, np.zeros(n)]))
-    yield from _same(notion, sample, more.suprema(notion), "With rows of weight 0")
-
-
-@rule("Use only the methods of Design (moments, column, ...), or lowcal.notions.moments.moments.")
-def storage_of_memberships_does_not_matter(notion: Notion, sample: TrialSample) -> Findings:
-    """Memberships may come as an array, a sparse matrix, codes with a table, or side by side."""
-    table, codes = np.unique(sample.C, axis=0, return_inverse=True)
-    kinds: dict[str, Design] = {
-        "a sparse matrix": Matrix(sparse.csr_array(sample.C)),
+def _stored(C: FloatArray) -> dict[str, Design]:
+    """Return memberships as a sparse matrix, as codes with a table, and side by side."""
+    table, codes = np.unique(C, axis=0, return_inverse=True)
+    return {
+        "a sparse matrix": Matrix(sparse.csr_array(C)),
         "codes": Codes((codes.ravel().astype(np.uint8),), (DecodeTable(sparse.csr_array(table)),)),
-        "two designs side by side": Stacked((Matrix(sample.C[:, :1]), Matrix(sample.C[:, 1:]))),
+        "two designs side by side": Stacked((Matrix(C[:, :1]), Matrix(C[:, 1:]))),
     }
-    found = sample.suprema(notion)
-    for kind, design in kinds.items():
-        other = notion.suprema(sample.p, sample.rho, design)
-        yield from _same(notion, sample, other, f"With memberships as {kind}", found=found)
 
 
 @rule("Work on a copy.")

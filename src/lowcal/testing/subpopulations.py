@@ -35,8 +35,6 @@ REPLAY = 1e-12
 #: What a search finds in a residual and in its negative are as large, up to this share: learners may be rough.
 AS_LARGE = 0.75
 
-CLIP = "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them."
-COPIES = "Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i."
 LOOK = "Look at the `encoder` and at the `design` of your families."
 
 
@@ -205,46 +203,40 @@ def it_prepares_the_same_again(trial: Trial) -> Findings:
     yield away <= CLOSE, f"Two calls of prepare have memberships that differ by {away:.3g}."
 
 
-@rule(CLIP)
-def memberships_lie_in_range(trial: Trial) -> Findings:
-    """Every membership is a number in [0, 1], or in [-1, 1] for a class with signs."""
+@rule("Give every member a name of its own, for example with a number: of two with the same name one is dropped.")
+def members_are_named_and_in_range(trial: Trial) -> Findings:
+    """Memberships are numbers in [0, 1] (with signs: [-1, 1]), names are unique, and everyone is a member."""
     learner = trial.explored()
-    yield from _in_range(learner, learner.design().dense(), "")
-
-
-def _in_range(learner: WeakLearner, C: FloatArray, whose: str) -> Findings:
-    for i, j in np.argwhere(~(np.abs(C) <= 1)):
-        yield False, f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}.", CLIP
-
-
-@rule("The second is dropped as known: give each its own name, for example a number.")
-def names_are_unique(trial: Trial) -> Findings:
-    """Every member has a name of its own, a string; members of the same name count as one."""
-    learner = trial.explored()
-    names, m = learner.names, learner.design().shape[1]
-    yield len(names) == m, f"There are {len(names)} names for {m} members.", "Name every column of the design."
+    names, C = learner.names, learner.design().dense()
+    yield from _in_range(learner, C, "")
+    yield len(names) == C.shape[1], f"There are {len(names)} names for {C.shape[1]} members."
     odd = [name for name in names if not isinstance(name, str) or not name.strip()]
     yield not odd, f"The name {odd[:1]} is no text.", "Give readable strings."
     twice = sorted({name for name in names if names.count(name) > 1})
-    yield not twice, f"The name {twice[:1]} stands for several members.", "Give each its own."
+    yield not twice, f"The name {twice[:1]} stands for several members."
     for z in trial.residuals():
-        # what was listed, before members of the same name were dropped
-        families: list[Family] = [*learner._start, *learner.found(z[:, None])]
-        for family in families:
-            C = family.design(learner.rows).dense()
-            for k, name in enumerate(family.names):
-                if name in learner.names:
-                    away = distance(C[:, k], learner.design().column(learner.names.index(name)))
-                    broken = f"The name {name!r} stands for two members, whose memberships differ by up to {away:.3g}."
-                    yield away <= CLOSE, broken
-
-
-@rule("List Everyone() first among `known`, or check with everyone=False.")
-def everyone_is_a_member(trial: Trial) -> Findings:
-    """The whole population, c = 1, is a member from the start."""
+        yield from _same_by_name(learner, z)
     if trial.everyone:
         nearest = float(np.abs(trial.prepare().design().dense() - 1).max(axis=0).min())
-        yield nearest <= CLOSE, f"No member holds all rows; the nearest is off by {nearest:.3g} on some row."
+        broken = f"No member holds all rows; the nearest is off by {nearest:.3g} on some row."
+        yield nearest <= CLOSE, broken, "List Everyone() first among `known`, or check with everyone=False."
+
+
+def _in_range(learner: WeakLearner, C: FloatArray, whose: str) -> Findings:
+    remedy = "Memberships lie in [0, 1] (with signs: in [-1, 1]) and are never missing: clip them."
+    for i, j in np.argwhere(~(np.abs(C) <= 1)):
+        yield False, f"The membership of row {i} in {learner.names[j]!r} is {C[i, j]:.6g}{whose}.", remedy
+
+
+def _same_by_name(learner: WeakLearner, z: FloatArray) -> Findings:
+    """Find whether all that is listed or found by a name, also what is dropped as known, is the same."""
+    families: list[Family] = [*learner._start, *learner.found(z[:, None])]
+    for family in families:
+        C = family.design(learner.rows).dense()
+        for k, name in enumerate(family.names):
+            if name in learner.names:
+                away = distance(C[:, k], learner.design().column(learner.names.index(name)))
+                yield away <= CLOSE, f"The name {name!r} stands for two members, which differ by up to {away:.3g}."
 
 
 @rule("Use the designs of lowcal.kernels.reference, or correct yours.")
@@ -405,27 +397,20 @@ def it_forgets_when_fresh(trial: Trial) -> Findings:
     yield learner.names == known, "What a fresh learner learns appears in the old one."
 
 
-@rule(COPIES)
+@rule("Let weights count as copies of rows: cut points, scales and sizes are weighted; `learn` is given p_i z_i.")
 def weights_count_as_copies(trial: Trial) -> Findings:
-    """Rows given twice are rows of double weight: members of the same name are the same, and as much is found.
+    """Rows given twice are rows of double weight, and rows of weight 0 are absent; only the ratios of weights count.
 
     A class may count the effective rows of a group and leave out small ones, so a few may be in one of the two only.
     """
-    n = trial.table.n_rows
-    times = 1 + (trial.rng.random(n) < 0.4)
-    rows = np.repeat(np.arange(n), times)
-    weighted = trial.subpopulations.prepare(trial.table, times.astype(np.float64))
-    copied = trial.subpopulations.prepare(trial.table.take(rows))
-    yield from _alike(weighted, copied, rows, trial, "between double weights and rows given twice", is_strict=False)
-
-
-@rule(COPIES)
-def rows_without_weight_count_for_nothing(trial: Trial) -> Findings:
-    """A row of weight 0 is as good as absent, and only the ratios of weights count."""
+    table, prepare = trial.table, trial.subpopulations.prepare
+    times = 1 + (trial.rng.random(table.n_rows) < 0.4)
+    rows = np.repeat(np.arange(table.n_rows), times)
+    learners = prepare(table, times.astype(np.float64)), prepare(table.take(rows))
+    yield from _alike(*learners, rows, trial, "between double weights and rows given twice", is_strict=False)
     rows = np.flatnonzero(trial.weight > 0)
-    silent = trial.subpopulations.prepare(trial.table, 1000 * trial.weight)
-    absent = trial.subpopulations.prepare(trial.table.take(rows), trial.weight[rows])
-    yield from _alike(silent, absent, rows, trial, "between rows of weight 0 and these rows left out", is_strict=True)
+    learners = prepare(table, 1000 * trial.weight), prepare(table.take(rows), trial.weight[rows])
+    yield from _alike(*learners, rows, trial, "between rows of weight 0 and these rows left out", is_strict=True)
 
 
 def _alike(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, comb, exp, inf, isinf, log, log2, sqrt
 from numbers import Real
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
@@ -33,6 +33,9 @@ Constants = Literal["sharp", "paper"]
 Reading = Literal["corrected", "paper"]
 Scope = Literal["class", "basis"]
 Setting = Literal["fresh", "reuse", "online", "private", "order"]
+Method = Literal["normal", "bernstein"]
+_WORDS = {"start": Start, "gain": Gain, "constants": Constants, "reading": Reading, "guarantee": Scope}
+_WORDS |= {"setting": Setting, "method": Method}
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,9 @@ class SampleSize:
     reference: str
 
     def __int__(self) -> int:
-        """Return the rows, rounded up."""
         return ceil(self.rows)
 
     def __float__(self) -> float:
-        """Return the rows."""
         return float(self.rows)
 
     def __str__(self) -> str:
@@ -62,7 +63,6 @@ class SampleSize:
         return f"{show_rows(self.rows)} rows ({kind}; {self.formula}; {self.reference})"
 
 
-# --------------------------------------------------------------------------------------------------- rounds
 def coordinates(n_classes: int) -> int:
     """Return d, the number of coordinates of a prediction: 1 for two classes, else the number of classes."""
     check_whole("n_classes", n_classes, 2)
@@ -70,25 +70,15 @@ def coordinates(n_classes: int) -> int:
 
 
 def start_potential(d: int, start: Start = "any") -> float:
-    """Return the largest phi(f_0) = E||f* - f_0||^2 (spec 4.3).
-
-    A uniform start: 1/4 for scalars, 1 - 1/d on the simplex. Any start: 1 and 2.
-
-    >>> start_potential(1, "uniform"), start_potential(4, "uniform"), start_potential(1), start_potential(4)
-    (0.25, 0.75, 1.0, 2.0)
-    """
-    _check_word("start", start, ("uniform", "any"))
+    """Return the largest phi(f_0) = E||f* - f_0||^2: 1/4 or 1 - 1/d from a uniform start, else 1 or 2 (spec 4.3)."""
+    _check_words(start=start)
     if start == "uniform":
         return 0.25 if d == 1 else 1.0 - 1.0 / d
     return 1.0 if d == 1 else 2.0
 
 
 def basis_width(d: int) -> float:
-    """Return B for weights u e_a of one label: ||u e_a - mean||^2 <= 1 - 1/d, and 1 for scalars (spec 4.3).
-
-    >>> basis_width(1), basis_width(4)
-    (1.0, 0.75)
-    """
+    """Return B for weights u e_a of one label: ||u e_a - mean||^2 <= 1 - 1/d, and 1 for scalars (spec 4.3)."""
     return 1.0 if d == 1 else 1.0 - 1.0 / d
 
 
@@ -121,9 +111,7 @@ def iterations(
     (800, 8000)
     """
     check_level("alpha", alpha)
-    _check_word("gain", gain, ("exact", "weak"))
-    _check_word("constants", constants, ("sharp", "paper"))
-    _check_word("guarantee", guarantee, ("class", "basis"))
+    _check_words(gain=gain, constants=constants, guarantee=guarantee)
     d, chosen = coordinates(n_classes), parse_notion(notion)
     phi = start_potential(d, start)
     if constants == "paper":
@@ -133,7 +121,6 @@ def iterations(
     return _whole(phi * (basis_width(d) if is_sparse else width(d)) / (share * alpha) ** 2)
 
 
-# --------------------------------------------------------------------------------------------------- pairs
 def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> int:
     """Return how many weights u e_a the finite basis of a notion has; alpha matters for "smooth" alone (spec 1.3).
 
@@ -153,11 +140,7 @@ def n_weights(notion: str | Notion, n_classes: int = 2, alpha: float = 0.05) -> 
 
 
 def finite_basis(notion: str | Notion) -> Notion:
-    """Return the notion if it is bounded by finitely many weights that are known before any row is seen.
-
-    >>> finite_basis("degree-2")
-    LowDegree(degree=2)
-    """
+    """Return the notion if it is bounded by finitely many weights that are known before any row is seen."""
     chosen = parse_notion(notion)
     if not isinstance(chosen, Multiaccuracy | LowDegree | Full):
         raise InvalidInput(
@@ -168,11 +151,7 @@ def finite_basis(notion: str | Notion) -> Notion:
 
 
 def n_pairs(notion: str | Notion, n_subpopulations: int, n_classes: int = 2, alpha: float = 0.05) -> int:
-    """Return N = 2 |C| |W|, the number of signed pairs of a subpopulation and a basis weight.
-
-    >>> n_pairs("degree-2", 20)
-    80
-    """
+    """Return N = 2 |C| |W|, the number of signed pairs of a subpopulation and a basis weight."""
     check_whole("n_subpopulations", n_subpopulations, 1)
     return 2 * int(n_subpopulations) * n_weights(notion, n_classes, alpha)
 
@@ -181,22 +160,14 @@ def basis_tolerance(notion: str | Notion, alpha: float, n_classes: int = 2) -> f
     """Return the violation of the basis that implies at most alpha over the whole class, for a population.
 
     It is `Notion.tolerance` for a sample that may fill every cell.
-
-    >>> basis_tolerance("degree-2", 0.1), basis_tolerance("full-0.1", 0.1), basis_tolerance("degree-2", 0.1, 4)
-    (0.1, 0.01, 0.025)
     """
     d = coordinates(n_classes)
     endless = np.broadcast_to(0.0, (sys.maxsize // (8 * d), d))  # a shape: nothing of this size is stored
     return parse_notion(notion).tolerance(endless, alpha)
 
 
-# --------------------------------------------------------------------------------------------------- proved numbers
 def fresh_rounds(alpha: float, n_classes: int = 2, start: Start = "any") -> int:
-    """Return T_max = ceil(4 phi(f_0) B / alpha^2): updates of true gain alpha / 2 with the step alpha / (2B) (4.6).
-
-    >>> fresh_rounds(0.1), fresh_rounds(0.1, start="uniform"), fresh_rounds(0.1, 3)
-    (400, 100, 534)
-    """
+    """Return T_max = ceil(4 phi(f_0) B / alpha^2): updates of true gain alpha / 2 with the step alpha / (2B) (4.6)."""
     d = coordinates(n_classes)
     return ceil(4 * start_potential(d, start) * basis_width(d) / alpha**2 * (1 - 1e-12))
 
@@ -205,9 +176,6 @@ def batch_deviation(n_rows: int, pairs: int, rounds: int, beta: float) -> float:
     """Return e with P(some round, some pair: |g_batch - g| > e) <= beta, a new batch of n_rows for every round.
 
     e = sqrt(2 ln(2 N rounds / beta) / n): Hoeffding for terms in [-1, 1], a union over pairs and rounds (spec 4.6).
-
-    >>> round(batch_deviation(10_000, 80, 100, 0.05), 4)
-    0.0504
     """
     return sqrt(2 * (log(2 * pairs * rounds) - log(beta)) / n_rows)
 
@@ -216,9 +184,6 @@ def fresh_batch(alpha: float, pairs: int, rounds: int, beta: float) -> int:
     """Return m_0 = ceil(32 / alpha^2 ln(2 N rounds / beta)): rows a round for a deviation of alpha / 4 (spec 4.6).
 
     `rounds` is T_max + 1: the last one finds nothing.
-
-    >>> fresh_batch(0.1, 80, fresh_rounds(0.1) + 1, 0.05)
-    45008
     """
     return ceil(32 / alpha**2 * (log(2 * pairs * rounds) - log(beta)))  # pairs may be more than a float holds
 
@@ -251,9 +216,6 @@ def reuse_rows(alpha: float, pairs: int, n_updates: int, beta: float) -> int:
 
     Here T is fixed beforehand. Run Algorithm 1 at the tolerance alpha / 2 with the step alpha / (2B): it makes at most
     T = 4 phi B / alpha^2 updates, and what is left in the population is at most alpha.
-
-    >>> reuse_rows(0.1, 80, 100, 0.05)
-    357019
     """
     return ceil(8 * ((n_updates + 1) * log(pairs) + log(2 / beta)) / alpha**2)
 
@@ -267,11 +229,7 @@ def mixture_bound(n_rows: int, pairs: int, beta: float) -> float:
 
 
 def online_rows(alpha: float, pairs: int, beta: float) -> int:
-    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for the mixture to reach alpha (spec 6.9).
-
-    >>> online_rows(0.1, 80, 0.05)
-    11328
-    """
+    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for the mixture to reach alpha (spec 6.9)."""
     return ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / alpha**2)
 
 
@@ -285,7 +243,7 @@ def audit_rows(
     rate: float = 0.5,
     share: float = 1.0,
     power: float = 0.8,
-    method: Literal["normal", "bernstein"] = "normal",
+    method: Method = "normal",
 ) -> int:
     """Return the held-out rows with which an audit of a perfect model certifies alpha, with probability `power`.
 
@@ -316,7 +274,7 @@ def audit_rows(
         check_level(name, value)
     if share != 1:
         check_level("share", share)
-    _check_word("method", method, ("normal", "bernstein"))
+    _check_words(method=method)
     constraints = n_pairs(parsed, n_subpopulations, n_classes, alpha) / 2
     target, deviation = basis_tolerance(parsed, alpha, n_classes), sqrt(share * rate * (1 - rate))
     lucky = float(ndtri((1 + power) / 2))
@@ -328,7 +286,6 @@ def audit_rows(
     return 1 + ceil(((linear + sqrt(linear**2 + 4 * target * square)) / (2 * target)) ** 2)
 
 
-# --------------------------------------------------------------------------------------------------- sample sizes
 def sample_size(
     notion: str | Notion,
     alpha: float,
@@ -370,9 +327,7 @@ def sample_size(
     check_level("beta", beta)
     check_positive("constant", constant)
     setting = setting or ("order" if n_subpopulations is None else "fresh")
-    _check_word("setting", setting, ("fresh", "reuse", "online", "private", "order"))
-    _check_word("reading", reading, ("corrected", "paper"))
-    _check_word("guarantee", guarantee, ("class", "basis"))
+    _check_words(setting=setting, reading=reading, guarantee=guarantee)
     chosen = parse_notion(notion)
     if setting == "order":
         capacity = _capacity(vc, n_subpopulations)
@@ -383,7 +338,7 @@ def sample_size(
             'setting="order" can be computed.'
         )
     target = alpha if guarantee == "basis" else basis_tolerance(chosen, alpha, n_classes)
-    pairs = n_pairs(chosen, n_subpopulations, n_classes, alpha)
+    pairs, T = n_pairs(chosen, n_subpopulations, n_classes, alpha), fresh_rounds(target, n_classes, start)
     if setting == "private":
         logs = log(pairs // 2 / target) * log(1 / (target * beta)) ** 1.5
         rows, formula = constant * sqrt(n_classes) * logs / target**3, "K sqrt(l) ln(|C||W|/a) ln(1/(a beta))^1.5/a^3"
@@ -391,7 +346,6 @@ def sample_size(
     if setting == "online":
         formula = "(sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2/a^2, randomised predictor"
         return SampleSize(online_rows(target, pairs, beta), False, formula, "spec 6.9")
-    T = fresh_rounds(target, n_classes, start)
     if setting == "reuse":
         formula = "8((T+1) ln N + ln(2/beta))/a^2, T = ceil(4 phi B/a^2)"
         return SampleSize(reuse_rows(target, pairs, T, beta), False, formula, "spec 4.7")
@@ -399,7 +353,6 @@ def sample_size(
     return SampleSize((T + 1) * fresh_batch(target, pairs, T + 1, beta), False, formula, "spec 4.6")
 
 
-# --------------------------------------------------------------------------------------------------- orders
 @dataclass(frozen=True)
 class Orders:
     """The orders of growth of Section 5: rows that each notion takes for degree-(k+1) at alpha (Theorem 5.5).
@@ -422,11 +375,6 @@ class Orders:
         """Whether the paper's own formulas are meant."""
         return self.reading == "paper"
 
-    @property
-    def d(self) -> int:
-        """The number of coordinates of a prediction."""
-        return coordinates(self.n_classes)
-
     def of(self, notion: Notion) -> SampleSize:
         """Return the order of a notion for its own sake: 6.4 for low degrees, 6.5 for smooth, 6.3 for the others."""
         if isinstance(notion, LowDegree) and notion.degree >= 2:
@@ -441,14 +389,11 @@ class Orders:
         """Return K l (VC + ln(l |W| / (alpha beta))) / alpha^4 for a finite basis W (Proposition 5.4, spec 6.2, 6.3).
 
         Corrected: without the factor l, as the weights of a basis have one label each and norm at most 1 (spec 6.4).
-
-        >>> round(float(Orders(0.1, 1, 2, 10.0, 0.05, reading="paper").generic(log(2))))
-        333693
         """
         logs = self.capacity + log(self.n_classes) + log_weights - log(self.alpha) - log(self.beta)
         factor, text = (self.n_classes, "l ") if self.is_paper else (1, "")
         formula = f"K {text}(VC + ln(l|W|/(a0 beta)))/a0^4"
-        return SampleSize(self._rows(factor, logs, self.alpha, 4), True, formula, "Proposition 5.4; spec 6.3")
+        return self._size(factor, logs, self.alpha, 4, formula, "Proposition 5.4; spec 6.3")
 
     def low_degree(self) -> SampleSize:
         """Return the order for degree-(k+1) itself (Theorem 5.5, spec 6.4).
@@ -456,12 +401,11 @@ class Orders:
         Paper: K l (VC + k ln(l/(alpha beta))) / alpha^4. The factor l is not needed for the monomials (weights of one
         label have norm at most 1) and is l^2 for the whole class; for scalars it is 1.
         """
-        kinds = {"paper": (self.n_classes, "l "), "class": (self.d**2, "l^2 "), "basis": (1, "")}
+        kinds = {"paper": (self.n_classes, "l "), "class": (coordinates(self.n_classes) ** 2, "l^2 "), "basis": (1, "")}
         factor, text = kinds["paper" if self.is_paper else self.guarantee]
         logs = self.capacity + self.k * log(self.n_classes / (self.alpha * self.beta))
         formula = f"K {'' if factor == 1 else text}(VC + k ln(l/(a beta)))/a^4"
-        where = "Theorem 5.5" if self.is_paper else "spec 6.4"
-        return SampleSize(self._rows(factor, logs, self.alpha, 4), True, formula, where)
+        return self._size(factor, logs, self.alpha, 4, formula, "Theorem 5.5" if self.is_paper else "spec 6.4")
 
     def smooth(self) -> SampleSize:
         """Return the order for (alpha/k)-smooth, which implies degree-(k+1) at alpha (Theorem 5.5, spec 6.5).
@@ -471,18 +415,18 @@ class Orders:
         ln(12 k/alpha + 1). Scalars have one coordinate, and the dyadic basis besides: K (VC + ln(1/(a0 beta))) / a0^4
         with a0 = (alpha/k) / (2 + S), S = ceil(log2(k/alpha)); the smaller of the two is returned.
         """
-        k, l, d, alpha = self.k, self.n_classes, self.d, self.alpha  # noqa: E741
+        k, l, alpha = self.k, self.n_classes, self.alpha  # noqa: E741
+        d = coordinates(l)
         copies, factor = (1, l) if self.is_paper else (d, d)
         log_w = copies * _exp((l - 1) * log(12 * l * k / alpha)) * log(12 * k / alpha + 1)
-        rows = self._rows(k**4 * factor, self.capacity + log(k * l / (alpha * self.beta)) + log_w, alpha, 4)
         formula = f"K k^4 {'' if factor == 1 else 'l '}(VC + ln(kl/(a beta)) + ln|W|)/a^4"
-        basis = SampleSize(rows, True, formula, "Theorem 5.5" if self.is_paper else "spec 6.5")
+        logs = self.capacity + log(k * l / (alpha * self.beta)) + log_w
+        basis = self._size(k**4 * factor, logs, alpha, 4, formula, "Theorem 5.5" if self.is_paper else "spec 6.5")
         if self.is_paper or d > 1:
             return basis
         a0 = (alpha / k) / (2 + max(0, ceil(log2(k / alpha))))
-        rows = self._rows(1, self.capacity + log(1 / (a0 * self.beta)), a0, 4)
-        dyadic = SampleSize(rows, True, "K (VC + ln(1/(a0 beta)))/a0^4, a0 = a/(k(2+S))", "spec 6.5")
-        return min(basis, dyadic, key=float)
+        logs, formula = self.capacity + log(1 / (a0 * self.beta)), "K (VC + ln(1/(a0 beta)))/a0^4, a0 = a/(k(2+S))"
+        return min(basis, self._size(1, logs, a0, 4, formula, "spec 6.5"), key=float)
 
     def full(self) -> SampleSize:
         """Return the order for the full notion at the width and alpha_0 that imply degree-(k+1) (spec 6.6, 6.7).
@@ -493,13 +437,14 @@ class Orders:
         general bound.
         """
         k, l, alpha, beta = self.k, self.n_classes, self.alpha, self.beta  # noqa: E741
-        if self.d == 1:
-            rows = self._rows(k**4, self.capacity + log(k / (alpha * beta)), alpha, 8)
-            return SampleSize(rows, True, "K k^4 (VC + ln(k/(a beta)))/a^8", "Theorem 5.5; spec 6.7")
+        if l == 2:
+            logs, formula = self.capacity + log(k / (alpha * beta)), "K k^4 (VC + ln(k/(a beta)))/a^8"
+            return self._size(k**4, logs, alpha, 8, formula, "Theorem 5.5; spec 6.7")
         delta = alpha / (2 * k * l)
         if self.is_paper:
-            rows = self._rows(1, self.capacity + log(k * l / (alpha * beta)), delta, 4 * (l + 1))
-            return SampleSize(rows, True, "K (2kl)^(4(l+1)) (VC + ln(kl/(a beta)))/a^(4(l+1))", "Theorem 5.5")
+            formula = "K (2kl)^(4(l+1)) (VC + ln(kl/(a beta)))/a^(4(l+1))"
+            logs = self.capacity + log(k * l / (alpha * beta))
+            return self._size(1, logs, delta, 4 * (l + 1), formula, "Theorem 5.5")
         log_a0 = log(l) + (l + 1) * log(delta) - log(l // 2)
         logs = self.capacity + 2 * log(l) + l * log(n_intervals(delta)) - log_a0 - log(beta)
         rows = _rounded(_exp(log(self.constant * logs) - 4 * log_a0))
@@ -512,15 +457,15 @@ class Orders:
         With the width delta = alpha/k and alpha_0 = alpha^2/(2k) that imply degree-(k+1) at alpha: alpha^-4.
         """
         a0, delta = self.alpha**2 / (2 * self.k), self.alpha / self.k
-        rows = self._rows(1, self.capacity + log(1 / (delta * self.beta)), a0, 2)
-        return SampleSize(rows, True, "K ln(|C|/(delta beta))/a0^2, a0 = a^2/(2k)", "end of Section 5.2; spec 6.10")
+        logs, formula = self.capacity + log(1 / (delta * self.beta)), "K ln(|C|/(delta beta))/a0^2, a0 = a^2/(2k)"
+        return self._size(1, logs, a0, 2, formula, "end of Section 5.2; spec 6.10")
 
-    def _rows(self, factor: float, logs: float, inverse: float, power: int) -> int | float:
-        """Return constant * factor * logs / inverse^power without overflow."""
-        return _rounded(_exp(log(self.constant) + log(factor) + log(logs) - power * log(inverse)))
+    def _size(self, factor: float, logs: float, inverse: float, power: int, formula: str, where: str) -> SampleSize:
+        """Return constant * factor * logs / inverse^power rows, without overflow."""
+        rows = _rounded(_exp(log(self.constant) + log(factor) + log(logs) - power * log(inverse)))
+        return SampleSize(rows, True, formula, where)
 
 
-# --------------------------------------------------------------------------------------------------- comparison
 @dataclass(frozen=True)
 class Row:
     """One notion in a comparison: what is trained, and the rows by the corrected and by the paper's reading."""
@@ -591,13 +536,12 @@ def compare(
         "smooth": Orders.smooth,
         "full": Orders.full,
     }
-    if corrected.d == 1:
+    if n_classes == 2:
         trained["full, by a game (inefficient)"] = Orders.game
     rows = [Row(name, of(corrected), of(paper), float(of(corrected)) / direct) for name, of in trained.items()]
     return Comparison(f"degree-{degree}", alpha, n_classes, tuple(rows))
 
 
-# --------------------------------------------------------------------------------------------------- small things
 def show_rows(rows: float) -> str:
     """Write a number of rows so that it can be read.
 
@@ -615,9 +559,11 @@ def check_level(name: str, value: object) -> None:
         raise InvalidInput(f"{name} must be a number strictly between 0 and 1, but {value!r} was given.")
 
 
-def _check_word(name: str, given: object, valid: tuple[str, ...]) -> None:
-    if given not in valid:
-        raise InvalidInput(f"Unknown {name} {given!r}; valid: {', '.join(valid)}.{suggest(str(given), valid)}")
+def _check_words(**given: str) -> None:
+    for name, word in given.items():
+        valid = get_args(_WORDS[name])
+        if word not in valid:
+            raise InvalidInput(f"Unknown {name} {word!r}; valid: {', '.join(valid)}.{suggest(str(word), valid)}")
 
 
 def _capacity(vc: float | None, n_subpopulations: int | None) -> float:

@@ -144,7 +144,7 @@ def explain(
     multiaccuracy implies no bound on smooth (spec 3.11)
     """
     start, end = _known(have), _known(want)
-    _check_alpha("alpha", alpha)
+    _check_numbers(alpha=alpha)
     setting = _Setting(n_classes, **settings)
     nothing = Implication(start, alpha, end, inf, ())
     if isinstance(end, LowDegree) and end.degree > _degree_of(start):
@@ -174,10 +174,10 @@ def _reached(start: Notion, end: Notion, alpha: float, setting: _Setting) -> dic
     return final
 
 
-# ------------------------------------------------------------------------------ one theorem at a time: spec 3.1 to 3.9
 def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[float, str] | None:
     """Return the alpha' at which one theorem leads from `have` at alpha to `want`, and which; None without one."""
     is_paper, several = s.constants == "paper", max(1, s.d // 2)  # labels that may err at once
+    cells = _all_cells(have, s) if isinstance(have, Full) else 0.0
     match have, want:
         case LowDegree(k), LowDegree(j) if j <= k:
             return alpha, "polynomials of lower degree (Proposition 3.3)"
@@ -194,13 +194,12 @@ def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[flo
             found, j = min((_bernstein(j, alpha, s), j) for j in range(1, k))
             return found, f"Bernstein polynomials of degree {j} (spec 3.9)"
         case Full(width), Smooth():
-            slack = (
-                s.d * width if s.d > 1 else width * {"paper": 1.0, "sharp": 0.5, "best": (1 + width) / 4}[s.constants]
-            )
-            return _from_cells(have, alpha, slack, s, "full to smooth", "Theorem 3.9, spec 3.5")
+            scalar = {"paper": 1.0, "sharp": 0.5, "best": (1 + width) / 4}[s.constants]
+            slack = width * (s.d if s.d > 1 else scalar)
+            return cells * alpha + slack, f"full to smooth, {cells:g} alpha + {slack:g} (Theorem 3.9, spec 3.5)"
         case Full(width), LowDegree(k) if not is_paper:  # not in the paper
             slack = (k - 1) * s.d * width / 2 if s.d > 1 or s.constants == "sharp" else _within_cells(width, k - 1)
-            return _from_cells(have, alpha, slack, s, "full to degree k", "spec 3.6")
+            return cells * alpha + slack, f"full to degree k, {cells:g} alpha + {slack:g} (spec 3.6)"
         case Full(), Multiaccuracy():  # a single label needs no floor(l/2)
             factor = _count(have, s) if s.per_cell else 1
             return factor * alpha, f"a constant is the sum of {factor} cells (spec 2.5)"
@@ -210,11 +209,6 @@ def _convert(have: Notion, want: Notion, alpha: float, s: _Setting) -> tuple[flo
                 factor = min(ratio**s.d, _count(have, s)) if s.per_cell else 1
                 return factor * alpha, f"a cell is the union of {factor} finer ones"
     return None
-
-
-def _from_cells(have: Full, alpha: float, slack: float, s: _Setting, what: str, where: str) -> tuple[float, str]:
-    factor = _all_cells(have, s)
-    return factor * alpha + slack, f"{what}, {factor:g} alpha + {slack:g} ({where})"
 
 
 def _slope(degree: int, setting: _Setting) -> float:
@@ -242,19 +236,12 @@ def smooth_to_lipschitz(alpha: float, r: float) -> float:
     >>> smooth_to_lipschitz(0.01, 3.0), smooth_to_lipschitz(0.01, 0.5)
     (0.03, 0.01)
     """
-    _check_alpha("alpha", alpha)
-    _check_alpha("r", r)
+    _check_numbers(alpha=alpha, r=r)
     return max(1.0, r) * alpha
 
 
-# --------------------------------------------------------------------------------------------------- spec 3.2: bases
 def basis_to_class(
-    notion: str | Notion,
-    alpha: float,
-    n_classes: int = 2,
-    *,
-    constants: Constants = "sharp",
-    cells: int | None = None,
+    notion: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp", cells: int | None = None
 ) -> float:
     """Return the alpha' of the whole weight class when every element of its basis has a violation of at most alpha.
 
@@ -265,7 +252,7 @@ def basis_to_class(
     (0.04, 0.01)
     """
     chosen = _known(notion)
-    _check_alpha("alpha", alpha)
+    _check_numbers(alpha=alpha)
     setting = _Setting(n_classes, constants, cells)
     if isinstance(chosen, Smooth):
         raise InvalidInput("The smooth notion has many bases. Use basis_to_smooth or dyadic_to_smooth.")
@@ -284,8 +271,7 @@ def basis_to_smooth(beta: float, eta: float, L: float, n_classes: int = 2, *, co
     >>> basis_to_smooth(0.01, 0.05, 2.0), basis_to_smooth(0.01, 0.05, 2.0, n_classes=3)
     (0.07, 0.12000000000000001)
     """
-    for name, value in (("beta", beta), ("eta", eta), ("L", L)):
-        _check_alpha(name, value)
+    _check_numbers(beta=beta, eta=eta, L=L)
     setting = _Setting(n_classes, constants)
     one_sided = setting.d == 1 and setting.constants != "paper"
     return beta * L + (eta if one_sided else 2 * eta)
@@ -312,11 +298,10 @@ def dyadic_for(alpha: float) -> tuple[int, float]:
     >>> dyadic_for(0.125)
     (3, 0.025)
     """
-    _check_alpha("alpha", alpha, positive=True)
+    _check_above_zero(alpha)
     return max(0, ceil(log2(1.0 / alpha))), Smooth().tolerance(np.zeros((1, 1)), alpha)
 
 
-# -------------------------------------------------------------------------------- spec 3.5, 3.6: from the full notion
 def _all_cells(have: Full, setting: _Setting) -> float:
     """Return the supremum over all functions of the cell when alpha of the full notion is 1 (spec 2.5)."""
     if not setting.per_cell:
@@ -382,7 +367,7 @@ def best_width(
     full-0.05 0.0025
     """
     end = _known(want)
-    _check_alpha("alpha", alpha, positive=True)
+    _check_above_zero(alpha)
     setting = _Setting(n_classes, constants)
     if isinstance(end, Full):
         raise InvalidInput("best_width looks for a width, so `want` must not be a full notion itself.")
@@ -410,7 +395,6 @@ def _peak(value: Callable[[int], float], low: int, high: int) -> int:
     return max(range(low, high + 1), key=value)
 
 
-# ------------------------------------------------------------------------------------ spec 3.9: from degrees to smooth
 def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
     """Return factor * alpha + 1 / (2 sqrt K): |u - B_K u| <= 1 / (2 sqrt K).
 
@@ -449,7 +433,6 @@ def degree_to_smooth(
     return float(max(np.maximum(b, 0.0).sum(), np.maximum(-b, 0.0).sum())) + 1 / (2 * sqrt(k))
 
 
-# -------------------------------------------------------------------------- spec 3.7: the two conventions of two labels
 def binary_to_simplex(notion: str | Notion, alpha: float) -> float:
     """Return the alpha of the simplex convention with two labels when the scalar one holds at alpha (spec 3.7).
 
@@ -460,7 +443,7 @@ def binary_to_simplex(notion: str | Notion, alpha: float) -> float:
     [0.01, 0.03, 0.04, inf]
     """
     chosen = _known(notion)
-    _check_alpha("alpha", alpha)
+    _check_numbers(alpha=alpha)
     if isinstance(chosen, Full):
         return inf
     if isinstance(chosen, Smooth):
@@ -477,11 +460,10 @@ def simplex_to_binary(notion: str | Notion, alpha: float) -> float:
     >>> [simplex_to_binary(n, 0.01) for n in ("degree-2", "smooth", "full-0.1")]
     [0.01, 0.01, 0.02]
     """
-    _check_alpha("alpha", alpha)
+    _check_numbers(alpha=alpha)
     return (2 if isinstance(_known(notion), Full) else 1) * alpha
 
 
-# ------------------------------------------------------------------------------------------------ spec 3.10: robustness
 def robustness(
     notion: str | Notion, alpha: float, distance: float, n_classes: int = 2, constants: Constants = "sharp"
 ) -> float:
@@ -500,9 +482,8 @@ def robustness(
     """
     chosen = _known(notion)
     setting = _Setting(n_classes, constants)
+    _check_numbers(alpha=alpha, distance=distance)
     if isinstance(chosen, Full):
-        _check_alpha("alpha", alpha)
-        _check_alpha("distance", distance)
         return inf
     slope = 1.0 if isinstance(chosen, Smooth) else _slope(int(_degree_of(chosen)), setting)
     return lipschitz_robustness(slope, alpha, distance, n_classes, constants)
@@ -519,8 +500,7 @@ def lipschitz_robustness(
     >>> lipschitz_robustness(2.0, 0.0, 0.01), lipschitz_robustness(2.0, 0.0, 0.01, n_classes=3)
     (0.03, 0.045)
     """
-    for name, value in (("r", r), ("alpha", alpha), ("distance", distance)):
-        _check_alpha(name, value)
+    _check_numbers(r=r, alpha=alpha, distance=distance)
     setting = _Setting(n_classes, constants)
     if setting.constants == "paper":
         return alpha + (2 * r + 1) * distance
@@ -538,12 +518,17 @@ def _known(notion: str | Notion) -> Notion:
     return chosen
 
 
-def _check_alpha(name: str, value: object, positive: bool = False) -> None:
+def _check_numbers(**values: object) -> None:
     """Refuse what is not a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
-        raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
-    if positive and not float(value) > 0:
-        raise InvalidInput(f"{name} must be above 0, but {value!r} was given.")
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < inf:
+            raise InvalidInput(f"{name} must be a number of at least 0, but {value!r} was given.")
+
+
+def _check_above_zero(alpha: object) -> None:
+    _check_numbers(alpha=alpha)
+    if alpha == 0:
+        raise InvalidInput(f"alpha must be above 0, but {alpha!r} was given.")
 
 
 def _residuals(

@@ -17,15 +17,15 @@ def quick(monkeypatch):
 
 
 def test_demo_writes_both_audits_as_one_page(tmp_path, capsys):
-    demo.run(seed=1, folder=tmp_path / "new")
+    demo.demonstrate(seed=1, folder=tmp_path / "new")
     said = capsys.readouterr().out
     page = tmp_path / "new" / "lowcal-demo.html"
     assert f"Report:  {page}" in said
     tables = read(page.read_text(encoding="utf-8")).tables
     compared = {row[0]: row[1:] for row in tables["both"]}
-    before, after = (float(value) for value in compared["Largest error observed"])
+    before, after = (float(value) for value in compared["Largest violation observed"])
     assert after < before / 2
-    for low, _, high in (value.partition(" to ") for value in compared["Largest error in the population"]):
+    for low, _, high in (value.partition(" to ") for value in compared["Largest violation in the population"]):
         assert f"{low} to {high}" in said
 
 
@@ -33,7 +33,7 @@ def test_without_extras_demo_says_what_it_does_not_write(tmp_path, monkeypatch, 
     page.environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    demo.run(seed=1, folder=tmp_path)
+    demo.demonstrate(seed=1, folder=tmp_path)
     said = capsys.readouterr().out
     assert "No report: An HTML report needs jinja2: pip install 'lowcal[report]'." in said
     assert "No picture: matplotlib is not installed" in said

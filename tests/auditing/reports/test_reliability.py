@@ -4,11 +4,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 from audits import audited, rows
 from lowcal import Groups, Trees, audit
-from lowcal.auditing.reports.binning import BINS, ReliabilityBins, cuts, joined, reliability
+from lowcal.auditing.reports.binning import BINS, ReliabilityBins, cuts, reliability
+from lowcal.datasets import make_miscalibrated
 from worlds import panel_of
 
 
@@ -114,7 +114,11 @@ def test_only_the_worst_groups_are_kept(monkeypatch):
 
 def test_of_equal_names_the_last_counts(sample):
     C, y, p, weight = sample
-    first = reliability(*given(C[:, [0]], y, p, weight, "same"))
-    second = reliability(*given(C[:, [2]], y, p, weight, "same"))
-    assert joined([first, second])["same"][0].mass == pytest.approx(second["same"][0].mass)
-    assert joined([first, second]).keep(["same"])["same"][0].mass == pytest.approx(second["same"][0].mass)
+    both = reliability(*given(C[:, [0, 2]], y, p, weight, "same", "same"))
+    last = reliability(*given(C[:, [2]], y, p, weight, "same"))
+    assert both["same"][0].mass == pytest.approx(last["same"][0].mass)
+
+
+def test_other_than_wanted_groups_are_left_out(sample):
+    found = reliability(*given(*sample, "all", "fuzzy", "some"), {"some", "nobody"})
+    assert list(found) == ["some"]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowcal.datasets import adult, load_adult
+
+import lowcal.datasets as adult
+from lowcal.datasets import load_adult
 from lowcal.errors import InvalidInput
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,12 +1,12 @@
 """A data set is frozen, prints short, and goes to any frame library unharmed."""
 
-import subprocess
 import sys
 from dataclasses import FrozenInstanceError
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pytest
+
 from lowcal.datasets import Dataset
 from lowcal.errors import InvalidInput, MissingExtra
 
@@ -78,11 +78,10 @@ def test_repr_is_short_for_columns_and_for_frames():
     assert repr(small().to("polars")) == shown
 
 
-def test_importing_datasets_loads_no_heavy_library():
+def test_importing_datasets_loads_no_heavy_library(run_python):
     heavy = "narwhals pandas polars pyarrow scipy sklearn"
     code = f"import sys, lowcal.datasets; print([m for m in {heavy.split()} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("backend", [None, "pandas", "polars", "pyarrow"])

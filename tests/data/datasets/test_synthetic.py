@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 from lowcal.errors import InvalidInput
 
@@ -85,7 +86,7 @@ def test_parity_ships_the_figure_by_default():
 
 @pytest.mark.parametrize("labels", ["xnr", "and", None, 1])
 def test_parity_refuses_other_labels(labels):
-    with pytest.raises(InvalidInput, match="labels must be 'xnor' or 'xor'; got"):
+    with pytest.raises(InvalidInput, match="labels must be one of xnor, xor; got"):
         parity_square(labels)
 
 

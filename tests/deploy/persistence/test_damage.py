@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowcal.errors import DamagedFile, LowcalError
 from sklearn.linear_model import Ridge
 
 import lowcal
 import saved
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
+from lowcal.errors import DamagedFile, LowcalError
 from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
 from lowcal.subpopulations.codes import CodeFamily

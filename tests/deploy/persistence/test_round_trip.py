@@ -33,21 +33,15 @@ from lowcal import (
     persistence,
 )
 from lowcal.data.checked_json import Plain
-from lowcal.deploy.saved_models import read_model, write_model
+from lowcal.deploy.persistence import read_model, write_model
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions.weights import Points
 from lowcal.rows.updates import MANY, Compiled, Term, Update
 from lowcal.subpopulations.codes import CodeFamily
 from study import multicalibrate
+from worlds import WAYS
 
 NOTIONS = ("multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.25")
-SOLVERS = (
-    ("first", "euclidean"),
-    ("worst", "euclidean"),
-    ("worst", "mirror"),
-    ("block", "euclidean"),
-    ("block", "mirror"),
-)
 
 
 def fitted(name: str, kind: int | str = 2, **options: object) -> tuple[lowcal.Fit, np.ndarray, object, object]:
@@ -88,17 +82,18 @@ def check_fit(kind: int | str, name: str, notion: str, solver: str, geometry: st
     check(fit.predictor, again(fit.predictor), *data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("kind", [2, 3])
 @pytest.mark.parametrize("notion", range(len(NOTIONS)))
 @pytest.mark.parametrize("name", saved.NAMES)
 def test_every_notion_and_every_solver_of_each_class(name: str, notion: int, kind: int) -> None:
-    solver = SOLVERS[(notion + saved.NAMES.index(name) + kind) % len(SOLVERS)]
+    solver = WAYS[(notion + saved.NAMES.index(name) + kind) % len(WAYS)]
     check_fit(kind, name, NOTIONS[notion], *solver)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [2, 3, "bounded"])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", WAYS)
 @pytest.mark.parametrize("notion", NOTIONS)
 @pytest.mark.parametrize("name", saved.NAMES)
 def test_every_notion_with_every_solver(name: str, notion: str, solver: tuple[str, str], kind: int | str) -> None:

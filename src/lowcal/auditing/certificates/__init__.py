@@ -14,39 +14,3 @@ For weight classes that are not finitely many moments (smooth) the last three us
 Limits per person (`masses`) divide these by the mass of the subpopulation.
 The exact test redraws the labels from the predictions (10.i.d).
 """
-
-from lowcal.auditing.certificates.band import (
-    METHODS,
-    Band,
-    Constraints,
-    Interval,
-    Masses,
-    Method,
-    band,
-    constraints,
-    masses,
-)
-from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
-from lowcal.auditing.certificates.finite_sample import bernstein, betting, hoeffding, symmetrisation
-from lowcal.auditing.certificates.panel import Panel
-
-__all__ = [
-    "METHODS",
-    "Band",
-    "Constraints",
-    "Interval",
-    "Masses",
-    "Method",
-    "Null",
-    "Panel",
-    "band",
-    "bernstein",
-    "betting",
-    "constraints",
-    "draws_for",
-    "hoeffding",
-    "masses",
-    "new_seed",
-    "null_test",
-    "symmetrisation",
-]

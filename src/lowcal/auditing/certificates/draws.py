@@ -9,22 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import NormalDist
+from typing import TypeGuard
 
 import numpy as np
 
 from lowcal.auditing.certificates.panel import GRID, Panel, believed
 from lowcal.auditing.certificates.score import ConstraintSums, cells_of, normal_score
+from lowcal.kernels.drawn import DrawnSums, decode_draws
 from lowcal.kernels.exact import Tables, Wholes
-from lowcal.kernels.reference import Design, pieces
+from lowcal.kernels.reference import Codes, Design, pieces, rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.threads import spread
 from lowcal.notions.base import Finite, Notion
+from lowcal.notions.moments import weigh
 from lowcal.notions.smooth import Smooth
-from lowcal.notions.weights import CellIds, Weight
+from lowcal.notions.weights import Cell, CellIds, Weight
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.grids import line_suprema, point_ids
 from lowcal.rows.keys import draw_labels, key_of, uniforms_of
-from lowcal.rows.passes import decode_moments, moment_sums
-from lowcal.solve.threads import spread
+from lowcal.rows.passes import bound_of, decode_moments, moment_sums
 from lowcal.subpopulations.base import Family
 
 #: At least this many draws lie beyond a quantile that is taken from them.
@@ -79,8 +82,8 @@ def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> D
     if not notion.is_largest(panel.d):
         return Draws(np.array([notion.norm(weights, v).value for v in every]))
     scores = MomentScores.of(panel, notion, weights, own)
-    both = [scores.both(v) for v in every]
-    return Draws(np.array([one for one, _ in both]), np.array([one for _, one in both]), scores)
+    suprema, largest = zip(*(scores.both(v) for v in every), strict=True)
+    return Draws(np.array(suprema), np.array(largest), scores)
 
 
 def drawn_moments(
@@ -197,6 +200,8 @@ class Redraws:
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all draws, one after the other."""
         design, cells = shard.design(self.families), cells_of(self.weights, shard.at(START))
+        if self._are_picks(design, shard):
+            return Tables([self._picked(shard, design)])
         each = spread(lambda number: self._one(shard, design, cells, number), self.draws, len(shard))
         return Tables(table for tables in each for table in tables)
 
@@ -204,9 +209,33 @@ class Redraws:
         residuals = redrawn(shard, self.share, self.seed, number, shard.first)
         return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
 
+    def _are_picks(self, design: Design, some: Local) -> TypeGuard[Codes]:
+        """Whether a draw picks some rows out of code columns: a scalar has two outcomes; weights must be no cells."""
+        is_scalar = some.y.shape[1] == 1 and not isinstance(self.weights[0], Cell)
+        return is_scalar and isinstance(design, Codes) and None not in self.draws
+
+    def _picked(self, shard: Shard, design: Codes) -> Wholes:
+        """Return the sums of all draws, shape (draws, levels, S)."""
+        grid, p = shard.scale.grid(bound_of(self.weights)), shard.at(START)
+        sums = DrawnSums(design, len(self.weights), grid, [key_of((self.seed, int(k or 0))) for k in self.draws])
+        for part in rows_in_cache(len(p), len(self.weights) + 2):
+            f, w = p[part], shard.weight[part, None]
+            if self.share is None:
+                rho = w * (shard.y[part] - f)
+                chance, picked, passed = np.full(len(f), 0.5), -rho, rho
+            else:
+                q = believed(f, self.share)
+                chance, picked, passed = q[:, 0], (1.0 - q) * w, -q * w
+            each = (weigh(self.weights, f, one) for one in (picked, passed))
+            sums.add(part, shard.first + part.start, chance, *each)
+        return sums.wholes()
+
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the moments."""
         design, d = some.design(self.families), some.y.shape[1]
+        if self._are_picks(design, some):
+            grid = scale.grid(bound_of(self.weights))
+            return decode_draws(design, len(self.weights), grid, total[0])[..., None]
         size = len(total) // len(self.draws)
         each = [total[k * size : (k + 1) * size] for k in range(len(self.draws))]
         return np.array([decode_moments(design, self.weights, d, one, scale) for one in each])

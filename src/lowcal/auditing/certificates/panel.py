@@ -17,7 +17,7 @@ from lowcal.notions.low_degree import LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
-from lowcal.rows.grids import GridResiduals, negatives, smooth_on_grid
+from lowcal.rows.grids import Line, PlacedResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
@@ -123,7 +123,9 @@ class Panel:
 
     def grid_error(self, notion: Notion) -> FloatArray | float:
         """Return what the rounding of predictions may cost a redrawn smooth supremum."""
-        return self.rows.run(GridResiduals(START, self.families, GRID)).error if isinstance(notion, Smooth) else 0.0
+        if not isinstance(notion, Smooth):
+            return 0.0
+        return self.rows.run(PlacedResiduals(START, self.families, Line(GRID))).error
 
     def suprema(self, notion: Notion) -> Suprema:
         """Return the suprema of a class that is not finitely many moments; of smooth weights class-wise.
@@ -253,7 +255,7 @@ class Excess:
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> float:
         """Return the share."""
-        sums = (float(fine.total(one)) for fine, one in zip(self._grids(scale), total, strict=True))
+        sums = (fine.number(one) for fine, one in zip(self._grids(scale), total, strict=True))
         mean, room, cross, square, energy = sums
         error = np.sqrt(max(square - 2.0 * mean * cross + mean * mean * energy, 0.0))
         slope = 2.0 * (room - 1.0 / max(2, some.y.shape[1]))

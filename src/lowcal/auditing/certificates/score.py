@@ -26,11 +26,11 @@ from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache
 from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.threads import spread
 from lowcal.notions.base import Witness
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.powers import Plan, Powers
-from lowcal.solve.threads import spread
 from lowcal.subpopulations.base import Family
 
 T = TypeVar("T")

@@ -1,25 +1,28 @@
-"""What an audit says: a finding for every subpopulation, a verdict, and how sure it is."""
+"""What an audit found: a finding for every subpopulation, a verdict, and its confidence."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from importlib import import_module
 from math import isfinite, isnan
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from lowcal.auditing.certificates import Constraints, Method
+from lowcal.auditing.certificates.band import Constraints, Method
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.auditing.reports.page import fragment, page
-from lowcal.data.errors import InvalidInput, MissingExtra, brief, printable, suggest
+from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.solve.options import Tolerance
 from lowcal.solve.runs import Fit
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
 By = Literal["violation", "per_person"]
 #: The number of groups drawn unless more are asked for.
 SHOWN = 40
-#: Fields of a report that plain data has in another form, or not at all.
-_NOT_PLAIN = frozenset(
-    {"notion", "tolerance", "verdict", "largest_per_person", "layout", "findings", "constraints", "moments", "notes"}
-    | {"reliability"}
+#: What `to_dict` takes as it is.
+_PLAIN = (
+    *("alpha", "per_person", "min_share", "certified_per_person", "confidence", "method", "n_rows", "n_effective"),
+    *("violation", "basis_error", "certified_lower", "certified_alpha", "p_value", "null_floor", "detectable"),
+    *("is_exact", "seed"),
 )
 
 
@@ -49,7 +53,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gap:
-    """One class on one subpopulation, per person: the mean prediction, the mean outcome and limits on their difference.
+    """The mean prediction and outcome of one class on one subpopulation, and limits on their difference.
 
     The limits hold for all classes and subpopulations at once, with the report's confidence.
     """
@@ -67,7 +71,7 @@ class Gap:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gap as plain data."""
-        return {**{k: _finite(v) for k, v in vars(self).items()}, "label": _plain(self.label), "gap": _finite(self.gap)}
+        return _plain(vars(self) | {"gap": self.gap})
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Finding:
     findings at once, and the outer one bounds every weight of the class; `method` says how they were made.
     `conditional_lower` and `conditional_upper` are the same limits per person, valid together with them: for
     memberships of 0 or 1 given which rows belong to c, otherwise with the uncertainty of its mass
-    (`lowcal.auditing.certificates.masses`); nan for memberships with signs, which have no share of the people.
+    (`lowcal.auditing.certificates.band.masses`); nan for memberships with signs, which have no share of the people.
     `n_effective` is the effective number of rows of c. `basis` is the part that single basis elements show,
     `null_floor` what a perfect model would show by chance, `detectable` the smallest violation of c that is detected
     with 80% power. `gaps` compare mean prediction and outcome for every class; `label` is the class with the largest.
@@ -144,14 +148,14 @@ class Finding:
         return bool(tolerance.judges(self.mass)) and not isnan(self.conditional_lower)
 
     @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.least > 0.0
+
+    @property
     def largest_gap(self) -> Gap:
         """The class whose mean prediction is farthest from its mean outcome."""
         return max(self.gaps, key=lambda one: abs(one.gap))
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.lower > 0.0 or self.upper < 0.0
 
     def named(self, classes: Sequence[Any]) -> Finding:
         """Return the finding with other names for the classes 0, 1, ..., by which it was made."""
@@ -161,17 +165,15 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        gaps = [one.to_dict() for one in self.gaps]
-        return {**values, "weight": str(self.weight), "label": _plain(self.label), "gaps": gaps}
+        label = self.label.item() if isinstance(self.label, np.generic) else self.label
+        return vars(self) | {"weight": str(self.weight), "label": label, "gaps": [one.to_dict() for one in self.gaps]}
 
     def __str__(self) -> str:
         one = self.largest_gap
         what = "predictions" if len(self.gaps) == 1 else f"predictions of {printable(str(one.label))}"
-        return (
-            f"{brief(self.subpopulation)}: violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] "
-            f"with weight {brief(self.weight)}; {what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
-        )
+        found = f"violation {self.violation:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}] ({words.side(self)})"
+        means = f"{what} average {one.predicted:.4f}, outcomes {one.actual:.4f}"
+        return f"{brief(self.subpopulation)}: {found}; {means}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,17 +244,16 @@ class AuditReport:
         """The largest error, as violation or per person: the one that the verdict is about."""
         if self.by == "per_person":
             return self.largest_per_person
-        return LargestError(
-            self.violation, self.certified_lower, self.certified_alpha, self.null_floor, self.detectable
-        )
+        limits = self.certified_lower, self.certified_alpha
+        return LargestError(self.violation, *limits, self.null_floor, self.detectable)
 
     @property
     def proof(self) -> Finding:
         """The finding that proves the most: with the largest lower limit of what was asked about."""
         if self.by == "violation":
             return max(self.findings, key=lambda one: one.least)
-        judged = [one for one in self.findings if one.is_judged(self.tolerance)] or self.findings
-        return max(judged, key=lambda one: one.least_per_person)
+        judged = [one for one in self.findings if one.is_judged(self.tolerance)]
+        return max(judged or self.findings, key=lambda one: one.least_per_person)
 
     def worst(self, n: int = 5, by: By | None = None) -> tuple[Finding, ...]:
         """Return the n worst findings by "violation" or "per_person" (default: by what was asked about).
@@ -284,40 +285,41 @@ class AuditReport:
 
         Figures in the text hold with the report's confidence wherever it says so; `pages` has them as numbers.
         """
-        names = [one.subpopulation for one in self.findings]
-        chosen = names if subpopulation is None else [self.finding(subpopulation).subpopulation]
-        pages = [str(page) for name in chosen for page in self.pages(name)]
-        return "\n\n".join([words.guarantee_lead(self), *pages])
+        chosen = [one.subpopulation for one in self.findings] if subpopulation is None else [subpopulation]
+        return "\n\n".join([words.guarantee_lead(self), *(str(page) for name in chosen for page in self.pages(name))])
 
     def pages(self, subpopulation: str) -> tuple[GroupPage, ...]:
         """Return what is known of a subpopulation, a page for each label: sentences and figures."""
-        name = subpopulation if subpopulation in self.moments else self.finding(subpopulation).subpopulation
-        known = zip(words.labels(self.layout), self.moments[name], strict=True)
-        return tuple(describe(group, name, label, margin) for label, (group, margin) in known)
+        known = zip(words.labels(self.layout), self.moments[self.finding(subpopulation).subpopulation], strict=True)
+        return tuple(describe(group, subpopulation, label, margin) for label, (group, margin) in known)
+
+    def by_degree(self, by: By = "violation", n: int | None = None) -> tuple[FloatArray, IntArray]:
+        """Return E[c f^j (y - f)] of the first n findings for j = 0, 1, ..., and the label where it is largest.
+
+        Both have shape (n, degrees); moments per person are divided by the mass. Groups without rows have 0.
+        """
+        groups = [[group for group, _ in self.moments[one.subpopulation]] for one in self.findings[:n]]
+        scale = [[1.0 if by == "per_person" else one.mass for one in labels] for labels in groups]
+        gaps = [[[one.gap(j) for j in range(one.degree)] for one in labels] for labels in groups]
+        table = np.nan_to_num(np.array(gaps) * np.array(scale)[:, :, None])
+        label = np.abs(table).argmax(axis=1)
+        return np.take_along_axis(table, label[:, None], axis=1)[:, 0], label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ready for JSON."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _NOT_PLAIN}
         return {
             "notion": str(self.notion),
             "verdict": self.verdict.value,
-            "alpha": self.alpha,
-            "per_person": self.per_person,
-            "min_share": self.min_share,
-            "certified_per_person": _finite(self.certified_per_person),
-            "largest_per_person": {name: _finite(value) for name, value in vars(self.largest_per_person).items()},
-            **{name: _finite(value) for name, value in plain.items()},
+            "largest_per_person": _plain(vars(self.largest_per_person)),
+            **_plain({name: getattr(self, name) for name in _PLAIN}),
             "layout": self.layout.to_dict(),
             "notes": list(self.notes),
-            "findings": [{k: _finite(v) for k, v in one.to_dict().items()} for one in self.findings],
+            "findings": [_plain(one.to_dict()) for one in self.findings],
         }
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
         """Return `to_dict` as JSON; with a path, also write it there, whole or not at all."""
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
-        if path is not None:
-            _write(text, path)
-        return text
+        return _written(json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n", path)
 
     def to_html(
         self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None, fit: Fit | None = None
@@ -334,20 +336,16 @@ class AuditReport:
         """
         if fit is not None and not isinstance(fit, Fit):
             raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, but {fit!r} was given.")
-        made = page(self, None if before is None else self.comparable(before), () if fit is None else fit.candidates)
-        if path is not None:
-            _write(made, path)
-        return made
+        earlier = None if before is None else self.comparable(before)
+        return _written(page(self, earlier, () if fit is None else fit.candidates), path)
 
     def comparable(self, before: object) -> AuditReport:
         """Return an earlier report if this one can be compared with it, refuse it otherwise."""
         if not isinstance(before, AuditReport):
             raise InvalidInput(f"before must be an AuditReport, as audit() returns it, but {before!r} was given.")
         if str(before.notion) != str(self.notion) or before.layout != self.layout:
-            raise InvalidInput(
-                f"before is an audit of {before.notion} with {before.layout}, this one of {self.notion} with "
-                f"{self.layout}, or their classes differ. Audit both models in the same way."
-            )
+            this = f"{self.notion} with {self.layout}, or their classes differ. Audit both models in the same way."
+            raise InvalidInput(f"before is an audit of {before.notion} with {before.layout}, this one of {this}")
         if before.by != self.by:
             raise InvalidInput(
                 f"before is an audit at {before.tolerance}, this one at {self.tolerance}. Give both one."
@@ -382,27 +380,24 @@ class AuditReport:
         With `constraints`, every single constraint (subpopulation, basis weight, label) with its own interval.
         """
         rows = self._constraint_rows() if constraints else [one.to_dict() for one in self.findings]
-        try:
-            import pandas
-
-            return pandas.DataFrame(rows)
-        except ImportError:
-            pass
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().") from error
-        return polars.DataFrame(rows)
+        for library in ("pandas", "polars"):
+            with suppress(ImportError):
+                return import_module(library).DataFrame(rows)
+        raise MissingExtra("to_frame needs pandas or polars: pip install pandas. Or use to_dict().")
 
     def _constraint_rows(self) -> list[dict[str, Any]]:
         """Return a row for every constraint."""
         rows = []
         for names, found in self.constraints:
+            figures = {
+                "violation": found.v,
+                "standard_error": found.standard_error,
+                "lower": found.lower,
+                "upper": found.upper,
+            }
             for j, s, a in np.ndindex(*found.v.shape):
-                v, lower, upper = (float(of[j, s, a]) for of in (found.v, found.lower, found.upper))
                 row = {"subpopulation": names[j], "weight": str(found.weights[s]), "label": label_of(self.layout, a)}
-                error = float(found.standard_error[j, s, a])
-                rows.append({**row, "violation": v, "standard_error": error, "lower": lower, "upper": upper})
+                rows.append(row | {name: float(value[j, s, a]) for name, value in figures.items()})
         return rows
 
     def __str__(self) -> str:
@@ -411,8 +406,7 @@ class AuditReport:
 
 def check_by(by: By) -> By:
     """Return what findings are ranked by, if it is known."""
-    if by not in get_args(By):
-        raise InvalidInput(f"Unknown by={by!r}; valid: {', '.join(get_args(By))}.{suggest(str(by), get_args(By))}")
+    check_choice("by", by, get_args(By))
     return by
 
 
@@ -423,26 +417,22 @@ def label_of(layout: Layout, a: int) -> Any:
     return layout.classes[1] if layout.d == 1 else layout.classes[a]
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _finite(value: Any) -> Any:
-    """Return None for nan and the infinities, which JSON does not know."""
-    return None if isinstance(value, float) and not isfinite(value) else value
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON knows them: Python's own types, and None for nan and the infinities."""
+    own = ((name, value.item() if isinstance(value, np.generic) else value) for name, value in values.items())
+    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in own}
 
 
 def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Finding, ...]:
-    """Return the worst findings first; equal ones keep their order.
-
-    By violation, that is the largest. Per person, it is the one with the largest certified lower limit, then the one
-    with the largest estimate; groups without an error per person come last.
-    """
+    """Return the worst findings first (`AuditReport.worst`); those without an error per person come last."""
     size = np.abs([one.interval(by)[0] for one in findings])
     least = np.array([one.least_per_person if by == "per_person" else 0.0 for one in findings])
     return tuple(findings[j] for j in np.lexsort((-size, -least)))
 
 
-def _write(text: str, path: str | PathLike[str]) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
+def _written(text: str, path: str | PathLike[str] | None) -> str:
+    """Return a text, and write it to the path if there is one."""
+    if path is not None:
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    return text

@@ -1,19 +1,17 @@
-"""Reliability: what a model says and what is, in bins of its predictions, for every subpopulation.
+"""Reliability: what a model predicts and what happens, in bins of its predictions, for every subpopulation.
 
 For a label a, rows fall into bins B_1, ..., B_b by their probability f_a, at quantiles of all rows. A bin of a
-subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and how many rows it is worth: no rows are kept.
+subpopulation keeps E[c 1_B], E_c[f_a | B], E_c[y_a | B] and its effective number of rows: no rows are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 
-from lowcal.auditing.reports.text import several
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import rows_in_cache
 from lowcal.kernels.simplex import FloatArray
@@ -58,69 +56,12 @@ class ReliabilityBins:
         return np.maximum((centre - half) / (1.0 + share), 0.0), np.minimum((centre + half) / (1.0 + share), 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class ReliabilityCurve:
-    """The reliability of one model: mean outcomes against mean predictions in bins, with limits on the outcomes."""
+def reliability(
+    rows: Rows, families: Sequence[Family], wanted: Container[str] | None = None
+) -> dict[str, tuple[ReliabilityBins, ...]]:
+    """Return the bins of every wanted subpopulation (None: of all), one for each label; of equal names the last counts.
 
-    prediction: FloatArray
-    outcome: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    rows: FloatArray
-
-    @classmethod
-    def of(cls, bins: ReliabilityBins, confidence: float) -> ReliabilityCurve:
-        """Return the bins with limits that hold for all of them at once."""
-        return cls(bins.prediction, bins.outcome, *bins.limits(confidence), bins.rows)
-
-    @classmethod
-    def find(
-        cls, known: Mapping[str, Sequence[ReliabilityBins]], name: str, a: int, confidence: float
-    ) -> ReliabilityCurve | None:
-        """Return the curve of a subpopulation and label, if its bins were kept."""
-        return cls.of(known[name][a], confidence) if name in known else None
-
-    def words(self) -> str:
-        """Say in how many bins the mean prediction lies outside the limits of the mean outcome."""
-        n, outside = len(self.rows), np.count_nonzero((self.prediction < self.lower) | (self.prediction > self.upper))
-        if n == 0:
-            return "No rows."
-        return f"In {outside} of {several(n, 'bin')} the mean prediction lies outside the band of the mean outcome."
-
-    def table(self) -> list[tuple[FloatArray, float]]:
-        """Return prediction, outcome and limits of every bin, and the rows it is worth."""
-        means = np.column_stack([self.prediction, self.outcome, self.lower, self.upper])
-        return list(zip(means, self.rows, strict=True))
-
-
-@dataclass(frozen=True, eq=False)
-class Reliability(Mapping[str, tuple[ReliabilityBins, ...]]):
-    """The bins of many subpopulations by name, one for each label; `table` has shape (m, d, 4, bins)."""
-
-    names: tuple[str, ...]
-    table: FloatArray
-
-    def __getitem__(self, name: str) -> tuple[ReliabilityBins, ...]:
-        return tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in self.table[self._place[name]])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def keep(self, names: Sequence[str]) -> Reliability:
-        """Return the bins of some subpopulations only."""
-        return Reliability(tuple(names), self.table[[self._place[name] for name in names]])
-
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        """Where a subpopulation stands; of equal names the last counts."""
-        return {name: j for j, name in enumerate(self.names)}
-
-
-def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> Reliability:
-    """Return the bins of every subpopulation and label. Cost: a few rows for the cuts, then one pass.
+    Cost: a few rows for the cuts, then one pass.
 
     >>> from lowcal.rows import Memory
     >>> from lowcal.subpopulations.base import Everyone
@@ -132,9 +73,11 @@ def reliability(rows: Rows, families: Sequence[Family], n_bins: int = BINS) -> R
     """
     step = max(1, rows.scale.n // SKETCHED)
     some = rows.sample(np.arange(0, rows.scale.n, step) if step > 1 else None)
-    at = tuple(cuts(f, some.weight, n_bins) for f in some.at(START).T)
-    table = rows.run(Bins(tuple(families), at, n_bins, rows.is_even))
-    return Reliability(tuple(name for family in families for name in family.names), table)
+    at = tuple(cuts(f, some.weight, BINS) for f in some.at(START).T)
+    table = rows.run(Bins(tuple(families), at, rows.is_even))
+    names = [name for family in families for name in family.names]
+    kept = [(j, name) for j, name in enumerate(names) if wanted is None or name in wanted]
+    return {name: tuple(ReliabilityBins(*one[:, one[0] > 0.0]) for one in table[j]) for j, name in kept}
 
 
 def cuts(f: FloatArray, weight: FloatArray, n_bins: int) -> FloatArray:
@@ -160,7 +103,6 @@ class Bins:
 
     families: tuple[Family, ...]
     cuts: tuple[FloatArray, ...]
-    n_bins: int
     is_even: bool
 
     def _plan(self, some: Local, scale: Scale) -> Plan:
@@ -170,7 +112,7 @@ class Bins:
         """Return the sums of a shard, label by label."""
         plan, p, tables = self._plan(shard, shard.scale), shard.at(START), Tables()
         for a, at in enumerate(self.cuts):
-            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), self.n_bins))
+            sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), BINS))
             for part in rows_in_cache(len(p), 8):
                 w = shard.weight[part, None]
                 sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
@@ -190,8 +132,3 @@ def _bins(sums: FloatArray, square: FloatArray) -> FloatArray:
     mass[mass < mass.sum(axis=1, keepdims=True) * 1e-12] = 0.0  # what sums of differences leave in an empty bin
     means = np.clip(sums[:, :, 1:] / np.where(mass > 0.0, mass, 1.0)[:, :, None], 0.0, 1.0)
     return np.stack([mass, effective_rows(mass, square), means[:, :, 0], means[:, :, 1]], axis=1)
-
-
-def joined(parts: Sequence[Reliability]) -> Reliability:
-    """Return the bins of several families as one."""
-    return Reliability(tuple(name for one in parts for name in one.names), np.concatenate([one.table for one in parts]))

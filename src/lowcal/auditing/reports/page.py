@@ -5,26 +5,26 @@ Whatever comes from data is shown, never obeyed: everything that is not a templa
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
-from itertools import islice
+from html import escape
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lowcal.auditing.reports import words
-from lowcal.auditing.reports.binning import ReliabilityCurve
-from lowcal.auditing.reports.text import html, number, several, shorten
-from lowcal.data.errors import MissingExtra
-from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.auditing.reports.binning import ReliabilityBins
+from lowcal.data.errors import MissingExtra, abbreviate
+from lowcal.kernels.simplex import FloatArray
 from lowcal.solve.runs import Candidate
-from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
-from lowcal.theory.guarantees.group_rows import read_label
+from lowcal.theory.guarantees import GroupPage, describe
+from lowcal.theory.guarantees.groups import read_label
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,24 +38,22 @@ MOST_BYTES = 1_900_000
 SIDE = 200
 #: Where the axes of a reliability diagram may end: rare outcomes would sit in a corner of [0, 1].
 ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+#: Characters that neither UTF-8 nor a parser of HTML can hold.
+_HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
-@dataclass(frozen=True)
-class PageLimits:
-    """How much a page shows: rows of the long tables, groups in the heat map, and panels with a diagram.
-
-    A panel is one group and label. Every group gets the panel of its worst label before any gets its others.
-    """
+class PageLimits(NamedTuple):
+    """How much a page shows: rows of the long tables, groups one by one, and how many of these with all labels."""
 
     rows: int = 1000
     groups: int = 200
-    panels: int = 400
+    with_all_labels: int = 40
 
     def less(self) -> PageLimits:
-        """Return less: first fewer panels with other than the worst label, then half of everything."""
-        if self.panels > self.groups:
-            return PageLimits(self.rows, self.groups, max(self.groups, self.panels * 3 // 4))
-        return PageLimits(self.rows // 2, self.groups // 2, self.panels // 2)
+        """Return less: first other than the worst labels go, then half of everything."""
+        if self.with_all_labels:
+            return self._replace(with_all_labels=0)
+        return PageLimits(self.rows // 2, self.groups // 2, 0)
 
 
 def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()) -> str:
@@ -63,38 +61,30 @@ def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequ
 
     As many groups are shown as fit into MOST_BYTES; tables say what is left out.
     """
-    view, limits = View(audit, before, candidates), PageLimits()
-    while True:
-        made = page_of(view, limits)
-        if len(made.encode()) <= MOST_BYTES or limits.groups <= 1:
-            return made
+    limits = PageLimits()
+    while len((made := page_of(limits, audit, before, candidates)).encode()) > MOST_BYTES and limits.groups > 1:
         limits = limits.less()
+    return made
 
 
-def page_of(view: View, limits: PageLimits) -> str:
+def page_of(
+    limits: PageLimits, audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()
+) -> str:
     """Return the page within some limits."""
-    script = asset("page.js")
-    key = b64encode(sha256(script.encode()).digest()).decode()
-    return _render("page.html.jinja", view, limits=limits, style=asset("page.css"), script=script, script_key=key)
+
+    def size(value: float, signed: bool = True) -> str:
+        return minus(words.size(audit, value, signed))
+
+    template = environment().get_template("page.html.jinja")
+    return template.render(audit=audit, before=before, candidates=candidates, limits=limits, size=size)
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
     """Return the verdict, the n worst groups and the notes as an element with its own style."""
-    return _render("notebook.html.jinja", View(audit), shown=audit.shown(n), style=asset("notebook.css"))
+    return environment().get_template("notebook.html.jinja").render(audit=audit, shown=audit.shown(n))
 
 
 # --- templates -----------------------------------------------------------------------------------------------
-def _render(template: str, view: View, **values: Any) -> str:
-    known = {"view": view, "audit": view.audit, "before": view.before, "words": words}
-    return environment().get_template(template).render(known | values)
-
-
-@cache
-def asset(file: str) -> str:
-    """Return a style sheet or a script as it stands in its file."""
-    return (FOLDER / file).read_text(encoding="utf-8")
-
-
 def check_templates() -> None:
     """Refuse to go on where pages can't be made, before the work for one begins."""
     environment()
@@ -113,164 +103,42 @@ def environment() -> Environment:
         """Return a value as text of the page: what is HTML already stays, all else is escaped."""
         return value if isinstance(value, Markup) else Markup(html(value))
 
-    made = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        finalize=text,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format}
-    made.filters |= {"number": number, "several": several, "shorten": shorten}
+    made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, finalize=text, undefined=StrictUndefined)
+    made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
+    made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
+    made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number, "heat": heat}
+    made.globals |= {"words": words, "asset": asset, "panels": panels, "pictures": pictures, "described": described}
     return made
 
 
-# --- what templates ask for ------------------------------------------------------------------------------------
-@dataclass(frozen=True, eq=False)
-class GroupPanel:
-    """One group and label: its reliability, that of the earlier model if any, and what is guaranteed."""
-
-    key: str
-    label: str | None
-    title: str
-    curve: ReliabilityCurve
-    before: ReliabilityCurve | None
-    sentences: Sequence[str]
-
-    @cached_property
-    def end(self) -> float:
-        """Where both axes of the diagram end."""
-        return end_of([self.curve] if self.before is None else [self.curve, self.before])
-
-    @property
-    def paths(self) -> list[tuple[str, str]]:
-        """The marks of the diagram."""
-        return paths(self.curve, self.before, self.end)
+@cache
+def asset(file: str) -> str:
+    """Return a style sheet or a script as it stands in its file."""
+    return (FOLDER / file).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """An audit, the earlier one if any, and what recalibration chose from, as pages show them."""
-
-    audit: AuditReport
-    before: AuditReport | None = None
-    candidates: Sequence[Candidate] = ()
-    earlier: Mapping[str, Finding] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "earlier", {} if self.before is None else self.before.by_name)
-
-    @property
-    def is_multiclass(self) -> bool:
-        """Whether rows have labels."""
-        return self.audit.layout.d > 1
-
-    def size(self, value: float, signed: bool = True) -> str:
-        """Return a violation as text."""
-        return words.size(self.audit, value, signed)
-
-    @cached_property
-    def described(self) -> Callable[[str], list[GroupPage]]:
-        """What is known of a group, label by label; the tables and the panels both ask for it."""
-        moments = self.audit.moments
-        return cache(lambda group: [describe(known, "this group", None, margin) for known, margin in moments[group]])
-
-    def progress(self) -> tuple[int, int]:
-        """Return how many groups are in both audits, and how many of these have a smaller error now."""
-        by = self.audit.by
-        pairs = ((self.earlier.get(one.subpopulation), one) for one in self.audit.findings)
-        less = [abs(one.interval(by)[0]) < abs(old.interval(by)[0]) for old, one in pairs if old is not None]
-        return len(less), sum(less)
-
-    def worst(self, n: int = 10) -> tuple[float, list[tuple[Finding, list[tuple[int, int, str, str, str]]]]]:
-        """Return where the axis of the worst groups ends, and each group with the intervals of its picture.
-
-        An interval is the model (1, or 2 for the earlier one), its height in the picture, and where its error and the
-        limits stand on an axis from 0 to 200. A group without a share of the people has no error per person, and none.
-        """
-        by = self.audit.by
-        pairs = [(one, self.earlier.get(one.subpopulation)) for one in self.audit.shown(n)]
-        ends = [abs(end) for pair in pairs for one in pair if one is not None for end in one.interval(by)[1:]]
-        reach = max([self.audit.tolerance.largest * 1.25, *(end for end in ends if not isnan(end))]) * 1.02
-
-        def intervals(one: Finding, old: Finding | None) -> list[tuple[int, int, str, str, str]]:
-            models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
-            drawn = [(kind, y, np.clip(np.array(found.interval(by)) / reach, -1, 1)) for kind, y, found in models]
-            places = [(kind, y, [f"{100 + 100 * float(at):.1f}" for at in ends]) for kind, y, ends in drawn]
-            return [(kind, y, at[0], at[1], at[2]) for kind, y, at in places if at[1] != "nan"]
-
-        return reach, [(one, intervals(one, old)) for one, old in pairs]
-
-    def heat_map(self, limits: PageLimits) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
-        """Return for each group the moments E[c f^j (y - f)], j = 0, 1, ...: size, label and class of the cell."""
-        audit, labels = self.audit, words.labels(self.audit.layout)
-        rows = []
-        for one in audit.findings[: limits.groups]:
-            groups = [moments for moments, _ in audit.moments[one.subpopulation]]
-            found = zip(*by_degree(groups, audit.by == "per_person"), strict=True)
-            cells = [(self.size(value), labels[a], heat(value, audit.tolerance.largest)) for value, a in found]
-            rows.append((one.subpopulation, cells))
-        return rows
-
-    def groups(self, limits: PageLimits) -> list[tuple[int, Finding, list[GroupPanel]]]:
-        """Return the groups that are described one by one: rank, finding and panels."""
-        shown = panels(self.audit, limits)
-        return [(rank, one, [self._panel(rank, one, a) for a in labels]) for rank, one, labels in shown]
-
-    def _panel(self, rank: int, one: Finding, a: int) -> GroupPanel:
-        """Return one group and label."""
-        audit, group, label = self.audit, one.subpopulation, words.labels(self.audit.layout)[a]
-        of = "" if label is None else f", label {shorten(label, 40)}"
-        title, said = f"Reliability of {shorten(group, 80)}{of}", self.described(group)[a].sentences
-        curve = ReliabilityCurve.of(audit.reliability[group][a], audit.confidence)
-        known = {} if self.before is None else self.before.reliability
-        before = ReliabilityCurve.find(known, group, a, audit.confidence)
-        return GroupPanel(f"g{rank}-{a}", label, title, curve, before, said)
-
-    def moments(self, limits: PageLimits) -> list[tuple[str, str | None, Mapping[str, float]]]:
-        """Return the moments of every group and label."""
-        return list(islice(self._moments(), limits.rows))
-
-    def _moments(self) -> Iterator[tuple[str, str | None, Mapping[str, float]]]:
-        labels = words.labels(self.audit.layout)
-        for one in self.audit.findings:
-            for label, known in zip(labels, self.described(one.subpopulation), strict=True):
-                yield one.subpopulation, label, known.figures
+def fingerprint(script: str) -> str:
+    """Return the hash by which the page allows its own script."""
+    return b64encode(sha256(script.encode()).digest()).decode()
 
 
-def panels(audit: AuditReport, limits: PageLimits) -> list[tuple[int, Finding, list[int]]]:
-    """Return the groups that are described one by one: rank, finding, and the labels that are shown of it."""
-    ranked = ((k, one) for k, one in enumerate(audit.findings, 1) if one.subpopulation in audit.reliability)
-    shown = list(islice(ranked, limits.groups))
-    left = limits.panels - len(shown)
-    chosen = []
-    for rank, one in shown:
-        first = read_label(one.label, audit.layout)
-        others = [a for a in range(audit.layout.d) if a != first][: max(0, left)]
-        left -= len(others)
-        chosen.append((rank, one, sorted([first, *others])))
-    return chosen
+def html(value: object) -> str:
+    """Return text for an element or a quoted attribute; what no page can hold becomes the replacement character.
 
-
-def by_degree(groups: Sequence[GroupMoments], per_person: bool = False) -> tuple[FloatArray, IntArray]:
-    """Return E[c f^j (y - f)] for j = 0, 1, ..., of the label where it is largest, and which label that is.
-
-    A group without rows has the moments 0. With `per_person` they are divided by the mass of the group.
-
-    >>> from lowcal.guarantees import group_moments
-    >>> weight = np.array([0.25, 0.25])
-    >>> a = group_moments(np.array([0.5, 0.5]), np.array([1.0, 1.0]), weight, 2)
-    >>> b = group_moments(np.array([0.9, 0.9]), np.array([0.2, 0.2]), weight, 2)
-    >>> by_degree([a, b])
-    (array([-0.35 , -0.315]), array([1, 1]))
+    >>> html("<b a='1'>&")
+    '&lt;b a=&#x27;1&#x27;&gt;&amp;'
     """
-    table = np.nan_to_num(
-        [[float(one.gap(j) * (1.0 if per_person else one.mass)) for j in range(one.degree)] for one in groups]
-    )
-    label = np.abs(table).argmax(axis=0)
-    return table[label, np.arange(table.shape[1])], label
+    return escape(_HIDDEN.sub("\ufffd", str(value))).replace("\r", "&#13;")
+
+
+def minus(number: str) -> str:
+    """Return a number with a true minus sign."""
+    return number.replace("-", "−")  # noqa: RUF001
+
+
+def shorten(value: object, length: int = 160) -> str:
+    """Return at most `length` characters, so that no name can make a page long."""
+    return abbreviate(str(value), length)
 
 
 def heat(value: float, alpha: float) -> str:
@@ -283,26 +151,72 @@ def heat(value: float, alpha: float) -> str:
     return "h0" if steps == 0 else f"{'p' if value > 0 else 'm'}{steps}"
 
 
-# --- reliability diagrams ----------------------------------------------------------------------------------------
-def end_of(curves: Sequence[ReliabilityCurve]) -> float:
-    """Return where both axes end: the first of ENDS that all predictions and outcomes stay below."""
-    top = max((float(v) for one in curves for v in (*one.prediction, *one.outcome)), default=1.0)
-    return next(end for end in ENDS if top <= end or end == 1.0)
+# --- what templates ask for ------------------------------------------------------------------------------------
+def pictures(
+    audit: AuditReport, earlier: Mapping[str, Finding], n: int = 10
+) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
+    """Return where the axis of the n worst groups ends, and each group with what its picture shows.
+
+    That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a share
+    of the people has no error per person, and no interval.
+    """
+    shown = []
+    for one in audit.shown(n):
+        old = earlier.get(one.subpopulation)
+        models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
+        shown.append((one, [model for model in models if not isnan(model[2].interval(audit.by)[1])]))
+    ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(audit.by)]
+    return 1.02 * max([audit.tolerance.largest * 1.25, *ends]), shown
 
 
-def paths(curve: ReliabilityCurve, before: ReliabilityCurve | None, end: float) -> list[tuple[str, str]]:
-    """Return the class and the SVG path of every mark of a reliability diagram, the last on top."""
-    drawn = [] if before is None else _marks("2", _places(before.prediction, before.outcome, end))
-    low, at, high = (_places(curve.prediction, y, end) for y in (curve.lower, curve.outcome, curve.upper))
-    bars = "".join(f"M{a}V{b.split()[1]}" for a, b in zip(low, high, strict=True))
-    band = f"M{'L'.join(high + low[::-1])}Z" if high else ""
-    return [*drawn, ("band", band), ("bars", bars), *_marks("1", at)]
+def described(audit: AuditReport, group: str) -> list[GroupPage]:
+    """Return what is known of a group, label by label."""
+    return [describe(known, "this group", None, margin) for known, margin in audit.moments[group]]
 
 
-def _places(f: FloatArray, y: FloatArray, end: float) -> list[str]:
-    """Return "x y" for every bin; what lies above the end of the axis stays on its edge."""
-    x, height = SIDE * f / end, SIDE * (1.0 - np.minimum(y / end, 1.0))
-    return [f"{a:.1f} {b:.1f}" for a, b in zip(x, height, strict=True)]
+def panels(audit: AuditReport, before: AuditReport | None, one: Finding, has_all_labels: bool) -> list[GroupPanel]:
+    """Return the panels of a group, of all its labels or of the worst; none if its bins were not kept."""
+    bins = audit.reliability.get(one.subpopulation)
+    if bins is None:
+        return []
+    none: Sequence[ReliabilityBins | None] = [None] * audit.layout.d
+    old = none if before is None else before.reliability.get(one.subpopulation, none)
+    names, known = words.labels(audit.layout), described(audit, one.subpopulation)
+    which = range(audit.layout.d) if has_all_labels else [read_label(one.label, audit.layout)]
+    return [GroupPanel(names[a], bins[a], old[a], audit.confidence, known[a].sentences) for a in which]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPanel:
+    """One group and label: its reliability, that of the earlier model if any, and what is guaranteed."""
+
+    label: str | None
+    bins: ReliabilityBins
+    before: ReliabilityBins | None
+    confidence: float
+    sentences: Sequence[str] = ()
+
+    @cached_property
+    def end(self) -> float:
+        """Where both axes of the diagram end: the first of ENDS that all predictions and outcomes stay below."""
+        curves = [self.bins] if self.before is None else [self.bins, self.before]
+        top = max((float(v) for one in curves for v in (*one.prediction, *one.outcome)), default=1.0)
+        return next(end for end in ENDS if top <= end or end == 1.0)
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The class and the SVG path of every mark of the diagram, the last on top."""
+        bins, before, (lower, upper) = self.bins, self.before, self.bins.limits(self.confidence)
+        low, at, high = (self._places(bins.prediction, y) for y in (lower, bins.outcome, upper))
+        bars = "".join(f"M{a}V{b.split()[1]}" for a, b in zip(low, high, strict=True))
+        band = f"M{'L'.join(high + low[::-1])}Z" if high else ""
+        old = [] if before is None else _marks("2", self._places(before.prediction, before.outcome))
+        return [*old, ("band", band), ("bars", bars), *_marks("1", at)]
+
+    def _places(self, f: FloatArray, y: FloatArray) -> list[str]:
+        """Return "x y" for every bin; what lies above the end of the axis stays on its edge."""
+        x, height = SIDE * f / self.end, SIDE * (1.0 - np.minimum(y / self.end, 1.0))
+        return [f"{a:.1f} {b:.1f}" for a, b in zip(x, height, strict=True)]
 
 
 def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:

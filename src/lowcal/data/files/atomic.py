@@ -27,17 +27,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     `file.name` is the temporary file's path, for writers that want one. An old file stays as it is until then, and
     stays for good if anything is raised (Ctrl-C too), which also removes the temporary file. Links are followed,
     an existing file keeps its permissions, a new one gets the usual ones. Devices and pipes are written directly.
-
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = Path(folder.name) / "answer.txt"
-    >>> with atomic_write(path) as file:
-    ...     written = file.write(b"42")
-    ...     print(path.exists())
-    False
-    >>> path.read_bytes()
-    b'42'
-    >>> folder.cleanup()
     """
     target = Path(os.path.realpath(check_path(path)))
     temporary = target.parent / f".{target.name[:50]}.{token_hex(8)}.tmp"

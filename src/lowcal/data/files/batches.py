@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput, MissingColumn, MissingExtra, some_of, suggest
+from lowcal.data.errors import InvalidInput, load_extra, missing_column, repeated, suggest
 
 #: The number of rows in work at a time: what a pass needs of them stays in cache.
 BATCH_ROWS = 1 << 18
@@ -91,7 +91,7 @@ def require_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> 
     """Refuse rows without a wanted column; name the nearest one."""
     for name in wanted:
         if name not in names:
-            raise MissingColumn(f"{where} has no column {name!r}; it has {some_of(names)}.{suggest(name, names)}")
+            raise missing_column(where, name, names)
 
 
 def open_batches(rows: object) -> Batches:
@@ -265,11 +265,8 @@ def check_readable(path: str) -> None:
 
 def require_pyarrow(what: str, extra: str = "files") -> None:
     """Say what to install where pyarrow is missing; one that was built for another NumPy can't be imported."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
-        raise MissingExtra(f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}") from error
+    hint = "" if extra == "cli" else " Or pass a function that returns an iterator of dicts of arrays."
+    load_extra("pyarrow", f"{what} needs pyarrow: pip install 'lowcal[{extra}]'.{hint}")
 
 
 def is_several(path: str) -> bool:
@@ -314,7 +311,7 @@ class Format:
             yield from self.batches(path, schema, names)
 
 
-def format_of(path: str) -> Format | None:
+def stored_format(path: str) -> Format | None:
     """Return the format of a file, which its first bytes tell; None of text and others."""
     check_readable(path)
     with open(path, "rb") as file:
@@ -325,7 +322,7 @@ def format_of(path: str) -> Format | None:
 def _of_files(paths: Sequence[Any]) -> Batches:
     """Return the rows of files, one after the other."""
     require_pyarrow("Reading rows from a file")
-    files = [(os.fspath(path), format_of(os.fspath(path))) for path in paths]
+    files = [(os.fspath(path), stored_format(os.fspath(path))) for path in paths]
     known = [(path, form) for path, form in files if form is not None]
     if len(known) < len(files):
         path = next(path for path, form in files if form is None)
@@ -469,9 +466,8 @@ def _joined(waiting: Sequence[Any]) -> Iterator[Batch]:
     """Yield Arrow batches as one, if they hold rows."""
     batches = [batch for batch in waiting if batch.num_rows]
     names = batches[0].schema.names if batches else []
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"The rows have several columns named {twice!r}; rename them.")
+    if twice := repeated(names):
+        raise InvalidInput(f"The rows have several columns named {twice[0]!r}; rename them.")
     if batches:
         columns = zip(*(batch.columns for batch in batches), strict=True)
         yield {name: join(column) for name, column in zip(names, columns, strict=True)}

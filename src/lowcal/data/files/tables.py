@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,17 +17,17 @@ from typing import IO, Any
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.files.batches import (
     Batches,
     check_readable,
     files_of,
-    format_of,
     is_several,
     open_batches,
     require_columns,
     require_pyarrow,
+    stored_format,
 )
 from lowcal.data.files.text import (
     Kind,
@@ -179,7 +178,7 @@ def open_table(
         return
     with _on_disk(path) as (file, shown):
         told = form or _suffix_of(path)
-        if told in ("parquet", "jsonl") or (form is None and format_of(str(file)) is not None):
+        if told in ("parquet", "jsonl") or (form is None and stored_format(str(file)) is not None):
             yield _open_stored([str(file)], shown)
             return
         if told == "json":
@@ -198,7 +197,7 @@ def _open_stored(files: Sequence[str], shown: str) -> FileTable:
     """Read the types of Parquet and Arrow files and of JSON lines; all must have the same columns."""
     schemas = []
     for file in files:
-        form = format_of(file)
+        form = stored_format(file)
         if form is None:
             raise InvalidInput(
                 f"{file} is neither a Parquet nor an Arrow file; a folder or a glob must hold only these."
@@ -273,8 +272,8 @@ def write_table(path: str, form: str, table: FileTable, more: Sequence[str], bat
     know what a text file holds, so it is read once before.
     """
     is_text_file = form in ("csv", "tsv")
-    twice = [name for name, times in Counter([*table.names, *more]).items() if times > 1 and not is_text_file]
-    if twice:
+    twice = repeated([*table.names, *more])
+    if twice and not is_text_file:
         what = f"named {twice[0]!r}" if twice[0] else "without a name"
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
     with open_bytes(path) as stream:
@@ -359,7 +358,7 @@ def _record_batches(table: FileTable, more: Sequence[str], batches: Iterable[Wid
     """Return a schema and record batches; columns of a text file get the types that hold all their values."""
     import pyarrow as pa
 
-    own, kinds = list(table.schema or ()), [None] * len(table.names)
+    own, kinds = list(table.schema or ()), list[Kind]()
     if table.text is not None:
         kinds = [kind or Kind.TEXT for kind in table.survey(table.names)[1].values()]
         types = {Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}

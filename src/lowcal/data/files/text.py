@@ -20,7 +20,6 @@ import gzip
 import io
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import InvalidInput, repeated
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 #: A batch is made of this many bytes, or of more where a row is longer: up to the second.
@@ -73,9 +72,9 @@ class TextFile:
     names: tuple[str, ...] = ()
 
     def batches(self, names: Sequence[str] | None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
-        """Yield record batches of some columns (None: all) as text; `add` is given the number of bytes that were read for each.
+        """Yield record batches of some columns (None: all) as text; where a row is longer than a block, in longer ones.
 
-        Where a row is longer than a block, the rest is read in longer ones.
+        `add` is given the number of bytes that were read for each.
         """
         from pyarrow import ArrowInvalid
 
@@ -238,8 +237,7 @@ def open_text_file(path: Path, shown: str, *, separator: str | None, decimal: st
 
 def check_names(names: Sequence[str], shown: str) -> None:
     """Refuse a header that names a column twice; columns without a name can't be asked for, and do no harm."""
-    twice = [name for name, times in Counter(names).items() if times > 1 and name]
-    if twice:
+    if twice := repeated(filter(None, names)):
         raise InvalidInput(f"The header of {shown} names {twice[0]!r} more than once; rename these columns.")
 
 

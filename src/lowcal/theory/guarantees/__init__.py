@@ -5,30 +5,38 @@ sharp one, what the data show with its sign, whether the truth f* is needed, and
 
 | function | the paper | spec | file |
 |---|---|---|---|
-| `moment_match` | Lemma 4.1 | 5.1 | one_label |
-| `moment_sandwich`, `holder_certificate` | Theorem 4.2 | 5.2, 5.3 | one_label |
-| `cross_moment` | Corollary 4.3 | 5.4 | one_label |
-| `true_positive_rate`, `false_positive_rate` | Lemmas 4.5, 4.7 | 5.5, 5.6 | one_label |
-| `confusion` | Lemmas 4.8, 4.9 | 5.7, 5.8 | several_labels |
-| `set_true_positive_rate` | Lemma 4.11 | 5.9 | several_labels |
-| `covariance` | Theorem 4.12 | 5.10 | one_label |
-| `variance`, `excess_variance_certificate` | Lemma 4.13 | 5.11 | one_label |
+| `moment_match` | Lemma 4.1 | 5.1 | theorems |
+| `moment_sandwich`, `holder_certificate` | Theorem 4.2 | 5.2, 5.3 | theorems |
+| `cross_moment` | Corollary 4.3 | 5.4 | theorems |
+| `true_positive_rate`, `false_positive_rate` | Lemmas 4.5, 4.7 | 5.5, 5.6 | theorems |
+| `confusion` | Lemmas 4.8, 4.9 | 5.7, 5.8 | theorems |
+| `set_true_positive_rate` | Lemma 4.11 | 5.9 | theorems |
+| `covariance` | Theorem 4.12 | 5.10 | theorems |
+| `variance`, `excess_variance_certificate` | Lemma 4.13 | 5.11 | theorems |
 | `squared_loss`, `glm_loss` | Proposition A.1 | 5.12, 5.13 | losses |
-| `overconfidence` | the golden rule behind them | 5 | convex |
+| `overconfidence` | the golden rule behind them | 5 | losses |
 
 `describe` says the same of a subpopulation in sentences, from its moments alone.
 
-The numbers speak of the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
+The numbers refer to the rows given. Where f* enters, single labels are noisy stand-ins of it: a bound that the theorem
 grants the population may fail on a sample by that noise.
 """
 
-from __future__ import annotations
-
-from lowcal.theory.guarantees.convex import Convex, above, distance_from, negative_entropy, overconfidence, power
-from lowcal.theory.guarantees.group_moments import GroupMoments, group_moments
-from lowcal.theory.guarantees.inequalities import Guarantee, Inequality
-from lowcal.theory.guarantees.losses import glm_loss, squared_loss
-from lowcal.theory.guarantees.one_label import (
+from lowcal.theory.guarantees.groups import GroupMoments, Guarantee, Inequality, group_moments
+from lowcal.theory.guarantees.losses import (
+    Convex,
+    above,
+    distance_from,
+    glm_loss,
+    negative_entropy,
+    overconfidence,
+    power,
+    squared_loss,
+)
+from lowcal.theory.guarantees.pages import GroupPage, describe
+from lowcal.theory.guarantees.theorems import (
+    Confusion,
+    confusion,
     covariance,
     cross_moment,
     excess_variance_certificate,
@@ -36,11 +44,10 @@ from lowcal.theory.guarantees.one_label import (
     holder_certificate,
     moment_match,
     moment_sandwich,
+    set_true_positive_rate,
     true_positive_rate,
     variance,
 )
-from lowcal.theory.guarantees.pages import GroupPage, describe
-from lowcal.theory.guarantees.several_labels import Confusion, confusion, set_true_positive_rate
 
 __all__ = [
     "Confusion",
