@@ -146,19 +146,9 @@ def boost(
         _add_totals(tables[0, 0], offsets[1], sums[0, 0])
         first, n_nodes, now = 0, 1, 0
         while True:
-            inner = slice(first, first + n_nodes)
-            split_level(
-                tables[now],
-                offsets,
-                sums[now],
-                1,
-                min_mass,
-                least,
-                below,
-                feature[t, inner],
-                cut[t, inner],
-                sums[1 - now],
-            )
+            here, totals, then = tables[now], sums[now], sums[1 - now]
+            split, at = feature[t, first : first + n_nodes], cut[t, first : first + n_nodes]
+            split_level(here, offsets, totals, 1, min_mass, least, below, split, at, then)
             if 2 * n_nodes == n_leaves:
                 break
             for k in range(n_nodes):
