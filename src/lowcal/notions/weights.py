@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, combinations_with_replacement
-from math import ceil, comb
+from math import ceil, comb, log, prod
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -20,7 +20,7 @@ from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, scores
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, scores
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -40,6 +40,14 @@ class Weight(Protocol):
 
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p, shape (n,)."""
+
+
+@runtime_checkable
+class RowWeight(Protocol):
+    """A weight that knows a faster way for a single prediction."""
+
+    def at(self, f: Sequence[float]) -> float:
+        """Return u at a prediction, in plain numbers."""
 
 
 @runtime_checkable
@@ -68,6 +76,10 @@ class Monomial(PlainFields):
         for j in self.factors:
             product *= p[:, j]
         return product
+
+    def at(self, f: Sequence[float]) -> float:
+        """Return u at a prediction."""
+        return float(prod(map(f.__getitem__, self.factors)))
 
     def __str__(self) -> str:
         powers = [(j, self.factors.count(j)) for j in sorted(set(self.factors))]
@@ -115,6 +127,10 @@ class LogOdds(OfCoordinate):
         """Return u at every row of p."""
         return scores(p)[:, self.coordinate]
 
+    def at(self, f: Sequence[float]) -> float:
+        """Return u at a prediction."""
+        return log_odds_of(f[0]) if len(f) == 1 else log(max(f[self.coordinate], FLOOR))
+
     def __str__(self) -> str:
         return f"logit(p{self.coordinate})"
 
@@ -137,6 +153,10 @@ class LogRest(OfCoordinate):
     def __call__(self, p: FloatArray) -> FloatArray:
         """Return u at every row of p."""
         return np.asarray(np.log(np.maximum(1.0 - p[:, self.coordinate], FLOOR)))
+
+    def at(self, f: Sequence[float]) -> float:
+        """Return u at a prediction."""
+        return log(max(1.0 - f[self.coordinate], FLOOR))
 
     def __str__(self) -> str:
         return f"log(1 - p{self.coordinate})"
@@ -306,13 +326,34 @@ def _cell_ids(cells: Sequence[Cell], p: FloatArray) -> CellIds:
 
 
 def row_weights(weights: Sequence[Weight]) -> Callable[[Sequence[float]], Sequence[float]]:
-    """Return all weights as one function of a single prediction, in plain numbers."""
+    """Return all weights as one function of a single prediction, in plain numbers.
 
-    def evaluated(f: Sequence[float]) -> Sequence[float]:
-        U = evaluate(weights, np.array([f]))
-        return [float(s == U.ids[0]) for s in range(U.n_cells)] if isinstance(U, CellIds) else list(U[0].tolist())
+    >>> row_weights([Monomial(), Monomial((0, 0)), Cell(0.1, (3,))])([0.3])
+    [1.0, 0.09, 1.0]
+    """
+    cells = cells_of_one_grid(weights)
+    if cells:
+        return _row_cells(cells)
+    each = [u.at if isinstance(u, RowWeight) else partial(_at, u) for u in weights]
+    return lambda f: [u(f) for u in each]
 
-    return evaluated
+
+def _at(u: Weight, f: Sequence[float]) -> float:
+    return float(u(np.array([f]))[0])
+
+
+def _row_cells(cells: Sequence[Cell]) -> Callable[[Sequence[float]], Sequence[float]]:
+    """Return cells of one grid as a function of a single prediction: 1 for its own cell, if it is among them."""
+    position, width = {cell.index: s for s, cell in enumerate(cells)}, cells[0].width
+
+    def evaluate(f: Sequence[float]) -> Sequence[float]:
+        values = [0.0] * len(cells)
+        own = position.get(tuple(cell_index(np.array(f), width).tolist()))
+        if own is not None:
+            values[own] = 1.0
+        return values
+
+    return evaluate
 
 
 def graph_weights(graph: Graph, weights: Sequence[Weight], p: Value, d: int) -> Value | None:
