@@ -23,7 +23,7 @@ from worlds import CLASSES as LISTED
 from worlds import people
 
 #: Ways to cut the rows: how many shards, and how many threads visit them.
-CUTS = ((7, 1), (64, 2))
+CUTS = ((7, 1), (24, 2))
 CLASSES: dict[str, tuple[Subpopulations, str]] = {
     **LISTED,
     "least squares": (Groups("c") + Trees(2, n_trees=3, geometry="euclidean"), "acsvx"),
