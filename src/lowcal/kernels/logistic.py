@@ -225,7 +225,7 @@ def _scalar_line(
     """Return the loss and `_derivatives` of a line of two classes as functions of (slope, shift)."""
 
     def score(at: FloatArray) -> FloatArray:
-        moved = (1.0 + at[0]) * z
+        moved: FloatArray = (1.0 + at[0]) * z
         moved += at[1]
         return moved
 
