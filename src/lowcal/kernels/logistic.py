@@ -225,9 +225,9 @@ def _scalar_line(
     """Return the loss and `_derivatives` of a line of two classes as functions of (slope, shift)."""
 
     def score(at: FloatArray) -> FloatArray:
-        moved = np.multiply(1.0 + at[0], z)
+        moved: FloatArray = (1.0 + at[0]) * z
         moved += at[1]
-        return np.asarray(moved)
+        return moved
 
     def loss(at: FloatArray) -> float:
         return _scalar_loss(score(at), y, weight)

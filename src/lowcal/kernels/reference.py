@@ -200,7 +200,8 @@ class DecodeTable:
 
     def _is_small(self, other: FloatArray, most: int = UNSPLIT_VECTOR) -> bool:
         """Whether a product with the table is so small that SciPy takes longer to skip the zeros."""
-        return bool(self.shape[0] * self.shape[1] * other.shape[1] <= most)
+        levels, groups = self.shape
+        return bool(levels * groups * other.shape[1] <= most)
 
     @cached_property
     def _transposed(self) -> sparse.csc_array:
