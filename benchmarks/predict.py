@@ -13,10 +13,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from common import show
-from lowcal.errors import FitWarning
 
 import lowcal
 from lowcal.data.frames import Table as Frame
+from lowcal.errors import FitWarning
 from lowcal.kernels import switch
 from lowcal.rows.updates import Predictor, Update
 

@@ -8,9 +8,9 @@ Run: python benchmarks/rounds.py
 import warnings
 
 import numpy as np
-from lowcal.errors import FitWarning
 
 import lowcal
+from lowcal.errors import FitWarning
 
 
 def overlapping(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

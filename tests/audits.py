@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from lowcal.datasets import make_miscalibrated
 
 from lowcal import audit
+from lowcal.datasets import make_miscalibrated
 
 MARKUP = "<img src=x onerror=alert(1)>"
 COLUMN = "say \"hi\"\nthere </script><script>alert('x')</script> | `a` *b* $c$ & <b>"

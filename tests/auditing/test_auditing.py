@@ -8,10 +8,10 @@ import pickle
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 
 import lowcal
 from lowcal import Groups, Intersections, Memberships, Trees, measure, multicalibrate
+from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 
 NOTIONS = ["multiaccuracy", "degree-2", "degree-3", "smooth", "full-0.1"]
 

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 from scipy.optimize import linprog
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -24,6 +23,7 @@ from sklearn.svm import LinearSVC
 import definition
 import lowcal
 from lowcal import metrics
+from lowcal.datasets import make_miscalibrated, parity_square, two_halves
 
 ALL = lowcal.Memberships(min_mass=0)
 

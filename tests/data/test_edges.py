@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from lowcal.errors import InvalidInput
 
 import lowcal
 from lowcal.cli.main import main
+from lowcal.errors import InvalidInput
 from lowcal.notions import Multiaccuracy
 from lowcal.notions.weights import Cell, Points, evaluate, n_cells, occupied_cells
 from lowcal.rows import START, Memory

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 
 import lowcal.data.files.tables as tables
 import lowcal.data.files.text as text_files
 from lowcal.data.files.atomic import check_writable
 from lowcal.data.files.tables import form_of, join_columns, open_bytes, open_table, write_table
 from lowcal.data.files.text import MISSING, Kind, cast, kind_of, numbers, wider
+from lowcal.errors import InvalidInput, MissingColumn, MissingExtra
 from lowcal.rows.reading import Sampling
 
 

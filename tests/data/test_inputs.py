@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.errors import InvalidInput
 
 import lowcal
 from lowcal import Groups
 from lowcal.data.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabilities, read_weight
+from lowcal.errors import InvalidInput
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

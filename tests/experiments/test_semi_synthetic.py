@@ -4,13 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
-from lowcal.datasets import load_adult
-from lowcal.errors import InvalidInput, MissingExtra
 
 from experiments import semi_synthetic as module
 from experiments.cache import cached_arrays
 from experiments.networks import Network, choose_engine, fit_network
 from experiments.semi_synthetic import SemiSynthetic
+from lowcal.datasets import load_adult
+from lowcal.errors import InvalidInput, MissingExtra
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowcal.datasets import load_adult
-from lowcal.errors import InvalidInput
 
 from experiments import sources
+from lowcal.datasets import load_adult
+from lowcal.errors import InvalidInput
 
 SHARED = Path(os.environ.get("LOWCAL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 

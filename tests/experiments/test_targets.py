@@ -5,12 +5,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from lowcal.errors import InvalidInput, MissingExtra
 
 from experiments import figures, hierarchy, real, rivals, samples
 from experiments.experiment import small_settings
 from experiments.rivals import Sample
 from experiments.targets import run
+from lowcal.errors import InvalidInput, MissingExtra
 
 SMALL = {"small": True, "cache": False, "progress": False}
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput
 
 import lowcal
 from lowcal.data.frames import Table
+from lowcal.errors import InvalidInput
 from lowcal.kernels import compiled_loops, loops, reference, switch
 from lowcal.kernels.parts import outer_moments
 from lowcal.kernels.reference import Matrix, pack

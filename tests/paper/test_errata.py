@@ -8,6 +8,12 @@ from math import comb, log
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
+
+import definition
+import hierarchy_worlds as worlds
+import lowcal
+from lowcal import metrics
 from lowcal.datasets import parity_square, two_halves
 from lowcal.hierarchy import (
     basis_to_class,
@@ -16,12 +22,6 @@ from lowcal.hierarchy import (
     implied_alpha,
     robustness,
 )
-from scipy.optimize import linprog
-
-import definition
-import hierarchy_worlds as worlds
-import lowcal
-from lowcal import metrics
 from lowcal.kernels.simplex import brier, project, width
 from lowcal.notions.weights import monomials
 from study import multicalibrate

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.complexity import basis_width, iterations, start_potential
 
 import definition
 import lowcal
+from lowcal.complexity import basis_width, iterations, start_potential
 from study import multicalibrate
 
 

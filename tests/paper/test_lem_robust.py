@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import lipschitz_robustness
 
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import lipschitz_robustness
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4])

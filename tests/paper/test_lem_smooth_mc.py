@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import basis_to_smooth, dyadic_for, dyadic_to_smooth
 
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import basis_to_smooth, dyadic_for, dyadic_to_smooth
 
 
 def dyadic_error(w: worlds.Worlds, scale: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from lowcal.guarantees import true_positive_rate
 
 

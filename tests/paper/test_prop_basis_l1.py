@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import basis_to_class, basis_to_smooth, implied_alpha
 
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import basis_to_class, basis_to_smooth, implied_alpha
 
 
 def lipschitz(centres: np.ndarray, heights: np.ndarray, z: np.ndarray) -> np.ndarray:

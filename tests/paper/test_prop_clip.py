@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import smooth_to_lipschitz
 
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import smooth_to_lipschitz
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4])

@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import implied_alpha
 
 import definition
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import implied_alpha
 
 WIDTH = {"full-0.5": 2, "full-0.25": 4, "full-0.1": 10}
 HAVE = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-5", "smooth", *WIDTH]

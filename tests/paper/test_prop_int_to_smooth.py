@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import best_width, full_to_smooth, implied_alpha
 
 import definition
 import hierarchy_worlds as worlds
 from lowcal import Full
+from lowcal.hierarchy import best_width, full_to_smooth, implied_alpha
 
 WIDTHS = [1, 2, 3, 5, 10]
 

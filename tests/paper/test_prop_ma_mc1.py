@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import basis_to_class, implied_alpha
 
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import basis_to_class, implied_alpha
 
 LABELS = [3, 4, 5, 6, 8]
 

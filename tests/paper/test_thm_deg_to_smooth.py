@@ -8,11 +8,11 @@ from math import comb
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import degree_to_smooth, implied_alpha
 from scipy.optimize import linprog
 
 import definition
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import degree_to_smooth, implied_alpha
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 7])

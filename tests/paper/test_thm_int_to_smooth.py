@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import full_to_smooth, implied_alpha
 
 import definition
 import hierarchy_worlds as worlds
 from lowcal import Full
+from lowcal.hierarchy import full_to_smooth, implied_alpha
 
 
 @pytest.mark.parametrize("classes", [3, 4, 6])

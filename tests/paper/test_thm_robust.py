@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.hierarchy import robustness
 
 import definition
 import hierarchy_worlds as worlds
+from lowcal.hierarchy import robustness
 
 
 @pytest.mark.parametrize("constants", ["sharp", "best", "paper"])

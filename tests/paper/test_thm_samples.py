@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log
 
 import pytest
+
 from lowcal.complexity import Orders, compare, sample_size
 
 A, B = 0.1, 0.05

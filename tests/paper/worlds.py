@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+
 from lowcal.guarantees import GroupMoments, Guarantee, group_moments
 
 N_WORLDS = 20_000

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from lowcal.errors import InvalidInput, MissingColumn
 
 import lowcal
 from far_rows import DATA, SOURCES, cut, fit, source, three_classes
 from lowcal import persistence
 from lowcal.data.frames import Table
+from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.rows.updates import Predictor
 
 N = len(DATA["y"])

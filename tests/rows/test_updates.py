@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput, MissingColumn
 from sklearn.tree import DecisionTreeRegressor
 
 import lowcal
 from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees
+from lowcal.errors import InvalidInput, MissingColumn
 from lowcal.kernels import reference, replay, switch
 from lowcal.kernels.simplex import move, move_row
 from lowcal.notions import parse_notion

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from scipy import sparse
 
 import lowcal
+from lowcal.datasets import make_miscalibrated
 from lowcal.kernels.reference import Codes, Cumulative, DecodeTable, Matrix, Stacked
 from lowcal.notions.moments import displacement, moments
 from lowcal.notions.weights import CellIds, Knots, Monomial

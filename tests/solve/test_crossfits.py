@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 from lowcal.data.inputs import read_rows
+from lowcal.datasets import make_miscalibrated
 from lowcal.solve import crossfits
 from lowcal.solve.candidates import GROUPS, LINE, Shared, Side, groups, simple_names
 from lowcal.solve.crossfits import Together, fit_simple

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 
 import lowcal
 from lowcal import FitWarning, multicalibrate
+from lowcal.datasets import make_miscalibrated
 from lowcal.notions import LowDegree
 from lowcal.rows import Memory
 from lowcal.solve.guard import JUDGED, Guard, caution, deal, is_harmless, mean_change

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from scipy.special import softmax
 from sklearn.metrics import log_loss, roc_auc_score
 
 import lowcal
 from lowcal import multicalibrate
+from lowcal.datasets import make_miscalibrated
 from worlds import good_model, sigmoid
 
 

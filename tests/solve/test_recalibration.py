@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowcal.datasets import make_miscalibrated
 from scipy.special import softmax
 from sklearn.metrics import log_loss, roc_auc_score
 
 import lowcal
 from lowcal import InvalidInput, recalibrate
 from lowcal.data.inputs import read_rows
+from lowcal.datasets import make_miscalibrated
 from lowcal.solve.candidates import Shared, Side, fit
 from lowcal.solve.guard import deal
 from lowcal.solve.recalibration import CHOSEN_ON, JUDGED, Judge, Look, _choose, _sampled, ordered

@@ -8,11 +8,11 @@ from math import ceil, log, sqrt
 
 import numpy as np
 import pytest
-from lowcal.sampling import Private, certify_reuse, fresh, fresh_stream, reuse_deviation
 
 import definition
 import lowcal
 from lowcal import Groups, InvalidInput, Linear, Memberships, Trees
+from lowcal.sampling import Private, certify_reuse, fresh, fresh_stream, reuse_deviation
 from study import multicalibrate
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowcal.errors import InvalidInput
 from scipy.special import expit
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 from lowcal.data.frames import Table
+from lowcal.errors import InvalidInput
 from lowcal.subpopulations import (
     Groups,
     Intersections,

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from lowcal.errors import DamagedFile
 
 import lowcal
 from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Predictor, Update, persistence
 from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.onnx_graph import GraphColumns, GraphMatrix
+from lowcal.errors import DamagedFile
 from lowcal.kernels.reference import Matrix
 from lowcal.notions.weights import WEIGHTS
 from lowcal.rows.updates import Term

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import definition
+import hierarchy_worlds as worlds
+from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy, Smooth
 from lowcal.hierarchy import (
     basis_to_class,
     basis_to_smooth,
@@ -25,10 +29,6 @@ from lowcal.hierarchy import (
     simplex_to_binary,
     smooth_to_lipschitz,
 )
-
-import definition
-import hierarchy_worlds as worlds
-from lowcal import Full, InvalidInput, LowDegree, Multiaccuracy, Smooth
 
 NOTIONS = ["multiaccuracy", "degree-1", "degree-2", "degree-3", "degree-6", "smooth", "full-0.1", "full-0.5"]
 CONSTANTS = ["paper", "sharp", "best"]

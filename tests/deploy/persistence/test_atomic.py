@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from lowcal.errors import CannotWrite, LowcalError
-from lowcal.persistence import atomic_write, save
 
 import lowcal
 from lowcal import InvalidInput
+from lowcal.errors import CannotWrite, LowcalError
+from lowcal.persistence import atomic_write, save
 
 OLD, NEW = b"old", b"new and longer"
 
