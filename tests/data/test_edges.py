@@ -255,7 +255,7 @@ def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):
     findings = json.loads(json_path.read_text())["findings"]
     assert {f["subpopulation"]: f["violation"] for f in findings}["g=a"] == pytest.approx(-0.25)
     for wrong, said in [
-        (["--classes", "0,1", "--positive", "1"], "leave --positive out"),
+        (["--classes", "0,1", "--positive", "1"], "Give either --positive or --classes"),
         (["--classes", "0,1,2"], "names 3 classes, but one probability column goes with two"),
     ]:
         assert main(["audit", str(path), *one, *wrong]) == 64

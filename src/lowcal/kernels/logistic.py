@@ -83,9 +83,13 @@ class Regression:
 
     def hessian(self, theta: FloatArray) -> FloatArray:
         """Return the Hessian of the loss, without its penalties, at theta; features are ordered as theta.ravel()."""
-        f = sigmoid(_bend(self.z, self.design.combine(theta)))
-        h = self.weight * f * (1.0 - f)
-        return join_hessian(*self.design.gram(np.column_stack([h, h * self.z, h * self.z**2])))
+        amplitude, H = self.design.combination(theta), np.empty((len(self.z), 3))
+        for part in rows_in_cache(len(self.z), 8):  # the allocator gives large temporaries back each time
+            z = self.z[part]
+            f = sigmoid(_bend(z, amplitude(part)))
+            h = self.weight[part] * f * (1.0 - f)
+            H[part, 0], H[part, 1], H[part, 2] = h, h * z, h * z**2
+        return join_hessian(*self.design.gram(H))
 
 
 def join_hessian(one: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
