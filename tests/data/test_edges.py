@@ -256,7 +256,7 @@ def test_the_command_audits_a_window_with_one_class(tmp_path, capsys):
     assert {f["subpopulation"]: f["violation"] for f in findings}["g=a"] == pytest.approx(-0.25)
     for wrong, said in [
         (["--classes", "0,1", "--positive", "1"], "Give either --positive or --classes"),
-        (["--classes", "0,1,2"], "names 3 classes, but one probability column goes with two"),
+        (["--classes", "0,1,2"], "names 3 classes, but a single probability column needs two"),
     ]:
         assert main(["audit", str(path), *one, *wrong]) == 64
         assert said in capsys.readouterr().err
