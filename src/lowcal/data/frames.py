@@ -151,13 +151,6 @@ class Column:
             return np.asarray(np.add(places, missing + 1, dtype=dtype, casting="unsafe"))
         return np.asarray(np.array([*new, missing], dtype=dtype)[places.astype(np.intp, copy=False)])
 
-    def tally(self, numbers: Mapping[Any, int], missing: int, unseen: int) -> NDArray[np.intp]:
-        """Count the rows to which `look_up` gives each number."""
-        own, places = self.distinct()
-        new = [*(missing if v is None else numbers.get(v, unseen) for v in own), missing]
-        counts = self._counts if self.raw is None else _count(places, len(own))
-        return np.bincount(np.array(new), counts).astype(np.intp)
-
     @cached_property
     def _counts(self) -> NDArray[np.intp]:
         assert self.places is not None

@@ -6,7 +6,6 @@ Codes are read as they are stored, a byte or two each. Loops over 1, 2 or 4 numb
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -396,13 +395,6 @@ def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
                 seen |= column[i]
                 bits[i] |= column[i] << place
     return bool(seen <= 1)
-
-
-@compile_kernel
-def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill out[i] with table_a[a_i] + table_b[b_i]."""
-    for i in range(len(out)):
-        out[i] = table_a[a[i]] + table_b[b[i]]
 
 
 @compile_kernel

@@ -284,8 +284,3 @@ def pack_bits(C: ByteArray, out: ByteArray) -> bool:
             return False
         out[:, s : s + size] = np.packbits(part, axis=1, bitorder="little").T
     return True
-
-
-def lay_pair(a: NDArray[Any], table_a: NDArray[Any], b: NDArray[Any], table_b: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill out[i] with table_a[a_i] + table_b[b_i]."""
-    np.add(np.take(table_a, a), np.take(table_b, b), out=out)
