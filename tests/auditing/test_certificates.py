@@ -47,7 +47,7 @@ from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.weights import CellIds, Monomial, evaluate, monomials
 from lowcal.rows import START
-from lowcal.rows.grids import Line, PlacedResiduals
+from lowcal.rows.grids import LinePoints, PlacedResiduals
 from lowcal.rows.keys import shares_of, uniforms
 from lowcal.rows.reading import in_memory
 from worlds import changed, panel_of, perfect, thirty_groups
@@ -547,7 +547,7 @@ def test_a_group_without_a_row_may_have_a_mass_all_the_same():
 def test_what_rounding_may_cost_a_redrawn_supremum_is_added(monkeypatch):
     panel = sample(400, 1, 2, 5, even=True)
     before = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
-    rounded = panel.rows.run(PlacedResiduals(START, panel.families, Line(4))).error
+    rounded = panel.rows.run(PlacedResiduals(START, panel.families, LinePoints(4))).error
     monkeypatch.setattr(Panel, "grid_error", lambda *_: rounded)  # the draws know nothing of it
     after = band(panel, Smooth(), 0.95, "bootstrap", np.random.default_rng(0)).upper
     assert (rounded > 0.004).all()

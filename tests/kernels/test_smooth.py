@@ -14,7 +14,7 @@ from lowcal.kernels.reference import Codes, DecodeTable, Design, Matrix, Stacked
 from lowcal.notions import Suprema, smooth
 from lowcal.notions.smooth import Smooth
 from lowcal.rows import START, Memory
-from lowcal.rows.grids import Line, PlacedResiduals, line_suprema
+from lowcal.rows.grids import LinePoints, PlacedResiduals, line_suprema
 from lowcal.subpopulations.memberships import Members
 
 
@@ -73,7 +73,7 @@ def on_points(p: FloatArray, rho: FloatArray, design: Design, points: int) -> tu
     unit = n * np.abs(rho).max()  # the residuals of a row are at most its weight
     rows = Memory.of(design.dense(), p, p + n * rho / unit, np.full(n, 1.0 / n))
     family = Members(tuple(map(str, range(m))), tuple(range(m)))
-    found = rows.run(PlacedResiduals(START, (family,), Line(points)))
+    found = rows.run(PlacedResiduals(START, (family,), LinePoints(points)))
     return unit * line_suprema(found.residuals, points), unit * found.error
 
 

@@ -50,7 +50,7 @@ class Places(Protocol):
 
 
 @dataclass(frozen=True)
-class Line:
+class LinePoints:
     """The points k / n of a grid, k = 0, ..., n, for every coordinate on its own."""
 
     points: int
@@ -230,7 +230,7 @@ def _class_wise(
     rows: Rows, state: State, families: Sequence[Family], points: int
 ) -> Iterator[tuple[tuple[Family, ...], Suprema, FloatArray]]:
     """Yield runs of families with their class-wise suprema, and with what no supremum of all weights exceeds."""
-    line = Line(points)
+    line = LinePoints(points)
     for some in _runs(families, max(1, MOST_SUMS // (rows.d * points))):
         found = rows.run(PlacedResiduals(state, some, line))
         yield some, on_grid(np.arange(line.size) / points, found.residuals, found.error, found.basis), found.most

@@ -17,7 +17,7 @@ from lowcal.notions.low_degree import LowDegree, Multiaccuracy
 from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import Weight
 from lowcal.rows.base import START, Local, Rows, Scale, Shard
-from lowcal.rows.grids import Line, PlacedResiduals, negatives, smooth_on_grid
+from lowcal.rows.grids import LinePoints, PlacedResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
@@ -125,7 +125,7 @@ class Panel:
         """Return what the rounding of predictions may cost a redrawn smooth supremum."""
         if not isinstance(notion, Smooth):
             return 0.0
-        return self.rows.run(PlacedResiduals(START, self.families, Line(GRID))).error
+        return self.rows.run(PlacedResiduals(START, self.families, LinePoints(GRID))).error
 
     def suprema(self, notion: Notion) -> Suprema:
         """Return the suprema of a class that is not finitely many moments; of smooth weights class-wise.
