@@ -424,7 +424,6 @@ def test_kernels_let_go_of_the_lock() -> None:
         "add_drawn",
         "add_fine",
         "bend",
-        "lay_pair",
         "add_group_pairs",
         "_pack_rows",
         "_pack_columns",
