@@ -40,6 +40,8 @@ MISSING = -1
 UNSEEN = -2
 #: The number of codes counted at a time: what counting needs stays in cache.
 ROWS = 1 << 16
+#: From this many on, codes of a byte are counted in pairs: a million take half the time, few do not pay for the table.
+PAIRED = 1 << 16
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
@@ -674,6 +676,11 @@ def _float(number: float) -> float:
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
     """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
     total = np.zeros(count + 2, dtype=np.intp)
+    if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
+        bytes_ = count_bytes(codes.view(np.uint8))
+        total[1:] = bytes_[: count + 1]
+        total[-1] += bytes_[MISSING]
+        return total[1:]
     for start in range(0, len(codes), ROWS):
         total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
     total[-1] += total[0]
@@ -681,8 +688,18 @@ def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Say how many rows have each byte."""
-    return _count(codes, 256)[:-1]
+    """Say how many rows have each byte: two neighbours are counted as one number, which takes half the steps."""
+    if len(codes) < PAIRED or not codes.flags.c_contiguous:
+        return np.bincount(codes, minlength=256)
+    total, even, values = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2, int(codes.max()) + 1
+    pairs = np.zeros((values, 256), dtype=np.intp)
+    for start in range(0, even, 2 * ROWS):
+        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
+        pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
+    total[:values] = pairs.sum(axis=1)
+    total += pairs.sum(axis=0)
+    total[codes[even:]] += 1
+    return total
 
 
 def is_missing(value: Any) -> bool:
