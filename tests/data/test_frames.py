@@ -572,9 +572,10 @@ def test_dict_errors():
 
 def test_duplicate_names_are_refused():
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    for frame in (pd.DataFrame([[1, 2]], columns=["a", "a"]), pa.table([[1], [2]], names=["a", "a"])):
-        with pytest.raises(InvalidInput, match=r"(?s)several columns of the same name; rename them.*'a'"):
-            Table.of(frame)
+    with pytest.raises(InvalidInput, match=r"(?s)several columns of the same name; rename them.*'a'"):
+        Table.of(pa.table([[1], [2]], names=["a", "a"]))
+    with pytest.raises(InvalidInput, match="several columns named 'a'; rename them"):
+        Table.of(pd.DataFrame([[1, 2]], columns=["a", "a"]))
     with pytest.raises(InvalidInput, match="several columns named '3'; rename them"):
         Table.of(pd.DataFrame([[1, 2]], columns=[3, "3"]))
 

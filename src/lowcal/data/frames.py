@@ -416,6 +416,9 @@ def _of_frame(X: object) -> Table:
     import narwhals.stable.v2 as nw
     from narwhals.exceptions import DuplicateError
 
+    if nw.dependencies.is_pandas_dataframe(X):  # as it is: wrapping takes longer than reading few rows
+        names, series = [str(name) for name in X.columns], [column for _, column in X.items()]
+        return _of_columns(names, series, len(X), is_named=True, source=series)
     try:
         frame = _narwhal(X)
         columns = [frame] if isinstance(frame, nw.Series) else list(frame.iter_columns())
@@ -516,14 +519,17 @@ def _from_objects(name: str, values: NDArray[Any]) -> Column:
     return _categorise(name, *_factorise(name, objects), infer=True)
 
 
-def _from_series(name: str, series: nw.Series[Any]) -> Column:
-    """Convert a narwhals series by its type."""
+def _from_series(name: str, series: Any) -> Column:
+    """Convert a series of pandas or narwhals by its type."""
     import narwhals.stable.v2 as nw
 
-    if series.implementation.is_pandas():
-        native: Any = series.to_native()
+    if not isinstance(series, nw.Series) or series.implementation.is_pandas():
+        native = series.to_native() if isinstance(series, nw.Series) else series
         if isinstance(native.dtype, np.dtype) and native.dtype.kind in "iufb":
-            return _from_array(name, native.to_numpy())  # only a short cut
+            return _from_array(name, native.to_numpy())
+        if hasattr(native.array, "codes"):
+            return _categorise(name, native.array.categories.tolist(), native.array.codes)
+        series = nw.from_native(native, series_only=True)
     dtype = series.dtype
     if (dtype.is_integer() or dtype.is_float()) and series.null_count() == 0:
         return _from_array(name, _array(series))
@@ -572,6 +578,7 @@ def _plain(column: Any) -> NDArray[Any] | None:
     if not isinstance(column, np.ndarray):
         import narwhals.stable.v2 as nw
 
+        column = column if isinstance(column, nw.Series) else nw.from_native(column, series_only=True)
         if not (column.dtype.is_numeric() or column.dtype == nw.Boolean) or column.null_count() > 0:
             return None
         column = _array(column)
@@ -603,8 +610,6 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     import narwhals.stable.v2 as nw
 
     native: Any = series.to_native()
-    if series.implementation.is_pandas() and hasattr(native.array, "codes"):
-        return native.array.categories.tolist(), native.array.codes  # as pandas holds them
     if series.implementation.is_pandas_like():
         codes, distinct = native.factorize()
         return distinct.tolist(), codes

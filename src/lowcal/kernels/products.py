@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import lapack
 
 from lowcal.kernels.simplex import FloatArray
 
@@ -33,7 +34,7 @@ def dot(a: FloatArray, b: FloatArray) -> float:
     >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     11.0
     """
-    return float(np.einsum("i,i->", a, b))
+    return float(product(a, b))
 
 
 def product(A: Any, B: Any) -> FloatArray:
@@ -119,6 +120,11 @@ def gram(A: FloatArray) -> FloatArray:
     return total
 
 
+def _inverse(L: FloatArray) -> FloatArray:
+    """Return the inverse of a lower triangle, or of a stack of them."""
+    return np.stack([_inverse(one) for one in L]) if L.ndim > 2 else lapack.dtrtri(L, lower=1)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Cholesky:
     """The factor L of G = L L', and the inverses of the blocks on its diagonal, with which solutions are products."""
@@ -141,7 +147,7 @@ class Cholesky:
             if here.start:
                 rest = rest - product(L[..., here.start :, before], _transposed(L[..., here, before]))
             L[..., here, here] = np.linalg.cholesky(rest[..., :size, :])
-            inverses.append(np.asarray(np.linalg.inv(L[..., here, here]), dtype=np.float64))
+            inverses.append(_inverse(L[..., here, here]))
             if here.stop < n:
                 L[..., after, here] = product(rest[..., size:, :], _transposed(inverses[-1]))
         return cls(L, tuple(inverses))
