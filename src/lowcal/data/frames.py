@@ -529,6 +529,8 @@ def _from_series(name: str, series: Any) -> Column:
             return _from_array(name, native.to_numpy())
         if hasattr(native.array, "codes"):
             return _categorise(name, native.array.categories.tolist(), native.array.codes)
+        if native.dtype.name in ("str", "string"):
+            return _categorise(name, *_factorise_pandas(native))
         series = nw.from_native(native, series_only=True)
     dtype = series.dtype
     if (dtype.is_integer() or dtype.is_float()) and series.null_count() == 0:
@@ -611,8 +613,7 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
 
     native: Any = series.to_native()
     if series.implementation.is_pandas_like():
-        codes, distinct = native.factorize()
-        return distinct.tolist(), codes
+        return _factorise_pandas(native)
     if series.implementation.is_pyarrow():
         encoded = native.dictionary_encode().combine_chunks()
         return encoded.dictionary.to_pylist(), encoded.indices.cast("int32").fill_null(MISSING).to_numpy()
@@ -621,6 +622,12 @@ def _factorise_series(series: nw.Series[Any]) -> tuple[list[Any], NDArray[Any]]:
     values = series.drop_nulls().unique().to_list()
     places = [*range(len(values)), MISSING]
     return values, series.replace_strict([*values, None], places, return_dtype=nw.Int32).to_numpy()
+
+
+def _factorise_pandas(native: Any) -> tuple[list[Any], NDArray[Any]]:
+    """Do the same for a series of pandas."""
+    codes, distinct = native.factorize()
+    return distinct.tolist(), codes
 
 
 def _factorise_numbered(native: Any) -> tuple[list[Any], NDArray[np.int32]]:
