@@ -53,6 +53,21 @@ class RawRows:
         weight = None if self.weight is None else self.weight[some]
         return RawRows(take_rows(self.rows, some), self.p[some], self.y[some], weight)
 
+    def weights(self, most: float, total: float) -> FloatArray:
+        """Return the weights over the largest of all rows, and over a total; rows without any weigh the same."""
+        return np.full(len(self), 1.0 / total) if self.weight is None else np.asarray(self.weight / most / total)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the rows take."""
+        arrays = [*flatten(self.rows)[0], self.p, self.y, *([] if self.weight is None else [self.weight])]
+        return sum(array.nbytes for array in arrays)
+
+
+def outcomes_of(y: NDArray[Any], d: int) -> FloatArray:
+    """Return outcomes of shape (n, d): labels of several classes become indicators."""
+    return np.asarray(np.eye(d)[y] if d > 1 else np.asarray(y, dtype=np.float64)[:, None])
+
 
 def join_raw_rows(chunks: Sequence[RawRows]) -> RawRows:
     """Return the rows of all chunks, one after the other."""
@@ -269,9 +284,7 @@ class Disk(Rows):
         return 1.0 / squares.number(np.sum(each, axis=0))
 
     def _weight(self, block: RawRows) -> FloatArray:
-        if block.weight is None:
-            return np.full(len(block), 1.0 / self.total)
-        return np.asarray(block.weight / self.spill.most / self.total)
+        return block.weights(self.spill.most, self.total)
 
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows; predictions of a new state are kept for the next."""
@@ -297,7 +310,7 @@ class Disk(Rows):
 
     def _shard(self, k: int) -> SpilledShard:
         first, block = self.spill.read(k)
-        shard = SpilledShard(block.rows, block.p, self._outcomes(block.y), self._weight(block), self.scale, first)
+        shard = SpilledShard(block.rows, block.p, outcomes_of(block.y, self.d), self._weight(block), self.scale, first)
         shard.kept = self.kept
         for number, part in enumerate(binned_parts(block.rows)):
             part.store = partial(self.values.of, (k, number))
@@ -305,11 +318,6 @@ class Disk(Rows):
             state, seed = self._redraw
             shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
         return shard
-
-    def _outcomes(self, y: NDArray[Any]) -> FloatArray:
-        if self.d > 1:
-            return np.asarray(np.eye(self.d)[y])
-        return np.asarray(y, dtype=np.float64)[:, None]
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
         """Return the same rows, encoded otherwise."""
@@ -353,7 +361,7 @@ class Disk(Rows):
             here = rows[(rows >= first) & (rows < first + n)] - first
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))
-                outcomes.append(self._shard(k).y[here] if self._redraw else self._outcomes(chunks[-1].y))
+                outcomes.append(self._shard(k).y[here] if self._redraw else outcomes_of(chunks[-1].y, self.d))
         joined = join_raw_rows(chunks)
         weight = self._weight(joined)
         if len(rows) < self.scale.n:

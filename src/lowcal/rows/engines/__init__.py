@@ -1,0 +1,29 @@
+"""Engines that rows on a cluster are visited by; each is loaded when rows of its kind are given."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowcal.rows.engines.base import Engine
+
+
+def open_engine(X: object) -> Engine | None:
+    """Return the engine of rows that lie on a cluster; None: they do not.
+
+    >>> open_engine({"p": [0.5]}) is None
+    True
+    """
+    if "dask" in sys.modules:
+        from lowcal.rows.engines import dask
+
+        if dask.is_dask(X):
+            return dask.Dask(X)
+    return None
+
+
+def predict_lazily(X: object, names: str | tuple[str, ...], predictor: Any) -> Any:
+    """Return calibrated probabilities of rows on a cluster in the kind of its tables; None: they lie on none."""
+    engine = open_engine(X)
+    return None if engine is None else engine.predict(predictor, names)
