@@ -43,6 +43,10 @@ class MissingExtra(LowcalError, ImportError):
     """An optional library is needed that is not installed."""
 
 
+class ClusterFailed(LowcalError, RuntimeError):
+    """The workers of a cluster could not finish a pass over the rows."""
+
+
 class AuditWarning(UserWarning):
     """An audit can't be believed as it stands: its rows were used to fit the model, or look as if they were."""
 

@@ -147,7 +147,7 @@ class Shard(Remembering):
     def displaced(self, state: State, terms: Sequence[Term]) -> list[tuple[slice, FloatArray]]:
         """Return the displacement of all terms where rows are after a state, in pieces; the last one is kept."""
         kept = self._displaced
-        if kept is None or kept[0] is not state or kept[1] is not terms:
+        if kept is None or kept[0] is not state or list(map(id, kept[1])) != list(map(id, terms)):
             self._displaced = kept = state, terms, list(displacements(terms, self.at(state), self.rows))
         return kept[2]
 

@@ -25,7 +25,7 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
+from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, unpack_bits
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.bins import Binned
@@ -52,6 +52,21 @@ class RawRows:
         """Return some of the rows."""
         weight = None if self.weight is None else self.weight[some]
         return RawRows(take_rows(self.rows, some), self.p[some], self.y[some], weight)
+
+    def weights(self, most: float, total: float) -> FloatArray:
+        """Return the weights over the largest of all rows, and over a total; rows without any weigh the same."""
+        return np.full(len(self), 1.0 / total) if self.weight is None else np.asarray(self.weight / most / total)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the rows take."""
+        arrays = [*flatten(self.rows)[0], self.p, self.y, *([] if self.weight is None else [self.weight])]
+        return sum(array.nbytes for array in arrays)
+
+
+def outcomes_of(y: NDArray[Any], d: int) -> FloatArray:
+    """Return outcomes of shape (n, d): labels of several classes become indicators."""
+    return np.asarray(np.eye(d)[y] if d > 1 else np.asarray(y, dtype=np.float64)[:, None])
 
 
 def join_raw_rows(chunks: Sequence[RawRows]) -> RawRows:
@@ -120,6 +135,7 @@ class Spill:
         self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
         self._waiting: list[RawRows] = []
         self.has_weight = False
+        self.kinds: set[Any] = set()
 
     def add(self, chunk: RawRows) -> None:
         """Add rows."""
@@ -142,6 +158,7 @@ class Spill:
         self._waiting = []
 
     def _write(self, block: RawRows) -> None:
+        self.kinds.add(kinds(block.rows))
         encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
         places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
@@ -163,6 +180,10 @@ class Spill:
             other.add(replace(block, rows=change(block.rows)))
         other.close()
         return other
+
+    def uniform(self) -> Spill:
+        """Return the same rows, all of one kind: sums over memberships as bits are others than over numbers."""
+        return self if len(self.kinds) < 2 else self.recoded(unpack_bits)
 
     def chunks(self) -> Iterator[tuple[int, RawRows]]:
         """Yield all blocks with the numbers of their first rows."""
@@ -253,6 +274,7 @@ class Disk(Rows):
     is_near = False
 
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
+        spill = spill.uniform()
         self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
         self.total = spill.total()
         self.scale = Scale(spill.n, 1.0 / self.total)
@@ -269,9 +291,7 @@ class Disk(Rows):
         return 1.0 / squares.number(np.sum(each, axis=0))
 
     def _weight(self, block: RawRows) -> FloatArray:
-        if block.weight is None:
-            return np.full(len(block), 1.0 / self.total)
-        return np.asarray(block.weight / self.spill.most / self.total)
+        return block.weights(self.spill.most, self.total)
 
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows; predictions of a new state are kept for the next."""
@@ -297,7 +317,7 @@ class Disk(Rows):
 
     def _shard(self, k: int) -> SpilledShard:
         first, block = self.spill.read(k)
-        shard = SpilledShard(block.rows, block.p, self._outcomes(block.y), self._weight(block), self.scale, first)
+        shard = SpilledShard(block.rows, block.p, outcomes_of(block.y, self.d), self._weight(block), self.scale, first)
         shard.kept = self.kept
         for number, part in enumerate(binned_parts(block.rows)):
             part.store = partial(self.values.of, (k, number))
@@ -305,11 +325,6 @@ class Disk(Rows):
             state, seed = self._redraw
             shard.y = draw_labels(shard.at(state), uniforms(seed, first, len(shard)))
         return shard
-
-    def _outcomes(self, y: NDArray[Any]) -> FloatArray:
-        if self.d > 1:
-            return np.asarray(np.eye(self.d)[y])
-        return np.asarray(y, dtype=np.float64)[:, None]
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Disk:
         """Return the same rows, encoded otherwise."""
@@ -353,7 +368,7 @@ class Disk(Rows):
             here = rows[(rows >= first) & (rows < first + n)] - first
             if len(here):
                 chunks.append(self.spill.read(k)[1].take(here))
-                outcomes.append(self._shard(k).y[here] if self._redraw else self._outcomes(chunks[-1].y))
+                outcomes.append(self._shard(k).y[here] if self._redraw else outcomes_of(chunks[-1].y, self.d))
         joined = join_raw_rows(chunks)
         weight = self._weight(joined)
         if len(rows) < self.scale.n:

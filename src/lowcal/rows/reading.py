@@ -1,4 +1,4 @@
-"""From batches to rows on disk: a first pass checks and surveys, a second one encodes.
+"""From batches to rows on disk: a first pass checks and surveys, a second one encodes; on a cluster, part by part.
 
 The first pass counts the rows, finds the classes and keeps a sample, drawn by a seed and the rows' numbers, from which
 levels and cut points are learned; groups that turn out too small in all rows are left out. Rows in memory that are more
@@ -44,6 +44,8 @@ from lowcal.subpopulations.union import Part
 
 #: Rows from which levels and cut points are learned; fewer, down to the last, if there are many columns.
 SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
+#: Parts of the rows keep this many times their share of the sample: together they hold all of it.
+SPARE = 1.25
 #: The rows that a group needs in a sample to be counted in all rows.
 SEEN_ROWS = 3
 #: The number of labels that are no classes and are remembered, to be named in an error.
@@ -99,6 +101,19 @@ class Survey:
     codes: IntArray
     sample: Batch
 
+    @property
+    def size(self) -> int:
+        """The number of rows of the sample."""
+        return length_of(self.sample)
+
+    def require_same(self, shown: str, n: int) -> None:
+        """Refuse a source that yields another number of rows when it is read again."""
+        if n != self.n:
+            raise InvalidInput(
+                f"{shown} held {self.n} rows with weight in the first pass and {n} in a later one. It must "
+                "yield the same rows each time; a function must return a new iterator at every call."
+            )
+
 
 def survey(
     batches: Batches,
@@ -113,43 +128,54 @@ def survey(
     `wanted` are the columns of the subpopulations; None: all the others.
     """
     columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
-    labels, sample, n = _Labels(roles.n_classes), Sampling(seed), 0
+    labels, sample, n = Labels(roles.n_classes), Sampling(seed), 0
     bar.start("reading")
     for batch in batches.read(columns):
-        here = _length(batch)
+        here = length_of(batch)
         with at_row(n):
             batches.require(batch, roles.columns)
-            roles.probabilities(batch)
-            weight = roles.weights(batch)
-            labels.add(batch[roles.y], weight)
-        sample.add(_weighted(batch, weight), len(batch) - len(roles.columns))
+            check_batch(batch, roles, labels)
+        sample.add(weighted(batch, roles), len(batch) - len(roles.columns))
         n += here
         bar.add(here)
     bar.close()
     if n == 0:
         raise batches.nothing()
-    if sample.n == 0:
-        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+    require_weight(sample.n)
     return Survey(sample.n, *labels.layout(classes), sample.rows())
 
 
-def _weighted(batch: Batch, weight: FloatArray | None) -> Batch:
+def check_batch(batch: Batch, roles: Roles, labels: Labels) -> None:
+    """Check predictions, weights and outcomes of a batch, and note its labels."""
+    roles.probabilities(batch)
+    labels.add(batch[roles.y], roles.weights(batch))
+
+
+def require_weight(n: int) -> None:
+    """Refuse rows of which none has weight."""
+    if n == 0:
+        raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
+
+
+def weighted(batch: Batch, roles: Roles) -> Batch:
     """Return the rows of a batch that have weight."""
+    weight = roles.weights(batch)
     if weight is None or weight.all():
         return batch
     kept = np.flatnonzero(weight)
     return {name: take(column, kept) for name, column in batch.items()}
 
 
-def _length(batch: Batch) -> int:
+def length_of(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
     return len(next(iter(batch.values()))) if batch else 0
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------
 
 
-class _Labels:
-    """The values of y, as far as they decide which classes there are."""
+class Labels:
+    """The values of y, as far as they decide which classes there are; those of several parts are added up."""
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
@@ -180,6 +206,12 @@ class _Labels:
             values = values[rows]
         new = [value for value in _distinct(values) if value not in known]
         known.update(dict.fromkeys(new[: self.n_classes + MOST_LABELS - len(known)]))
+
+    def __add__(self, other: Labels) -> Labels:
+        both = Labels(self.n_classes)
+        both.found, both.weighed = ({**a, **b} for a, b in ((self.found, other.found), (self.weighed, other.weighed)))
+        both.is_inside, both.is_between = self.is_inside and other.is_inside, self.is_between or other.is_between
+        return both
 
     def layout(self, classes: Sequence[Any] | None) -> tuple[Layout, IntArray]:
         """Return the layout that these labels have, as if all had been given at once, and the classes with weight."""
@@ -280,7 +312,7 @@ class Sampling:
 
     def add(self, batch: Batch, n_columns: int) -> None:
         """Keep the rows of a batch whose keys are small."""
-        here, self.most = _length(batch), self.wanted or sample_size(n_columns)
+        here, self.most = length_of(batch), self.wanted or sample_size(n_columns)
         keys = sample_keys(self.seed, self.n, here)
         kept = np.flatnonzero(keys < self.limit)
         self.parts.append((keys[kept], {name: take(column, kept) for name, column in batch.items()}))
@@ -298,6 +330,21 @@ class Sampling:
             kept = np.flatnonzero(keys < self.limit)
             keys, batch = keys[kept], {name: take(column, kept) for name, column in batch.items()}
         self.parts, self.n_kept = [(keys, batch)], len(keys)
+
+    @classmethod
+    def after(cls, first: int, seed: int, n: int, n_columns: int) -> Sampling:
+        """Return the sample of n rows under construction, from number `first` on: what others have is joined later."""
+        one = cls(seed)
+        one.n, share = first, sample_size(n_columns) / n
+        one.limit = min(one.limit, SPARE * share) if share < 1.0 else one.limit
+        return one
+
+    @classmethod
+    def join(cls, samples: Sequence[Sampling]) -> Sampling:
+        """Return the samples of runs of rows, in their order, as one."""
+        whole = cls(samples[0].seed)
+        whole.parts, whole.most = [part for one in samples for part in one.parts], samples[0].most
+        return whole
 
     def rows(self) -> Batch:
         """Return the sample."""
@@ -341,6 +388,16 @@ def learn(subpopulations: Subpopulations, table: Frame, weight: FloatArray, n: i
     if share < 1.0:  # the size that groups of min_mass rows have at least in a sample of this share
         subpopulations = subpopulations.eased(lambda least: min(least, max(SEEN_ROWS, least * share / 2.0)))
     return subpopulations.prepare(table, weight)
+
+
+def learn_sample(subpopulations: Subpopulations, found: Survey, roles: Roles, is_fit: bool) -> WeakLearner:
+    """Learn a class that needs no matrix from the sample of a survey; a fit needs rows of two classes."""
+    if is_fit and found.layout.classes is not None:
+        check_two_classes(found.codes, found.layout.classes)
+    sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
+    weight = roles.weights(found.sample)
+    table = Frame.of(sample if sample else np.zeros((found.size, 0)))
+    return learn(subpopulations, table, np.ones(found.size) if weight is None else weight, found.n)
 
 
 def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows, size: int) -> WeakLearner:
@@ -398,38 +455,35 @@ def on_disk(
 ) -> tuple[Disk, WeakLearner, Layout]:
     """Survey the rows of a source, learn a class that needs no matrix, and encode all rows into a temporary file."""
     found = survey(batches, roles, wanted_columns(subpopulations), classes, seed, bar)
-    if is_fit and found.layout.classes is not None:
-        check_two_classes(found.codes, found.layout.classes)
-    sample = {name: for_frames(column) for name, column in found.sample.items() if name not in roles.columns}
-    size = _length(found.sample)
-    weight = roles.weights(found.sample)
-    table = Frame.of(sample if sample else np.zeros((size, 0)))
-    learner = learn(subpopulations, table, np.ones(size) if weight is None else weight, found.n)
+    learner = learn_sample(subpopulations, found, roles, is_fit)
     spill = Spill(folder)
     for chunk in _chunks(batches, roles, found, learner.encoder, bar):
         spill.add(chunk)
     spill.close()
-    if spill.n != found.n:
-        raise InvalidInput(
-            f"{batches.shown} held {found.n} rows with weight in the first pass and {spill.n} in a later one. It must "
-            "yield the same rows each time; a function must return a new iterator at every call."
-        )
+    found.require_same(batches.shown, spill.n)
     rows = Disk(spill, found.layout.classes is not None, found.layout.d, bar)
-    return rows, keep_large(subpopulations, learner, rows, size), found.layout
+    return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
 
 
 def _chunks(batches: Batches, roles: Roles, found: Survey, encoder: Encoder, bar: Passes) -> Iterator[RawRows]:
     """Yield the rows that have weight, checked and encoded."""
-    wanted, start = tuple(dict.fromkeys([*roles.columns, *columns_of(encoder)])), 0
+    start = 0
     bar.start("encoding", found.n)
-    for batch in batches.read(wanted):
-        here = _length(batch)
+    for batch in batches.read(encoded_columns(roles, encoder)):
         with at_row(start):
-            weight = roles.weights(batch)
-            kept = _weighted(batch, weight)
-            weight = None if weight is None else weight[weight > 0.0]
-            rows = encode_batch(encoder, kept)
-            yield RawRows(rows, roles.probabilities(kept), code_outcomes(kept[roles.y], found.layout), weight)
-        start += here
-        bar.add(here)
+            yield encode_rows(batch, roles, found.layout, encoder)
+        start += length_of(batch)
+        bar.add(length_of(batch))
     bar.close()
+
+
+def encoded_columns(roles: Roles, encoder: Encoder) -> tuple[str, ...]:
+    """Return the columns that are read to encode rows."""
+    return tuple(dict.fromkeys([*roles.columns, *columns_of(encoder)]))
+
+
+def encode_rows(batch: Batch, roles: Roles, layout: Layout, encoder: Encoder) -> RawRows:
+    """Return the rows of a batch that have weight, checked and encoded."""
+    kept = weighted(batch, roles)
+    y = code_outcomes(kept[roles.y], layout)
+    return RawRows(encode_batch(encoder, kept), roles.probabilities(kept), y, roles.weights(kept))

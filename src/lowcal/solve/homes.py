@@ -1,4 +1,4 @@
-"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
+"""Where the rows of a fit live, in memory, on disk or on a cluster; and the class of subpopulations there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
+from lowcal.rows.cluster import on_cluster, read_parts
+from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
 from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
@@ -81,24 +83,28 @@ def open_home(
     chance: tuple[int, ...] = (0,),
     is_fit: bool = True,
 ) -> Home:
-    """Read the rows into memory, or onto disk where they come from a source and do not fit.
+    """Read the rows into memory, or onto disk where they come from a source and do not fit; leave those of a cluster.
 
     A fit needs rows of two classes; a measure does not, where the classes are named.
     """
     check_class(subpopulations)
-    roles = far_roles(y, p, X, sample_weight, memory)
-    if roles is not None:
-        return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance, is_fit)
+    engine = open_engine(X)
+    if engine is not None:
+        given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
+        return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
+    if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
+        given = open_batches(X), far, classes, seed, bar, is_fit
+        return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory")
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     if is_fit:
         check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
-    given = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
+    whole = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
     if needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
-        return _settled(rows, learner, outcomes.layout, held_share, chance, given)
-    return _learned(chosen, outcomes, table, held_share, chance, given)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
+    return _learned(chosen, outcomes, table, held_share, chance, whole)
 
 
 def far_roles(
@@ -107,11 +113,41 @@ def far_roles(
     """Return the columns of rows that come from a source and do not fit into memory; None: read them."""
     if memory is not None:
         check_whole("memory", memory, 1)
-    are_named = isinstance(y, str) and are_names(p) and (sample_weight is None or isinstance(sample_weight, str))
-    if not are_named or not is_source(X):
+    roles = named_roles(y, p, sample_weight)
+    if roles is None or not is_source(X):
         return None
-    roles = Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight)  # type: ignore[arg-type]
     return roles if has_more(X, (memory or _quarter()) // 8, _beside(len(roles.p))) else None
+
+
+def named_roles(y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None) -> Roles | None:
+    """Return the columns that are named; None: some of these are arrays."""
+    are_named = isinstance(y, str) and are_names(p) and (sample_weight is None or isinstance(sample_weight, str))
+    return Roles(y, (p,) if isinstance(p, str) else tuple(p), sample_weight) if are_named else None  # type: ignore[arg-type]
+
+
+def cluster_roles(y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None, shown: str) -> Roles:
+    """Return the columns of rows on a cluster, which must be named."""
+    roles = named_roles(y, p, sample_weight)
+    if roles is None:
+        raise InvalidInput(
+            f"{shown} lies on a cluster: give y, p and sample_weight as the names of its columns, not as arrays."
+        )
+    return roles
+
+
+def near_rows(y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None, bar: Passes) -> object:
+    """Return rows that are looked at all at once: those on a cluster are brought here, if they fit into memory."""
+    engine = open_engine(X)
+    if engine is None:
+        return X
+    cluster_roles(y, p, sample_weight, engine.shown)
+    rows = read_parts(engine, _quarter() // 8, bar)
+    if rows is None:
+        raise InvalidInput(
+            f"{engine.shown} does not fit into the memory of this machine, and recalibrate looks at all rows at once. "
+            "Use multicalibrate, or give a sample of the rows."
+        )
+    return rows
 
 
 def is_far(n: int, n_columns: int, n_p: int) -> bool:
@@ -132,23 +168,22 @@ def _quarter() -> int:
         return 1 << 31
 
 
-def _on_disk(
-    chosen: Subpopulations,
-    X: object,
-    roles: Roles,
-    classes: Sequence[Any] | None,
-    seed: int,
-    bar: Passes,
+def _far(
+    subpopulations: Subpopulations | None,
+    settle: Callable[..., tuple[Rows, WeakLearner, Layout]],
+    given: tuple[Any, ...],
     held_share: float,
     chance: tuple[int, ...],
-    is_fit: bool,
+    where: str,
 ) -> Home:
+    """Return the home of rows that are not in memory, where `settle` encodes them."""
+    chosen = subpopulations or Groups()
     if not needs_no_matrix(chosen):
         raise InvalidInput(
-            f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
-            "Intersections, Memberships, Thresholds or Trees, raise memory=, or give a sample of the rows."
+            f"The rows {where}, and {chosen!r} is learned from all of them at once. Use Groups, Intersections, "
+            "Memberships, Thresholds or Trees, or give a sample of the rows."
         )
-    rows, learner, layout = on_disk(chosen, open_batches(X), roles, classes, seed, bar, is_fit)
+    rows, learner, layout = settle(chosen, *given)
     return replace(_settled(rows, learner, layout, held_share, chance, None), is_far=True)
 
 

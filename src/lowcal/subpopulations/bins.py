@@ -57,6 +57,9 @@ class Binned:
         #: What keeps values of rows that are read again and again: a key and how its value is made -> the value.
         self.store: Callable[[object, Callable[[], Any]], Any] | None = None
 
+    def __reduce__(self) -> tuple[type[Binned], tuple[NDArray[Any]]]:
+        return Binned, (self.codes,)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and features."""

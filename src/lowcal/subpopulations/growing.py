@@ -368,8 +368,9 @@ def _grow_trees(source: Source, grown: _Grown) -> tuple[Forest, ...]:
     trees = tuple(one.tree for one in growing)
     for depth in range(request.growth.depth):
         builds = tuple(one.build for one in growing)
+        so_far = tuple(replace(tree) for tree in trees)  # as values: the trees themselves grow on
         for part in _feature_parts(request):
-            tables = source.run(_LevelSums(grown, trees, builds, depth, part))
+            tables = source.run(_LevelSums(grown, so_far, builds, depth, part))
             for one, table in zip(growing, tables, strict=True):
                 one.see(table, part)
         for one in growing:

@@ -107,9 +107,9 @@ def open_batches(rows: object) -> Batches:
         return open_batches(_dataset_at(rows))
     if isinstance(rows, str | os.PathLike):
         return _of_files(files_of(os.fspath(rows)))
-    if _is_a(rows, "polars", "LazyFrame"):
+    if is_a(rows, "polars", "LazyFrame"):
         return Batches("the LazyFrame", partial(_of_lazy, rows), partial(_count_lazy, rows))
-    if _is_a(rows, "pyarrow.dataset", "Dataset"):
+    if is_a(rows, "pyarrow.dataset", "Dataset"):
         return Batches("the dataset", partial(_of_dataset, rows), partial(_count_dataset, rows))
     if callable(rows):
         return Batches(SOURCE, partial(_of_function, rows))
@@ -133,7 +133,7 @@ def is_source(rows: object) -> bool:
         return bool(rows) and all(isinstance(one, os.PathLike) or str(one).endswith(SUFFIXES) for one in rows)
     is_function = callable(rows) and not isinstance(rows, type)
     is_named = isinstance(rows, str | os.PathLike | Iterator | Batches)
-    return is_named or is_function or _is_a(rows, "pyarrow.dataset", "Dataset") or _is_a(rows, "polars", "LazyFrame")
+    return is_named or is_function or is_a(rows, "pyarrow.dataset", "Dataset") or is_a(rows, "polars", "LazyFrame")
 
 
 def has_more(rows: object, most: int, beside: int = 0) -> bool:
@@ -181,7 +181,7 @@ def at_row(start: int) -> Iterator[None]:
 # --- sources --------------------------------------------------------------------------------------------------
 
 
-def _is_a(value: object, module: str, *names: str) -> bool:
+def is_a(value: object, module: str, *names: str) -> bool:
     """Whether a value has a type of a library that may not be loaded."""
     found = sys.modules.get(module)
     return found is not None and isinstance(value, tuple(getattr(found, name) for name in names))
@@ -441,7 +441,7 @@ def _reading(path: str, kind: str) -> Iterator[None]:
 
 
 def _is_arrow_table(table: object) -> bool:
-    return _is_a(table, "pyarrow", "Table", "RecordBatch")
+    return is_a(table, "pyarrow", "Table", "RecordBatch")
 
 
 def _pieces(tables: Iterable[Any], shown: str) -> Iterator[Batch]:
@@ -507,7 +507,7 @@ def _columns(table: Any) -> Batch | None:
 def _array_or_series(column: Any) -> Any:
     if isinstance(column, list | tuple):
         return np.array(column)
-    return column.combine_chunks() if _is_a(column, "pyarrow", "ChunkedArray") else column
+    return column.combine_chunks() if is_a(column, "pyarrow", "ChunkedArray") else column
 
 
 # --- columns of batches ---------------------------------------------------------------------------------------
@@ -515,7 +515,7 @@ def _array_or_series(column: Any) -> Any:
 
 def is_arrow_array(column: object) -> bool:
     """Whether a column is an Arrow array."""
-    return _is_a(column, "pyarrow", "Array")
+    return is_a(column, "pyarrow", "Array")
 
 
 def to_numpy(column: Column) -> NDArray[Any]:
