@@ -18,6 +18,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
+from lowcal.rows.copies import rows_of_copies
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
 from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
@@ -80,6 +81,7 @@ def open_home(
     held_share: float = 0.0,
     chance: tuple[int, ...] = (0,),
     is_fit: bool = True,
+    frequency_weight: ArrayLike | None = None,
 ) -> Home:
     """Read the rows into memory, or onto disk where they come from a source and do not fit.
 
@@ -88,13 +90,20 @@ def open_home(
     check_class(subpopulations)
     roles = far_roles(y, p, X, sample_weight, memory)
     if roles is not None:
+        if frequency_weight is not None:
+            raise InvalidInput(
+                "Rows with a frequency_weight must fit into memory, but these do not: make fewer cells, raise memory=."
+            )
         return _on_disk(subpopulations or Groups(), X, roles, classes, seed, bar, held_share, chance, is_fit)
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes, frequency_weight)
     if is_fit:
         check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
     given = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
+    if outcomes.copies is not None:
+        rows, learner = rows_of_copies(chosen, outcomes, table, outcomes.copies)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, given)
     if needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
         return _settled(rows, learner, outcomes.layout, held_share, chance, given)
@@ -180,11 +189,11 @@ def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows,
     """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
     if share == 0.0:
         return rows, None
-    inside, outside = (Drawn(chance, rows.scale.n, share, is_inside) for is_inside in (True, False))
-    n_held = count(inside, rows.scale.n)
-    if n_held in (0, rows.scale.n):
+    inside, outside = (Drawn(chance, rows.count, share, is_inside) for is_inside in (True, False))
+    n_held = count(inside, rows.count)
+    if n_held in (0, rows.count):
         raise InvalidInput(
-            f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
+            f"validation_fraction={share:g} of {rows.count} rows leaves a part without weighted rows; use 0 or more "
             "rows."
         )
     return rows.part(outside), rows.part(inside)
@@ -230,8 +239,8 @@ def _refit(
 
 def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
     """Return some rows, with weights that sum to one."""
-    weight = outcomes.weight[rows]
-    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+    weight, copies = outcomes.weight[rows], None if outcomes.copies is None else outcomes.copies[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout, copies)
 
 
 def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
