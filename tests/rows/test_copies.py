@@ -63,7 +63,10 @@ class World:
         )
 
 
-@pytest.mark.parametrize(("notion", "d", "is_weighted"), [*product(NOTIONS, (1, 3), (False, True))])
+@pytest.mark.parametrize(
+    ("notion", "d", "is_weighted"),
+    [*product(NOTIONS, (1,), (False, True)), *product(("degree-2", "full-0.1"), (3,), (False, True))],
+)
 def test_measurements_are_those_of_all_rows(notion, d, is_weighted):
     few, every = World(900, d, is_weighted).both(measure, notion=notion)
     assert few.names == every.names
