@@ -35,9 +35,9 @@ def cells(table: Any, columns: str | Sequence[str], bins: int = 256, *, y: str =
 
     Parameters
     ----------
-    table : a pandas or polars frame, an Arrow table, a polars LazyFrame or a DuckDB relation, and what else narwhals
-        knows: a table of the same kind is returned, lazy if it is. Or files, an Arrow dataset or a function as in
-        `multicalibrate`, read in one pass: an Arrow table. `cells_sql` is the same as a statement for a warehouse.
+    table : a pandas or polars frame, an Arrow table, a polars LazyFrame or a DuckDB relation; a table of the same kind
+        is returned, lazy if it is. Or files, an Arrow dataset or a function as in `multicalibrate`, which are read in
+        one pass; an Arrow table is returned. `cells_sql` is the same as a statement for a warehouse.
     columns : what the subpopulations will be functions of. Few values each: cells of different values are not joined.
     bins : the number of intervals of p; where it is exactly 1, it is a cell of its own.
     y, p : the names of the columns of outcomes and of predictions.
@@ -46,7 +46,7 @@ def cells(table: Any, columns: str | Sequence[str], bins: int = 256, *, y: str =
     --------
     >>> import polars as pl
     >>> rows = pl.DataFrame({"g": list("aaab"), "p": [0.25, 0.375, 0.75, 0.25], "y": [0, 1, 1, 0]})
-    >>> cells(rows, "g", bins=2).sort("g", "p", "y").rows()
+    >>> cells(rows, "g", bins=2).rows()
     [('a', 0.3125, 0, 1), ('a', 0.3125, 1, 1), ('a', 0.75, 1, 1), ('b', 0.25, 0, 1)]
     """
     import narwhals.stable.v2 as nw
@@ -84,6 +84,7 @@ def cells_sql(
       FROM scores
       GROUP BY "sex", "y", FLOOR("p" * 256)
     ) cells
+    ORDER BY "sex", "p", "y"
     """
     names = _names(columns, bins, y, p)
 
@@ -101,7 +102,8 @@ def cells_sql(
         f"COUNT(*) AS {listed(FREQUENCY)}\n"
         f"  FROM {table}\n"
         f"  GROUP BY {listed(*names, y)}, {bin_of}\n"
-        ") cells"
+        ") cells\n"
+        f"ORDER BY {listed(*names, p, y)}"
     )
 
 
@@ -136,7 +138,9 @@ def _finished(summed: Any, names: list[str], y: str, p: str) -> Any:
     import narwhals.stable.v2 as nw
 
     total, count = (nw.col(name).sum().over(*names, BIN) for name in (TOTAL, FREQUENCY))
-    return summed.select(*names, (total / count).alias(p), y, nw.col(FREQUENCY).cast(nw.Int64))
+    found = summed.select(*names, (total / count).alias(p), y, nw.col(FREQUENCY).cast(nw.Int64))
+    # the order of rows decides which of them a fit holds out
+    return nw.maybe_reset_index(found.sort(*names, p, y))
 
 
 def _parts(source: object, names: list[str], bins: int, y: str, p: str) -> Iterator[nw.DataFrame[Any]]:

@@ -249,7 +249,8 @@ class Excess:
             both = 2.0 if f.shape[1] == 1 else 1.0  # a scalar stands for two labels
             room = np.square(f).sum(axis=1) + (np.square(1.0 - f[:, 0]) if f.shape[1] == 1 else 0.0)
             e = both * np.square(shard.y[part] - f).sum(axis=1) - (1.0 - room)
-            terms = w * e, w * room, w * unit * e, (w * e) * (unit * e), w * unit
+            we = w * e
+            terms = we, w * room, w * unit * e, we * (we if shard.copies is None else unit * e), w * unit
             total += [fine.wholes(one) for fine, one in zip(grids, terms, strict=True)]
         return total
 
