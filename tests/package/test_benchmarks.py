@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -260,6 +261,17 @@ def test_passes_are_compared_with_plain_sums(load, capsys):
     printed = capsys.readouterr().out
     assert "moments" in printed
     assert "losses" in printed
+
+
+def test_cells_are_compared_with_all_rows(load, capsys):
+    pytest.importorskip("duckdb")
+    load("cells").main(["--rows", "20000", "--bins", "64", "--draws", "199"])
+    printed = capsys.readouterr().out
+    violation, fitted = (
+        float(figure) for figure in re.search(r"by (\S+), those after a fit by (\S+)", printed).groups()
+    )
+    assert max(violation, fitted) < 1e-3
+    assert float(re.search(r"width by (\S+)%", printed)[1]) < 0.5
 
 
 # --- the page -------------------------------------------------------------------------------------------------

@@ -59,14 +59,16 @@ def draw_shares(p: FloatArray, copies: IntArray, seed: Sequence[int]) -> FloatAr
     >>> shares.round(3).tolist()
     [0.0, 0.5, 1.0]
     """
-    rng, left, rest = np.random.default_rng(list(seed)), copies, np.ones(len(p))
-    drawn = np.empty(p.shape)
-    for a, f in enumerate(p.T):
+    rng, every = np.random.default_rng(list(seed)), copies[:, None]
+    if p.shape[1] == 1:
+        return np.asarray(rng.binomial(every, p) / every)
+    drawn, left, rest = np.empty(p.shape), copies, np.ones(len(p))
+    for a, f in enumerate(p.T[:-1]):
         chance = np.divide(f, rest, out=np.ones(len(f)), where=rest > 0.0)
-        is_last = 0 < a == p.shape[1] - 1
-        drawn[:, a] = left if is_last else rng.binomial(left, np.clip(chance, 0.0, 1.0))
-        left, rest = left - drawn[:, a].astype(np.int64), np.maximum(rest - f, 0.0)
-    return np.asarray(drawn / copies[:, None])
+        taken = rng.binomial(left, np.minimum(chance, 1.0))
+        drawn[:, a], left, rest = taken, left - taken, np.maximum(rest - f, 0.0)
+    drawn[:, -1] = left
+    return drawn / every
 
 
 @dataclass(frozen=True)

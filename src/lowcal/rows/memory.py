@@ -106,14 +106,14 @@ class Memory(Rows):
 
     def part(self, mask: Mask) -> Memory:
         """Return some of the rows, numbered anew."""
-        whole, copies = self.whole, None
-        # copies are dealt one by one, as if each were a row: those of a cell are on both sides
-        inside = mask(0, self.scale.n) if whole.copies is None else copies_inside(mask, whole.copies)
-        some = np.flatnonzero(inside)
-        weight = whole.weight[some]
-        if whole.copies is not None:
-            copies = inside[some]
-            weight = whole.unit[some] * copies
+        whole = self.whole
+        if whole.copies is None:
+            some, copies = np.flatnonzero(mask(0, self.scale.n)), None
+            weight = whole.weight[some]
+        else:  # copies are dealt one by one, as if each were a row: those of a cell are on both sides
+            inside = copies_inside(mask, whole.copies)
+            some = np.flatnonzero(inside)
+            copies, weight = inside[some], whole.unit[some] * inside[some]
         rows = take_rows(whole.rows, some)
         return Memory.of(rows, whole.at(START)[some], whole.y[some], normalised(weight), copies)
 
