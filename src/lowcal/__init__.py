@@ -25,8 +25,8 @@ __all__ = [
     "MulticalibratedClassifier", "MulticalibratedRegressor", "Notion", "Predictor", "Private", "PrivateFit", "Record",
     "Regressor", "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations", "Thresholds",
     "TrajectoryDisplay", "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting", "audit",
-    "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics", "multicalibrate",
-    "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
+    "cells", "cells_sql", "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics",
+    "multicalibrate", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
 ]
 # fmt: on
 
@@ -40,6 +40,7 @@ _NAMES = {
     "auditing.audits": "Measurement audit measure",
     "auditing.plotting": "HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay ViolationDisplay",
     "auditing.reports": "AuditReport Finding Verdict",
+    "data.cells": "cells cells_sql",
     "data.errors": "AuditWarning CannotWrite CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
     "deploy.export": "to_onnx",
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.auditing.plotting import HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
     from lowcal.auditing.plotting import TrajectoryDisplay, ViolationDisplay
     from lowcal.auditing.reports import AuditReport, Finding, Verdict
+    from lowcal.data.cells import cells, cells_sql
     from lowcal.data.errors import AuditWarning, CannotWrite, CheckFailed, DamagedFile, FitInterrupted, FitWarning
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra
     from lowcal.deploy.export import to_onnx

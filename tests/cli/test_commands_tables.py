@@ -985,3 +985,32 @@ def test_accounts_that_turn_out_to_be_text(here, monkeypatch):
     main(["audit", "rows.csv", *options])
     names = {one["subpopulation"] for one in json.loads(Path("r.json").read_text())["findings"]}
     assert names == {"everyone", f"account={2**53 + 1}", "account=closed"}
+
+
+# --- rows that stand for several ------------------------------------------------------------------------------
+
+
+def test_cells_are_audited_and_fitted_by_their_counts(data, here):
+    few = lowcal.cells(data, ["sex", "city"], 64)
+    file, options = as_csv(few), ["--label", "y", "--probability", "p", "--frequency-weight", "frequency"]
+    options += ["--groups", "sex,city", "--seed", "0"]
+    main(["audit", file, *options, "--json", "r.json", "--quiet"])
+    told = json.loads(Path("r.json").read_text(encoding="utf-8"))
+    asked = {"subpopulations": lowcal.Groups(["sex", "city"]), "random_state": 0}
+    own = lowcal.audit("y", "p", few, frequency_weight="frequency", **asked)
+    assert (told["n_rows"], told["violation"]) == (N, pytest.approx(own.violation, abs=1e-12))
+    assert told["certified_alpha"] == pytest.approx(own.certified_alpha, abs=1e-12)
+    assert main(["fit", file, *options, "--alpha", "0.01", "--out", "m.json", "--quiet"]) == 0
+    fit = lowcal.multicalibrate("y", "p", few, alpha=0.01, frequency_weight="frequency", **asked)
+    assert read("m.json").metadata["violation"] == pytest.approx(fit.violation, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [(["--alpha", "0.1", "--sample", "9"], "--sample draws rows"), ([], "Cross-validation needs every row by itself")],
+)
+def test_what_counts_cannot_do_is_refused(data, here, capsys, more, message):
+    file = as_csv(lowcal.cells(data, ["sex"], 8))
+    given = ["--label", "y", "--probability", "p", "--frequency-weight", "frequency", "--groups", "sex", *more]
+    assert main(["fit", file, *given, "--out", "m.json"]) != 0
+    assert message in capsys.readouterr().err

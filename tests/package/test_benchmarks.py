@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -267,6 +268,17 @@ def test_a_cluster_takes_turns_with_memory(load, capsys):
     load("cluster").main(["--rows", "20000", "--parts", "2", "--repeats", "1"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("different models")]
     assert line.split()[2] == "1"
+
+
+def test_cells_are_compared_with_all_rows(load, capsys):
+    pytest.importorskip("duckdb")
+    load("cells").main(["--rows", "20000", "--bins", "64", "--draws", "199"])
+    printed = capsys.readouterr().out
+    violation, fitted = (
+        float(figure) for figure in re.search(r"by (\S+), those after a fit by (\S+)", printed).groups()
+    )
+    assert max(violation, fitted) < 1e-3
+    assert float(re.search(r"width by (\S+)%", printed)[1]) < 0.5
 
 
 # --- the page -------------------------------------------------------------------------------------------------

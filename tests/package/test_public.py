@@ -40,7 +40,7 @@ def test_dir_lists_the_public_names():
 def test_the_contract_of_the_interface_is_there():
     promised = (
         "Multiaccuracy LowDegree Smooth Full parse_notion Groups Intersections Memberships Linear Trees Thresholds "
-        "Regressor Private multicalibrate audit AuditReport Fit Predictor MulticalibratedClassifier "
+        "Regressor Private multicalibrate audit cells AuditReport Fit Predictor MulticalibratedClassifier "
         "MulticalibratedRegressor datasets guarantees hierarchy complexity metrics testing save load to_onnx"
     )
     assert set(promised.split()) <= set(lowcal.__all__)
@@ -57,9 +57,10 @@ def test_the_contract_of_the_interface_is_there():
         "geometry",
         "step",
     ]
-    order += ["sample_weight", "guard"]
+    order += ["sample_weight", "frequency_weight", "guard"]
     assert list(inspect.signature(lowcal.multicalibrate).parameters)[: len(order)] == order
     asked = ["y", "p", "X", "subpopulations", "notion", "alpha", "per_person", "min_share", "sample_weight"]
+    asked += ["frequency_weight"]
     assert list(inspect.signature(lowcal.audit).parameters)[: len(asked)] == asked
     report = (
         "verdict violation certified_alpha p_value null_floor findings worst to_frame to_dict guarantees to_html plot"

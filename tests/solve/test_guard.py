@@ -109,7 +109,8 @@ def test_a_share_that_is_none_is_refused(guard):
 
 def guard_of(p, y, geometry):
     """Return a guard that judges one fold of these rows."""
-    held = SimpleNamespace(y=y[:, None], weight=np.full(len(y), 1 / len(y)))
+    weight = np.full(len(y), 1 / len(y))
+    held = SimpleNamespace(y=y[:, None], weight=weight, unit=weight)
     return Guard([SimpleNamespace(held=held, tried=p[:, None])], geometry, None)
 
 

@@ -134,6 +134,7 @@ def measure(
     subpopulations: Subpopulations | None = None,
     notion: str | Notion = "degree-2",
     sample_weight: ArrayLike | None = None,
+    frequency_weight: ArrayLike | None = None,
     classes: Sequence[Any] | None = None,
     memory: int | None = None,
 ) -> Measurement:
@@ -155,7 +156,7 @@ def measure(
     """
     chosen_notion = parse_notion(notion)
     given = (y, p, X, sample_weight, classes, subpopulations)
-    home = open_home(*given, 0, memory, Passes(False), is_fit=False)
+    home = open_home(*given, 0, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
     problem = Problem(home.rows, chosen_notion, home.learner, alpha=np.inf)
     explore(problem, START)
     found, _ = problem.measure(START, None)
@@ -186,6 +187,7 @@ def audit(
     per_person: float | None = None,
     min_share: float = MIN_SHARE,
     sample_weight: ArrayLike | None = None,
+    frequency_weight: ArrayLike | None = None,
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = None,
     method: Method = "bootstrap",
@@ -206,6 +208,8 @@ def audit(
     Parameters
     ----------
     y, p, X, subpopulations, notion, sample_weight, classes : as in `multicalibrate`; weights are taken as fixed.
+    frequency_weight : how many rows each row stands for, as in `multicalibrate`: the report is that of all these rows.
+        Sizes, intervals and the test count every one of them.
     alpha : the largest violation that is tolerated; 0.01 if neither alpha nor per_person is given.
     per_person : the largest error per person that is tolerated in every group that holds at least `min_share` of the
         rows, in place of alpha. The shares are those of these rows; for memberships of 0 or 1, intervals per person
@@ -234,7 +238,8 @@ def audit(
     asked = Question(parse_notion(notion), tolerance, confidence, method, null_draws)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = read_random_state(random_state).spawn(4)
-    home = open_home(y, p, X, sample_weight, classes, subpopulations, SEED, memory, Passes(False), is_fit=False)
+    given = (y, p, X, sample_weight, classes, subpopulations)
+    home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
     report = judge(sample_of(home, asked.notion, dealing), asked, streams)
     return replace(report, seed=int(random_state) if isinstance(random_state, int | np.integer) else None)
 
@@ -370,7 +375,7 @@ def _listed(names: Sequence[str]) -> str:
 def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     """Say what class-wise weights leave out, with the bracket of all smooth weights where rows are few (spec 2.4)."""
     note = "with several classes the audit is of class-wise smooth weights, each a function of its own probability"
-    if panel.n * panel.d**2 > BRACKET:
+    if panel.rows.scale.n * panel.d**2 > BRACKET:
         return f"{note}."
     j = found.found.worst
     every = notion.suprema(panel.p, panel.rho, Matrix(panel.design.column(j)[:, None]))

@@ -43,6 +43,7 @@ def _audit(options: argparse.Namespace, rows: FileRows, p: str | list[str]) -> A
         rows.X,
         subpopulations=subpopulations_of(options, rows.chosen.columns),
         sample_weight=rows.weight,
+        frequency_weight=rows.frequency,
         random_state=options.seed,
         classes=None if rows.classes is None else range(len(rows.classes)),
         **given(options, "notion", "alpha", "per_person", "min_share", "confidence", "method"),

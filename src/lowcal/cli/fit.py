@@ -51,7 +51,12 @@ def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
         fit = recalibrate(*data, groups=split_names(options.groups, rows.chosen.columns) or None, **how)
         return fit, f"{fit}\n\n{_AUDIT}"
     records: list[Record] = []
-    how |= {"guard": not options.no_guard, "callback": records.append, **given(options, *_TARGET)}
+    how |= {
+        "frequency_weight": rows.frequency,
+        "guard": not options.no_guard,
+        "callback": records.append,
+        **given(options, *_TARGET),
+    }
     fit = multicalibrate(*data, subpopulations=subpopulations_of(options, rows.chosen.columns), **how)
     return fit, describe(fit, records[0].violation if records else fit.violation, rows.n)
 

@@ -123,6 +123,7 @@ _OPTIONS: Mapping[str, Options] = {
         metavar="A,B,C",
     ),
     "--weight": _option("column with the sample weights", _name, "W"),
+    "--frequency-weight": _option("column with the number of rows that each row stands for", _name, "K"),
     "--sample": _option("use a random sample of N rows (default: all); every output records it", _whole(1), "N"),
     # subpopulations
     "--groups": _columns("columns that define the groups"),
@@ -175,7 +176,7 @@ _OPTIONS: Mapping[str, Options] = {
 
 _COLUMNS = {
     "columns (repeat an option for names that contain commas)": "--label --probability --positive --classes --weight "
-    "--sample",
+    "--frequency-weight --sample",
     "subpopulations": "--groups --depth --bins --min-mass --categorical --subpopulations --features",
 }
 _FORMAT = {"format of FILE (default: detected)": "--input-format --separator --decimal --encoding"}

@@ -25,7 +25,7 @@ from lowcal.solve.homes import is_far
 from lowcal.subpopulations import Groups, Intersections, Linear, Subpopulations, Trees
 
 #: The columns of labels, probabilities and weights that the library is given, by names that no column of a file has.
-LABEL, PROBABILITY, WEIGHT = "--label", "--probability", "--weight"
+LABEL, PROBABILITY, WEIGHT, FREQUENCY = "--label", "--probability", "--weight", "--frequency-weight"
 #: This many different labels are looked at.
 MOST_LABELS = 1 << 16
 #: More different texts than this are identifiers, not groups.
@@ -67,12 +67,13 @@ class Chosen:
     weight: str | None
     columns: tuple[str, ...]
     categorical: frozenset[str]
+    frequency: str | None = None
 
     @property
     def numbers(self) -> list[str]:
         """The columns that must hold numbers, each once."""
-        weight = () if self.weight is None else (self.weight,)
-        return list(dict.fromkeys([name for names in (*self.probability, weight) for name in names]))
+        weights = tuple(name for name in (self.weight, self.frequency) if name is not None)
+        return list(dict.fromkeys([name for names in (*self.probability, weights) for name in names]))
 
     @property
     def unknown(self) -> list[str]:
@@ -84,13 +85,27 @@ def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequenc
     """Return the columns that are read, and as what."""
     probability = tuple(tuple(split_names(names, table.names)) for names in sets)
     categorical = frozenset(split_names(options.categorical, table.names))
-    taken = [options.label, *Chosen(options.label, probability, options.weight, (), categorical).numbers]
+    frequency = _frequency(options)
+    taken = [options.label, *Chosen(options.label, probability, options.weight, (), categorical, frequency).numbers]
     columns = tuple(_subpopulation_columns(options, table, taken))
     twice = [name for name in taken if name in columns or taken.count(name) > 1]
     if twice:
         raise WrongUsage(f"Column {twice[0]!r} is named by two options; each column can have one use only.")
     table.require(*taken, *columns, *categorical)
-    return Chosen(options.label, probability, options.weight, columns, categorical)
+    return Chosen(options.label, probability, options.weight, columns, categorical, frequency)
+
+
+def _frequency(options: argparse.Namespace) -> str | None:
+    """Return the column of counts, if there is one; refuse what needs every row by itself."""
+    frequency: str | None = options.frequency_weight
+    if frequency is not None and options.sample is not None:
+        raise WrongUsage("--sample draws rows, not what they stand for; leave it out, or give no --frequency-weight.")
+    if frequency is not None and is_open(options):
+        raise WrongUsage(
+            "Cross-validation needs every row by itself; with --frequency-weight, ask for one fit by --groups with "
+            "--alpha or --notion."
+        )
+    return frequency
 
 
 def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -166,6 +181,11 @@ class FileRows:
         return None if self.chosen.weight is None else WEIGHT
 
     @property
+    def frequency(self) -> str | None:
+        """The column of counts, if there is one."""
+        return None if self.chosen.frequency is None else FREQUENCY
+
+    @property
     def sampled(self) -> dict[str, Any]:
         """What JSON outputs say of the sample; nothing if all rows are used."""
         return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
@@ -235,6 +255,8 @@ def _convert(
             made |= {f"{PROBABILITY} {s} {k}": p if p.ndim == 1 else p[:, k] for k in range(len(names))}
         if chosen.weight is not None:
             made[WEIGHT] = numbers(arrays[chosen.weight])
+        if chosen.frequency is not None:
+            made[FREQUENCY] = numbers(arrays[chosen.frequency])
         yield made | {name: arrays[name] for name in chosen.columns}
 
 

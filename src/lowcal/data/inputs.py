@@ -19,7 +19,7 @@ from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
-from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.simplex import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SUM_TOLERANCE = 1e-4
 #: Probabilities may be outside [0, 1] by this much, and are then clipped.
 RANGE_TOLERANCE = 1e-6
+#: A row stands for no more rows than this: counts beyond it are not whole numbers in float64.
+MOST_COPIES = 2**53
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,16 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Checked data: y and p of shape (n, d), weights that sum to one, and the layout."""
+    """Checked data: y and p of shape (n, d), weights that sum to one, and the layout.
+
+    `copies` says how many rows each stands for, and its weight is that of all of them; None: every row is one.
+    """
 
     y: FloatArray
     p: FloatArray
     weight: FloatArray
     layout: Layout
+    copies: IntArray | None = None
 
     def residual(self) -> FloatArray:
         """Return y - p."""
@@ -79,6 +85,7 @@ def read_rows(
     X: object,
     sample_weight: ArrayLike | None = None,
     classes: Sequence[Any] | None = None,
+    frequency_weight: ArrayLike | None = None,
 ) -> tuple[Outcomes, Frame]:
     """Check y, p, the weights and X together; all but X may be names of columns of X, which are then no features.
 
@@ -86,7 +93,7 @@ def read_rows(
     >>> outcomes.p.ravel(), table
     (array([0.2, 0.9]), Table(2 rows: 'age'))
     """
-    given: dict[str, Any] = {"y": y, "p": p, "sample_weight": sample_weight}
+    given: dict[str, Any] = {"y": y, "p": p, "sample_weight": sample_weight, "frequency_weight": frequency_weight}
     names = {role: name for role, name in given.items() if isinstance(name, str) or (role == "p" and are_names(name))}
     if names:
         if X is None:
@@ -95,7 +102,7 @@ def read_rows(
         table = read_table(X)
         given |= {role: take_named(table, name) for role, name in names.items()}
         X = table.without([each for name in names.values() for each in ([name] if isinstance(name, str) else name)])
-    outcomes = read_outcomes(given["y"], given["p"], given["sample_weight"], classes)
+    outcomes = read_outcomes(given["y"], given["p"], given["sample_weight"], classes, given["frequency_weight"])
     return outcomes, read_features(X, len(outcomes.p))
 
 
@@ -138,7 +145,11 @@ def read_table(X: object) -> Frame:
 
 
 def read_outcomes(
-    y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None = None, classes: Sequence[Any] | None = None
+    y: ArrayLike,
+    p: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    classes: Sequence[Any] | None = None,
+    frequency_weight: ArrayLike | None = None,
 ) -> Outcomes:
     """Check y, p and the weights together and bring them into one convention."""
     given = _as_float(p, "p")
@@ -153,10 +164,13 @@ def read_outcomes(
     if labels.dtype.kind in "mMcV":
         raise InvalidInput(f"y holds values of the type {labels.dtype}. Convert them to text or whole numbers first.")
     check_length("y", len(labels), n)
-    weight = read_weight(sample_weight, n)
+    weight, copies = read_weight(sample_weight, n), None
+    if frequency_weight is not None:
+        copies = read_copies(frequency_weight, n)
+        weight = _weigh_copies(weight, copies)
     coded, layout = _read_y(labels, n_classes, classes, weight)
     _check_names(p, layout)
-    return Outcomes(coded, probabilities, weight, layout)
+    return Outcomes(coded, probabilities, weight, layout, copies)
 
 
 def check_positive(name: str, value: object) -> None:
@@ -291,6 +305,34 @@ def read_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray:
     if weight.max(initial=0.0) <= 0:
         raise InvalidInput("All sample weights are zero. Give at least one row a positive weight.")
     return normalised(weight)
+
+
+def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
+    """Return how many rows each row stands for.
+
+    >>> read_copies([2.0, 0, 1], 3)
+    array([2, 0, 1])
+    """
+    given = _as_float(frequency_weight, "frequency_weight")
+    if given.ndim != 1:
+        raise InvalidInput(f"frequency_weight must have one dimension, but its shape is {given.shape}.")
+    check_length("frequency_weight", len(given), n)
+    bad = ~((given >= 0) & (given <= MOST_COPIES) & (given == np.floor(given)))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InvalidInput(
+            f"frequency_weight is {given[row]:g} in row {row}, but it is the number of rows that this row stands for: "
+            "a whole number, 0 or more. Give weights that are no counts as sample_weight."
+        )
+    return given.astype(np.intp)
+
+
+def _weigh_copies(weight: FloatArray, copies: IntArray) -> FloatArray:
+    """Return the weights of all copies of each row, which sum to one."""
+    total = weight * copies
+    if total.max(initial=0.0) <= 0:
+        raise InvalidInput("No row is left: frequency_weight or sample_weight is 0 in each of them.")
+    return normalised(total)
 
 
 def check_weight(sample_weight: ArrayLike) -> FloatArray:

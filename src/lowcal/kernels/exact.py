@@ -171,10 +171,19 @@ class Fine:
 
 @dataclass(frozen=True)
 class Scale:
-    """What bounds the sums over all rows: how many there are, and the largest weight."""
+    """What bounds the sums over all rows: how many there are, and the largest weight.
+
+    `copy` is the largest weight of a single copy, where rows stand for several.
+    """
 
     n: int
     most: float
+    copy: float | None = None
+
+    @property
+    def single(self) -> float:
+        """The largest weight that one row has by itself, not by standing for several."""
+        return self.most if self.copy is None else self.copy
 
     def grid(self, bound: float | FloatArray = 1.0) -> Grid:
         """Return the grid of terms that are at most a weight times `bound`."""

@@ -95,14 +95,23 @@ class Remembering:
 class Shard(Remembering):
     """A run of encoded rows: predictions at the start, outcomes, and weights that sum to one over all shards.
 
-    `first` is the number of the first row. What a shard remembers is only a cache, replayed when it is lost.
+    `first` is the number of the first row. `copies` says how many rows each stands for; None: for itself. What a shard
+    remembers is only a cache, replayed when it is lost.
     """
 
     def __init__(
-        self, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, scale: Scale, first: int = 0
+        self,
+        rows: Encoded,
+        p: FloatArray,
+        y: FloatArray,
+        weight: FloatArray,
+        scale: Scale,
+        first: int = 0,
+        copies: IntArray | None = None,
     ) -> None:
         super().__init__()
         self.rows, self.y, self.weight, self.scale, self.first = rows, y, weight, scale, first
+        self.copies, self.unit = copies, unit_of(weight, copies)
         self._p: dict[Trail, FloatArray] = {START: p}
         self._displaced: tuple[Trail, Sequence[Term], list[tuple[slice, FloatArray]]] | None = None
 
@@ -157,19 +166,24 @@ class Shard(Remembering):
 
     def with_outcomes(self, y: FloatArray) -> Shard:
         """Return the same rows with other outcomes; predictions and designs are shared."""
-        other = Shard(self.rows, self._p[START], y, self.weight, self.scale, self.first)
+        other = Shard(self.rows, self._p[START], y, self.weight, self.scale, self.first, self.copies)
         other._p, other._made = self._p, self._made
         return other
 
 
 class Picked(Remembering):
-    """Some rows of a shard, or all of them in another order: what is computed for the shard is looked up."""
+    """Some rows of a shard, or all of them in another order: what is computed for the shard is looked up.
 
-    def __init__(self, shard: Shard, some: IntArray) -> None:
+    `copies` says how many of a row's copies are taken; None: all of them.
+    """
+
+    def __init__(self, shard: Shard, some: IntArray, copies: IntArray | None = None) -> None:
         super().__init__()
         self.shard, self.some = shard, some
-        self.y, weight = shard.y[some], shard.weight[some]
-        self.weight = weight if len(some) == len(shard) else weight / weight.sum()
+        self.y, weight = shard.y[some], shard.weight[some] if copies is None else shard.unit[some] * copies
+        self.weight = weight if len(some) == len(shard) and copies is None else weight / weight.sum()
+        self.copies = shard.copies[some] if copies is None and shard.copies is not None else copies
+        self.unit = unit_of(self.weight, self.copies)
 
     def __len__(self) -> int:
         return len(self.some)
@@ -186,6 +200,11 @@ class Picked(Remembering):
         """Return the memberships in all families."""
         make = lambda: self.shard.design(families).rows(self.some)  # noqa: E731
         return self._once(tuple(map(id, families)), tuple(families), make)
+
+
+def unit_of(weight: FloatArray, copies: IntArray | None) -> FloatArray:
+    """Return the weight of a single copy of every row: sums of w^2 over all copies are sums of weight * unit."""
+    return weight if copies is None else np.asarray(weight / copies)
 
 
 #: The number of a first row and of rows -> which of them are meant.
@@ -243,6 +262,11 @@ class Rows(ABC):
     is_near: bool = True
     #: All rows, if they are in memory in one piece.
     single: Shard | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows there are, each counted as often as it stands for."""
+        return self.scale.n
 
     @cached_property
     def lost(self) -> dict[State, Any]:

@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import kernels_at_hand
 
 #: Rows whose chance is drawn at a time.
@@ -48,6 +48,27 @@ def draw_labels(p: FloatArray, u: FloatArray) -> FloatArray:
         return (u < p[:, 0]).astype(np.float64)[:, None]
     label = np.minimum((u[:, None] > np.cumsum(p, axis=1)).sum(axis=1), p.shape[1] - 1)
     return np.asarray(np.eye(p.shape[1])[label])
+
+
+def draw_shares(p: FloatArray, copies: IntArray, seed: Sequence[int]) -> FloatArray:
+    """Return the share of each label among the copies of every row, which draw theirs from the predictions.
+
+    Labels of single rows have keys; so many copies have a generator for all rows that are at hand.
+
+    >>> shares = draw_shares(np.array([[0.0], [0.5], [1.0]]), np.array([5, 10**8, 7]), (0,)).ravel()
+    >>> shares.round(3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    rng, every = np.random.default_rng(list(seed)), copies[:, None]
+    if p.shape[1] == 1:
+        return np.asarray(rng.binomial(every, p) / every)
+    drawn, left, rest = np.empty(p.shape), copies, np.ones(len(p))
+    for a, f in enumerate(p.T[:-1]):
+        chance = np.divide(f, rest, out=np.ones(len(f)), where=rest > 0.0)
+        taken = rng.binomial(left, np.minimum(chance, 1.0))
+        drawn[:, a], left, rest = taken, left - taken, np.maximum(rest - f, 0.0)
+    drawn[:, -1] = left
+    return drawn / every
 
 
 @dataclass(frozen=True)
@@ -112,6 +133,22 @@ def _places(seed: tuple[int, ...], of: int, first: int, n: int) -> NDArray[np.in
     places = np.empty(of, dtype=np.intp)
     places[np.argsort(uniforms(seed, 0, of), kind="stable")] = np.arange(of)
     return places[first : first + n]
+
+
+def copies_inside(mask: Callable[[int, int], NDArray[np.bool_]], copies: IntArray) -> IntArray:
+    """Return how many copies of each row a mask means, where copies are numbered one after the other, row by row.
+
+    >>> copies_inside(lambda first, n: np.arange(first, first + n) % 2 == 0, np.array([1, 4, 3])).tolist()
+    [1, 2, 1]
+    """
+    ends = np.cumsum(copies)
+    n, before, below = int(ends[-1]), 0, np.zeros(len(ends), dtype=np.int64)
+    for first in range(0, n, AT_ONCE):
+        inside = np.cumsum(mask(first, min(AT_ONCE, n - first)))
+        start, stop = np.searchsorted(ends, (first, first + len(inside)), side="right")
+        below[start:stop] = before + inside[ends[start:stop] - first - 1]
+        before += int(inside[-1])
+    return np.diff(below, prepend=0)
 
 
 def count(mask: Callable[[int, int], NDArray[np.bool_]], n: int) -> int:

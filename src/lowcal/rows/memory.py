@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from lowcal.kernels.exact import Fine, normalised
+from lowcal.kernels.reference import sample_rows
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
-from lowcal.rows.base import START, Local, Mask, Pass, Result, Rows, Scale, Shard, State
-from lowcal.rows.keys import draw_labels, uniforms
+from lowcal.rows.base import START, Local, Mask, Pass, Picked, Result, Rows, Scale, Shard, State, unit_of
+from lowcal.rows.keys import copies_inside, draw_labels, draw_shares, uniforms
 from lowcal.rows.packing import join_rows, take_rows
 from lowcal.subpopulations.base import Encoded
 
@@ -29,9 +30,13 @@ class Memory(Rows):
         self.single = shards[0] if len(shards) == 1 else None
 
     @classmethod
-    def of(cls, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray) -> Memory:
-        """Return checked rows as one shard; weights sum to one."""
-        return cls([Shard(rows, p, y, weight, Scale(len(p), float(weight.max(initial=0.0))))])
+    def of(
+        cls, rows: Encoded, p: FloatArray, y: FloatArray, weight: FloatArray, copies: IntArray | None = None
+    ) -> Memory:
+        """Return checked rows as one shard; weights sum to one, and are those of all copies of a row."""
+        copy = None if copies is None else float(unit_of(weight, copies).max(initial=0.0))
+        scale = Scale(len(p), float(weight.max(initial=0.0)), copy)
+        return cls([Shard(rows, p, y, weight, scale, copies=copies)])
 
     def split(self, n_shards: int, threads: int = 1) -> Memory:
         """Return the same rows in several shards."""
@@ -43,7 +48,9 @@ class Memory(Rows):
     @cached_property
     def worth(self) -> float:  # type: ignore[override]
         """The effective number of rows."""
-        squares = Fine.of(self.scale.most**2, self.scale.n)
+        squares = Fine.of(self.scale.most * self.scale.single, self.scale.n)
+        if self.is_copied:
+            return 1.0 / squares.number(np.sum([squares.wholes(s.weight * s.unit) for s in self.shards], axis=0))
         if self.least == self.scale.most:  # the same bits without a look at every row
             return 1.0 / squares.number(self.scale.n * squares.wholes(np.array([self.least**2])))
         each = [squares.wholes(np.square(shard.weight)) for shard in self.shards]
@@ -52,7 +59,17 @@ class Memory(Rows):
     @cached_property
     def is_even(self) -> bool:  # type: ignore[override]
         """Whether all rows weigh the same."""
-        return self.scale.most - self.least <= 1e-12 * self.scale.most
+        return not self.is_copied and self.scale.most - self.least <= 1e-12 * self.scale.most
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether rows stand for several."""
+        return self.scale.copy is not None
+
+    @cached_property
+    def count(self) -> int:
+        """How many rows there are, each counted as often as it stands for."""
+        return sum(len(s) if s.copies is None else int(s.copies.sum()) for s in self.shards)
 
     @cached_property
     def least(self) -> float:
@@ -83,18 +100,26 @@ class Memory(Rows):
             return self.shards[0]
         rows = join_rows([shard.rows for shard in self.shards])
         p, y = (np.concatenate(part) for part in zip(*((s.at(START), s.y) for s in self.shards), strict=True))
-        return Shard(rows, p, y, np.concatenate([shard.weight for shard in self.shards]), self.scale)
+        weight = np.concatenate([shard.weight for shard in self.shards])
+        copies = [shard.copies for shard in self.shards if shard.copies is not None]
+        return Shard(rows, p, y, weight, self.scale, copies=np.concatenate(copies) if copies else None)
 
     def part(self, mask: Mask) -> Memory:
         """Return some of the rows, numbered anew."""
-        some = np.flatnonzero(mask(0, self.scale.n))
         whole = self.whole
-        weight = normalised(whole.weight[some])
-        return Memory.of(take_rows(whole.rows, some), whole.at(START)[some], whole.y[some], weight)
+        if whole.copies is None:
+            some, copies = np.flatnonzero(mask(0, self.scale.n)), None
+            weight = whole.weight[some]
+        else:  # copies are dealt one by one, as if each were a row: those of a cell are on both sides
+            inside = copies_inside(mask, whole.copies)
+            some = np.flatnonzero(inside)
+            copies, weight = inside[some], whole.unit[some] * inside[some]
+        rows = take_rows(whole.rows, some)
+        return Memory.of(rows, whole.at(START)[some], whole.y[some], normalised(weight), copies)
 
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Memory:
         """Return the same rows, encoded otherwise."""
-        each = [Shard(change(s.rows), s.at(START), s.y, s.weight, s.scale, s.first) for s in self.shards]
+        each = [Shard(change(s.rows), s.at(START), s.y, s.weight, s.scale, s.first, s.copies) for s in self.shards]
         return Memory(each, self.threads)
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Memory:
@@ -105,12 +130,25 @@ class Memory(Rows):
         """Return rows by their numbers, with weights that sum to one; None: all of them."""
         return self.whole if rows is None else self.whole.take(rows)
 
+    def few(self, seed: int | Sequence[int], size: int) -> Local:
+        """Return that many rows, drawn by a seed, or all if there are fewer; copies are drawn one by one."""
+        if not self.is_copied or self.scale.n <= size:
+            return super().few(seed, size)
+        numbers = sample_rows(self.count, seed, size)
+        assert numbers is not None
+        assert self.whole.copies is not None
+        some, copies = np.unique(np.searchsorted(np.cumsum(self.whole.copies), numbers, "right"), return_counts=True)
+        return Picked(self.whole, some, copies)
+
 
 def _redraw(shard: Shard, state: State, seed: Sequence[int]) -> Shard:
+    if shard.copies is not None:
+        return shard.with_outcomes(draw_shares(shard.at(state), shard.copies, (*seed, shard.first)))
     return shard.with_outcomes(draw_labels(shard.at(state), uniforms(seed, shard.first, len(shard))))
 
 
 def take_shard(shard: Shard, some: IntArray) -> Shard:
     """Return some rows as a shard of their own."""
     p, y, weight = shard.at(START)[some], shard.y[some], shard.weight[some]
-    return Shard(take_rows(shard.rows, some), p, y, weight, shard.scale, shard.first + int(some[0]))
+    copies = None if shard.copies is None else shard.copies[some]
+    return Shard(take_rows(shard.rows, some), p, y, weight, shard.scale, shard.first + int(some[0]), copies)

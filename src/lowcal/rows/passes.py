@@ -209,25 +209,25 @@ def cell_sums(
 
 @dataclass(frozen=True, eq=False)
 class MassSums:
-    """The sums of w and of w^2 of every member, shape (m, 2)."""
+    """The sums of w and of w^2 of every member, shape (m, 2); copies of a row are squared one by one."""
 
     families: tuple[Family, ...]
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of all tables."""
-        grid, weight, both = self._grid(shard.scale), shard.weight, np.empty((0, 2))
-        is_even = weight.min(initial=np.inf) == weight.max(initial=0.0)
+        grid, weight, unit, both = self._grid(shard.scale), shard.weight, shard.unit, np.empty((0, 2))
+        is_even = shard.copies is None and weight.min(initial=np.inf) == weight.max(initial=0.0)
         sums = ExactSums(shard.design(self.families), 2, grid)
         for part in rows_in_cache(len(shard), 2):
             w = weight[part]
             if not is_even or len(both) < len(w):  # rows that weigh the same are all alike
-                both = grid.round(np.column_stack([w, np.square(w)]))
+                both = grid.round(np.column_stack([w, w * unit[part]]))
             sums.add_rounded(part, both[: len(w)])
         return sums.wholes()
 
     @staticmethod
     def _grid(scale: Scale) -> Grid:
-        return scale.grid(np.array([1.0, scale.most]))
+        return scale.grid(np.array([1.0, scale.single]))
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the sums."""
@@ -283,7 +283,7 @@ class Evidence:
     def _bounds(self, scale: Scale) -> FloatArray:
         """Return the bounds of g, h and, where noise is no multiple of curvature, v."""
         most = bound_of(self.weights)
-        bounds = np.array([most, most * most, most * most * scale.most])
+        bounds = np.array([most, most * most, most * most * scale.single])
         return bounds[:2] if self.is_even else bounds
 
     def _plan(self, design: Design, scale: Scale, d: int) -> list[tuple[Design, list[int], Grid]]:
@@ -297,7 +297,8 @@ class Evidence:
         """Return weighted residuals, curvatures and, where it is asked for, their noise, as they are now."""
         f, w = shard.at(self.now)[part], shard.weight[part, None]
         h = w * np.maximum(f * (1.0 - f), LEAST_CURVATURE)
-        return [w * (shard.y[part] - f), h] if self.is_even else [w * (shard.y[part] - f), h, w * h]
+        z = w * (shard.y[part] - f)
+        return [z, h] if self.is_even else [z, h, shard.unit[part, None] * h]
 
     def _products(self, U: FloatArray, values: FloatArray) -> FloatArray:
         """Return weights times values as (rows, S d): those of all weights with all labels, or each label's own."""

@@ -21,7 +21,10 @@ from lowcal.rows.base import Scale
 
 
 class Powers(NamedTuple):
-    """Columns of values of at most w^order, for a weight w, which are summed with a power of the memberships."""
+    """Columns of values of at most w^order, for a weight w, which are summed with a power of the memberships.
+
+    Of k copies of weight s, which weigh w = k s together, these are k s^order = w s^(order - 1).
+    """
 
     power: int
     order: int
@@ -38,7 +41,7 @@ class Columns:
     @classmethod
     def of(cls, orders: Sequence[int], scale: Scale, is_even: bool) -> Columns:
         """Return the units of columns of terms of at most w^order."""
-        first = scale.grid(np.array([scale.most ** (order - 1) for order in orders]))
+        first = scale.grid(np.array([scale.single ** (order - 1) for order in orders]))
         second = Grid.of(first.unit, scale.n)
         return cls(first if is_even else Grid(np.concatenate([first.unit, second.unit])), not is_even)
 

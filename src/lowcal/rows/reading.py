@@ -400,12 +400,15 @@ def learn_sample(subpopulations: Subpopulations, found: Survey, roles: Roles, is
     return learn(subpopulations, table, np.ones(found.size) if weight is None else weight, found.n)
 
 
-def keep_large(subpopulations: Subpopulations, learner: WeakLearner, rows: Rows, size: int) -> WeakLearner:
+def keep_large(
+    subpopulations: Subpopulations, learner: WeakLearner, rows: Rows, size: int, least: Sequence[float] = ()
+) -> WeakLearner:
     """Return the class on all rows: the members that are worth their min_mass there; the population always counts.
 
-    What a sample of fewer rows left out is not counted in all of them, and so not listed.
+    What a sample of fewer rows left out is not counted in all of them, and so not listed. `least` are the least masses
+    of all parts, if not their own.
     """
-    least = [part.least_mass for part in subpopulations.each()]
+    least = least or [part.least_mass for part in subpopulations.each()]
     masses, start = rows.run(MassSums(tuple(learner.families))), 0
     families: list[Family] = []
     rare = list(learner.left_out.groups) if size == rows.scale.n else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowcal.data.errors import FitWarning
+from lowcal.data.errors import FitWarning, InvalidInput
 from lowcal.data.inputs import check_fit, read_rows
 from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import SMALLEST, Geometry
@@ -45,6 +45,7 @@ def multicalibrate(
     geometry: Geometry | None = None,
     step: float | Literal["newton"] | None = None,
     sample_weight: ArrayLike | None = None,
+    frequency_weight: ArrayLike | None = None,
     guard: bool | float = True,
     validation_fraction: float = 0.0,
     max_updates: int | None = None,
@@ -86,6 +87,9 @@ def multicalibrate(
     step : for "first" the step size, at most alpha (None: alpha / (2d)); otherwise a share in (0, 1] of the Newton
         step (shrinkage), "newton" for the Newton step, None for a line search.
     sample_weight : weights of the rows, not negative; or the name of a column.
+    frequency_weight : how many rows each row stands for, whole numbers, as in a table of `cells`; or the name of a
+        column. The fit is that of all these rows, each with the `sample_weight` of its row. Classes that are learned
+        from outcomes (Trees, Linear, Regressor) and `Private` need the rows themselves.
     guard : keep an update only if it lowers the loss on rows it was not fitted to, and keeps their order: the fit is
         repeated on four fifths of the rows, five times (fewer where rows are many, not at all where constraints are few
         for the rows). A number is the share that each fold holds out (True: 0.2). False: fit the rows whatever it does
@@ -134,7 +138,7 @@ def multicalibrate(
         checkpoint=checkpoint,
         resume=resume,
     )
-    return fit_rows(y, p, X, sample_weight, classes, options, random_state)
+    return fit_rows(y, p, X, sample_weight, classes, options, random_state, frequency_weight)
 
 
 def fit_rows(
@@ -145,10 +149,13 @@ def fit_rows(
     classes: Sequence[Any] | None,
     options: Options,
     random_state: int | np.random.Generator | None,
+    frequency_weight: ArrayLike | None = None,
 ) -> Fit:
     """Return the fit that the options ask for: read the rows, state the problem, watch, run, and say what holds."""
     rng = read_random_state(random_state)
     if isinstance(options.subpopulations, Private):
+        if frequency_weight is not None:
+            raise InvalidInput("Private(...) protects every row by itself: give all rows, without frequency_weight.")
         outcomes, table = read_rows(y, p, X, sample_weight, classes)
         check_fit(outcomes)
         return fit_privately(options.subpopulations, outcomes, table, options, rng)
@@ -156,7 +163,8 @@ def fit_rows(
     seed = 0 if random_state is None else int(rng.integers(2**31))
     given, share = (y, p, X, sample_weight, classes, options.subpopulations), options.validation_fraction
     with closing(Passes(options.progress)) as bar:
-        home = open_home(*given, seed, options.memory, bar, share, (int(rng.integers(2**31)),))
+        chance = (int(rng.integers(2**31)),)
+        home = open_home(*given, seed, options.memory, bar, share, chance, frequency_weight=frequency_weight)
         problem, floor = _state(home, options, seed)
         problem, watch = _watch(problem, home, options)
         problem, keep = _remember_steps(problem, watch, home, options)

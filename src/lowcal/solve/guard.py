@@ -118,8 +118,8 @@ class Guard(Watch):
 
     def __init__(self, folds: Sequence[FoldRun], geometry: Geometry, rounds: int | None) -> None:
         self.folds, self.geometry = folds, geometry
-        weight = np.concatenate([fold.held.weight for fold in folds])
-        self.weight = weight / weight.sum()
+        weight, unit = (np.concatenate([getattr(fold.held, of) for fold in folds]) for of in ("weight", "unit"))
+        self.weight, self.unit = weight / weight.sum(), unit / weight.sum()
         self.chosen = self.now = self._scores()
         self.order = self._auc(self.now)
         self.patience = None if rounds is None else Patience(rounds, dot(self.weight, self._watched(self.now)))
@@ -163,8 +163,8 @@ class Guard(Watch):
 
         Euclidean steps clip to 0 and 1, where order is lost: there the loss alone decides.
         """
-        mean, error = mean_change(self._watched(before), self._watched(after), self.weight)
-        is_lower = are_enough(self.weight) and mean < -caution(self.n_undone) * error
+        mean, error = mean_change(self._watched(before), self._watched(after), self.weight, self.unit)
+        is_lower = are_enough(self.weight, self.unit) and mean < -caution(self.n_undone) * error
         return is_lower and (self.geometry == "euclidean" or self._auc(after) >= self.order - ORDER)
 
     def _auc(self, scores: FoldScores) -> float:
@@ -193,16 +193,21 @@ def caution(n_undone: int) -> float:
     return float(np.sqrt(CAUTION**2 + 2.0 * np.log1p(n_undone)))
 
 
-def mean_change(before: FloatArray, after: FloatArray, weight: FloatArray) -> tuple[float, float]:
-    """Return the mean change of the losses of rows and its standard error, for weights that sum to one."""
+def mean_change(
+    before: FloatArray, after: FloatArray, weight: FloatArray, unit: FloatArray | None = None
+) -> tuple[float, float]:
+    """Return the mean change of the losses of rows and its standard error, for weights that sum to one.
+
+    `unit` are the weights of single copies, where rows stand for several.
+    """
     gap = after - before
     mean = dot(weight, gap)
-    return mean, float(np.sqrt(dot(np.square(weight), np.square(gap - mean))))
+    return mean, float(np.sqrt(dot(weight * (weight if unit is None else unit), np.square(gap - mean))))
 
 
-def are_enough(weight: FloatArray) -> bool:
+def are_enough(weight: FloatArray, unit: FloatArray | None = None) -> bool:
     """Whether rows of these weights are enough to tell a gain from luck."""
-    return bool(dot(weight, weight) * LEAST_ROWS <= 1.0)
+    return bool(dot(weight, weight if unit is None else unit) * LEAST_ROWS <= 1.0)
 
 
 def make_guard(
@@ -210,9 +215,9 @@ def make_guard(
 ) -> Guard | None:
     """Return the guard of a fit; None where rows are too few to deal. `refit` learns a class anew for each fold."""
     folds, rows = [], problem.rows
-    for outside, inside in masks(rows.scale.n, share, problem.seed, JUDGED):
-        n_held = count(inside, rows.scale.n)
-        if n_held in (0, rows.scale.n):
+    for outside, inside in masks(rows.count, share, problem.seed, JUDGED):
+        n_held = count(inside, rows.count)
+        if n_held in (0, rows.count):
             continue
         try:
             learner, fitted, held = (refit or partial(_parts, problem))(outside, inside)

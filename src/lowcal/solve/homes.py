@@ -19,6 +19,7 @@ from lowcal.kernels.simplex import IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
 from lowcal.rows.cluster import on_cluster, read_parts
+from lowcal.rows.copies import rows_of_copies
 from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
@@ -82,6 +83,7 @@ def open_home(
     held_share: float = 0.0,
     chance: tuple[int, ...] = (0,),
     is_fit: bool = True,
+    frequency_weight: ArrayLike | None = None,
 ) -> Home:
     """Read the rows into memory, or onto disk where they come from a source and do not fit; leave those of a cluster.
 
@@ -90,21 +92,31 @@ def open_home(
     check_class(subpopulations)
     engine = open_engine(X)
     if engine is not None:
+        _refuse_copies(frequency_weight, "lie on a cluster")
         given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
         return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
     if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
+        _refuse_copies(frequency_weight, "do not fit there")
         given = open_batches(X), far, classes, seed, bar, is_fit
         return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory")
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    outcomes, table = read_rows(y, p, X, sample_weight, classes, frequency_weight)
     if is_fit:
         check_fit(outcomes)
     chosen = choose_subpopulations(subpopulations, X, table)
     whole = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
+    if outcomes.copies is not None:
+        rows, learner = rows_of_copies(chosen, outcomes, table, outcomes.copies)
+        return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
     if needs_no_matrix(chosen):
         rows, learner = in_memory(chosen, outcomes, table, seed)
         return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
     return _learned(chosen, outcomes, table, held_share, chance, whole)
+
+
+def _refuse_copies(frequency_weight: object, why: str) -> None:
+    if frequency_weight is not None:
+        raise InvalidInput(f"Rows with a frequency_weight must be in memory, but these {why}; make fewer cells.")
 
 
 def far_roles(
@@ -215,11 +227,11 @@ def split_rows(rows: Rows, share: float, chance: tuple[int, ...]) -> tuple[Rows,
     """Return the fitted rows, and a share of them that is held out; weight must be on both sides."""
     if share == 0.0:
         return rows, None
-    inside, outside = (Drawn(chance, rows.scale.n, share, is_inside) for is_inside in (True, False))
-    n_held = count(inside, rows.scale.n)
-    if n_held in (0, rows.scale.n):
+    inside, outside = (Drawn(chance, rows.count, share, is_inside) for is_inside in (True, False))
+    n_held = count(inside, rows.count)
+    if n_held in (0, rows.count):
         raise InvalidInput(
-            f"validation_fraction={share:g} of {rows.scale.n} rows leaves a part without weighted rows; use 0 or more "
+            f"validation_fraction={share:g} of {rows.count} rows leaves a part without weighted rows; use 0 or more "
             "rows."
         )
     return rows.part(outside), rows.part(inside)
@@ -265,8 +277,8 @@ def _refit(
 
 def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
     """Return some rows, with weights that sum to one."""
-    weight = outcomes.weight[rows]
-    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout)
+    weight, copies = outcomes.weight[rows], None if outcomes.copies is None else outcomes.copies[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout, copies)
 
 
 def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:

@@ -66,22 +66,26 @@ MILD = 1.0, 0.025
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Fitted rows as a step sees them: predictions, outcomes, and weights that sum to one."""
+    """Fitted rows as a step sees them: predictions, outcomes, and weights that sum to one.
+
+    `unit` are the weights of single copies, where rows stand for several.
+    """
 
     p: FloatArray
     y: FloatArray
     weight: FloatArray
+    unit: FloatArray | None = None
 
     @classmethod
     def few(cls, rows: Rows, state: State, seed: Sequence[int]) -> Fitted:
         """Return as many rows as a few coefficients for everyone need, as they are after a state."""
         some = rows.few(seed, LINE_ROWS)
-        return cls(some.at(state), some.y, some.weight)
+        return cls(some.at(state), some.y, some.weight, some.unit)
 
     @property
     def n(self) -> float:
         """The effective number of rows."""
-        return 1.0 / dot(self.weight, self.weight)
+        return 1.0 / dot(self.weight, self.weight if self.unit is None else self.unit)
 
     @cached_property
     def loss(self) -> float:
@@ -534,7 +538,7 @@ def _witness_label(A: FloatArray, whole: Local, p: FloatArray, label: int, seed:
     """Return the coefficients of witnesses, the columns of A, on one label; 0 where they are noise."""
     A = np.ascontiguousarray(A)
     members = Members(tuple(map(str, range(A.shape[1]))), tuple(range(A.shape[1])))
-    rows = Memory.of(A, p[:, [label]], whole.y[:, [label]], whole.weight)
+    rows = Memory.of(A, p[:, [label]], whole.y[:, [label]], whole.weight, whole.copies)
     features = Features(rows, START, (members,), (Monomial(),))
     solved = _newton(features, START, np.zeros(A.shape[1], dtype=np.intp), seed)
     return solved or Solved(np.zeros((A.shape[1], 1, 1)), 0.0)

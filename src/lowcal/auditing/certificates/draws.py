@@ -26,7 +26,7 @@ from lowcal.notions.smooth import Smooth
 from lowcal.notions.weights import Cell, CellIds, Weight
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.grids import line_suprema, point_ids
-from lowcal.rows.keys import draw_labels, key_of, uniforms_of
+from lowcal.rows.keys import draw_labels, draw_shares, key_of, uniforms_of
 from lowcal.rows.passes import bound_of, decode_moments, moment_sums
 from lowcal.subpopulations.base import Family
 
@@ -120,13 +120,14 @@ def drawn_suprema(
         size = max(1, MOST_SUMS // (len(panel.names) * panel.d * GRID))
         passes = [GridRedraws(panel.families, share, seed, draws[k : k + size]) for k in range(0, len(draws), size)]
         return np.concatenate([panel.rows.run(one) for one in passes])
-    whole, every = panel.whole, slice(0, panel.n)
+    whole = panel.whole
+    every = slice(0, len(whole))
 
     def one(number: int | None) -> FloatArray:
         rho = redrawn(whole, share, seed, number, 0)(every)
         return notion.suprema(panel.p, rho, panel.design).value
 
-    return np.array(spread(one, draws, panel.n))
+    return np.array(spread(one, draws, len(whole)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +169,8 @@ def redrawn(
     p, y, weight = rows.at(START), rows.y, rows.weight[:, None]
     if number is None:
         return lambda part: weight[part] * (y[part] - p[part])
+    if rows.copies is not None:
+        return _redrawn_copies(rows, rows.copies, share, (seed, number, first))
     key = key_of((seed, number))
 
     def residuals(part: slice) -> FloatArray:
@@ -180,6 +183,23 @@ def redrawn(
         rho -= chance
         rho *= w
         return rho
+
+    return residuals
+
+
+def _redrawn_copies(
+    rows: Local, copies: IntArray, share: float | None, seed: tuple[int, ...]
+) -> Callable[[slice], FloatArray]:
+    """Return the same where rows stand for several: their copies draw one by one, and only their sums count."""
+    p, weight = rows.at(START), rows.weight[:, None]
+
+    def residuals(part: slice) -> FloatArray:
+        f, w, k, chance = p[part], weight[part], copies[part], (*seed, part.start)
+        if share is None:
+            signs = 2.0 * draw_shares(np.full((len(f), 1), 0.5), k, chance) - 1.0
+            return np.asarray(w * (rows.y[part] - f) * signs)
+        drawn_from = believed(f, share)
+        return np.asarray(w * (draw_shares(drawn_from, k, chance) - drawn_from))
 
     return residuals
 
@@ -211,7 +231,7 @@ class Redraws:
 
     def _are_picks(self, design: Design, some: Local) -> TypeGuard[Codes]:
         """Whether a draw picks some rows out of code columns: a scalar has two outcomes; weights must be no cells."""
-        is_scalar = some.y.shape[1] == 1 and not isinstance(self.weights[0], Cell)
+        is_scalar = some.y.shape[1] == 1 and some.copies is None and not isinstance(self.weights[0], Cell)
         return is_scalar and isinstance(design, Codes) and None not in self.draws
 
     def _picked(self, shard: Shard, design: Codes) -> Wholes:

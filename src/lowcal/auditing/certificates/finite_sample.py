@@ -14,11 +14,12 @@ from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import PIECES, cells_of, outer_rows
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import pieces
-from lowcal.kernels.simplex import SMALLEST, FloatArray
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray
 from lowcal.notions.base import Notion
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.keys import shares_of
+from lowcal.rows.packing import take_rows
 from lowcal.rows.powers import Plan, Powers
 from lowcal.subpopulations.base import Family
 
@@ -196,9 +197,8 @@ class Bets:
 
     def __call__(self, shard: Shard) -> BetSums:
         """Return the sums of a shard."""
+        shard, block = self._dealt(shard)
         p, n_cells, scale = shard.at(START), self._n_cells, shard.scale
-        ends = np.cumsum(BLOCKS)[:-1]
-        block = np.searchsorted(ends, shares_of((self.seed,), scale.n, shard.first, len(p)), side="right")
         cells, counts = cells_of(self.weights, p), np.zeros((len(BLOCKS), 2, 2), dtype=np.int64)
         n_all = len(BLOCKS) * n_cells
         ids = block if cells is None else np.where(cells.ids < n_cells, block * n_cells + cells.ids, n_all)
@@ -208,12 +208,26 @@ class Bets:
             w, own = shard.weight[part, None], block[part]
             z = w * (shard.y[part] - p[part])
             sides = np.hstack([np.maximum(z, 0.0), np.maximum(-z, 0.0)])
-            sums.add(part, [outer_rows(U, sides), outer_rows(np.square(U), np.square(sides))])
+            single = sides if shard.copies is None else sides / shard.copies[part, None]
+            sums.add(part, [outer_rows(U, sides), outer_rows(np.square(U), sides * single)])
+            squares = w * shard.unit[part, None]
             for k in range(len(BLOCKS)):
                 here = own == k
-                counts[k] += [scale.fine().wholes(w[here, 0]), scale.fine(scale.most).wholes(np.square(w[here, 0]))]
-                np.maximum(largest[k], sides[here].max(axis=0, initial=0.0).reshape(2, -1), out=largest[k])
+                counts[k] += [scale.fine().wholes(w[here, 0]), scale.fine(scale.single).wholes(squares[here, 0])]
+                np.maximum(largest[k], single[here].max(axis=0, initial=0.0).reshape(2, -1), out=largest[k])
         return BetSums(Tables([counts, *sums.wholes()]), largest)
+
+    def _dealt(self, shard: Shard) -> tuple[Shard, IntArray]:
+        """Return the rows and the block of each; copies are dealt one by one, and a row stands in several blocks."""
+        ends = np.cumsum(BLOCKS)[:-1]
+        if shard.copies is None:
+            own = shares_of((self.seed,), shard.scale.n, shard.first, len(shard))
+            return shard, np.searchsorted(ends, own, side="right")
+        parts, rng = np.diff(ends, prepend=0.0, append=1.0), np.random.default_rng([self.seed, shard.first])
+        dealt = rng.multinomial(shard.copies, parts)
+        rows, block = np.nonzero(dealt)
+        copies, p, weight = dealt[rows, block], shard.at(START)[rows], shard.unit[rows] * dealt[rows, block]
+        return Shard(take_rows(shard.rows, rows), p, shard.y[rows], weight, shard.scale, copies=copies), block
 
     def read(self, total: BetSums, some: Local, scale: Scale) -> list[_Block]:
         """Return the blocks that hold rows, in units of the largest weight."""
@@ -221,15 +235,15 @@ class Bets:
         d, first, second = some.y.shape[1], *self._plan(some, scale).read(tables, True)
         blocks = []
         for k in range(len(BLOCKS)):
-            rows = float(scale.fine().total(counts[k, 0])) / scale.most
-            square = float(scale.fine(scale.most).total(counts[k, 1])) / scale.most**2
+            rows = float(scale.fine().total(counts[k, 0])) / scale.single
+            square = float(scale.fine(scale.single).total(counts[k, 1])) / scale.single**2
             own = slice(k * self._n_cells, (k + 1) * self._n_cells)
             sums = [one[:, own].reshape(len(one), len(self.weights), 2, d) for one in (first, second)]
             sides = [
                 (one[:, :, 0] / unit, one[:, :, 1] / unit)
-                for one, unit in zip(sums, (scale.most, scale.most**2), strict=True)
+                for one, unit in zip(sums, (scale.single, scale.single**2), strict=True)
             ]
-            up, down = total.largest[k] / scale.most
+            up, down = total.largest[k] / scale.single
             if rows > 0.0:
                 blocks.append(_Block(rows, square, sides[0], sides[1], (up, down)))
         return blocks

@@ -48,8 +48,8 @@ class Panel:
 
     @property
     def n(self) -> int:
-        """The number of rows."""
-        return self.rows.scale.n
+        """The number of rows, each counted as often as it stands for."""
+        return self.rows.count
 
     @property
     def d(self) -> int:
@@ -58,8 +58,8 @@ class Panel:
 
     @property
     def largest_weight(self) -> float:
-        """The largest p_i."""
-        return self.rows.scale.most
+        """The largest p_i of a single row."""
+        return self.rows.scale.single
 
     @cached_property
     def energy(self) -> float:
@@ -209,7 +209,7 @@ class Sizes:
         sums = self._plan(shard, shard.scale).sums()
         for part in rows_in_cache(len(shard), 3):
             w = shard.weight[part, None]
-            sums.add(part, [w, w, w * w])
+            sums.add(part, [w, w, w * shard.unit[part, None]])
         return sums.wholes()
 
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
@@ -237,7 +237,7 @@ class Excess:
     """The share of labels that are drawn at random (`Panel.share`)."""
 
     def _grids(self, scale: Scale) -> list[Fine]:
-        return [scale.fine(bound) for bound in (2.0, 1.0, 2.0 * scale.most, 4.0 * scale.most, scale.most)]
+        return [scale.fine(bound) for bound in (2.0, 1.0, 2.0 * scale.single, 4.0 * scale.single, scale.single)]
 
     def __call__(self, shard: Shard) -> Wholes:
         """Return the sums of e, room, w e, w e^2 and w, times w, for an excess e and a room |f|^2."""
@@ -245,11 +245,12 @@ class Excess:
         total = np.zeros((len(grids), 2), dtype=np.int64)
         p = shard.at(START)
         for part in rows_in_cache(len(p), 4 * p.shape[1]):
-            f, w = p[part], shard.weight[part]
+            f, w, unit = p[part], shard.weight[part], shard.unit[part]
             both = 2.0 if f.shape[1] == 1 else 1.0  # a scalar stands for two labels
             room = np.square(f).sum(axis=1) + (np.square(1.0 - f[:, 0]) if f.shape[1] == 1 else 0.0)
             e = both * np.square(shard.y[part] - f).sum(axis=1) - (1.0 - room)
-            terms = w * e, w * room, w * w * e, np.square(w * e), w * w
+            we = w * e
+            terms = we, w * room, w * unit * e, we * (we if shard.copies is None else unit * e), w * unit
             total += [fine.wholes(one) for fine, one in zip(grids, terms, strict=True)]
         return total
 

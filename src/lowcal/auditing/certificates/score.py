@@ -25,7 +25,7 @@ from lowcal.auditing.certificates.panel import Panel, believed
 from lowcal.kernels.exact import Fine, Tables, Wholes
 from lowcal.kernels.loops import FEW
 from lowcal.kernels.reference import pieces, rows_in_cache
-from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.threads import spread
 from lowcal.notions.base import Witness
 from lowcal.notions.weights import Cell, CellIds, Weight, evaluate
@@ -147,14 +147,14 @@ class ConstraintSums:
         for part in pieces(len(p), numbers if cells else numbers * len(self.weights) * PIECES):
             U = np.ones((1, 1)) if cells else evaluate(self.weights, p[part])
             assert isinstance(U, np.ndarray)
-            sums.add(part, self._blocks(U, p[part], shard.y[part], shard.weight[part]))
+            sums.add(part, self._blocks(U, p[part], shard.y[part], weight_powers(shard, part)))
         return sums.wholes()
 
-    def _blocks(self, U: FloatArray, f: FloatArray, y: FloatArray, weight: FloatArray) -> list[FloatArray]:
+    def _blocks(self, U: FloatArray, f: FloatArray, y: FloatArray, of_w: list[FloatArray]) -> list[FloatArray]:
         """Return the summands of some rows, each of shape (rows, S d)."""
-        of_u, of_w, z = powers(U, 4), powers(weight[:, None], 4), y - f
+        of_u, z = powers(U, 4), y - f
         noise = row_noise(f, z, self.share)
-        values = [of_w[one.order] * one.factor(Terms(z, noise, noise)) for one in self._summands]
+        values = [of_w[one.order][:, None] * one.factor(Terms(z, noise, noise)) for one in self._summands]
         return [outer_rows(of_u[one.power], value) for one, value in zip(self._summands, values, strict=True)]
 
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
@@ -175,16 +175,23 @@ def outer_rows(U: FloatArray, values: FloatArray) -> FloatArray:
     return np.multiply(U[:, :, None], values[:, None, :]).reshape(len(values), -1)
 
 
-def powers(x: FloatArray, most: int) -> list[FloatArray]:
-    """Return x^0, x, .., x^most, by products: NumPy takes logarithms above the second.
+def powers(x: FloatArray, most: int, by: FloatArray | None = None) -> list[FloatArray]:
+    """Return x^0, x, .., x^most, by products: NumPy takes logarithms above the second; or 1, x, x by, x by^2, ...
 
     >>> [one.tolist() for one in powers(np.array([3.0]), 3)]
     [[1.0], [3.0], [9.0], [27.0]]
+    >>> [one.tolist() for one in powers(np.array([3.0]), 3, np.array([2.0]))]
+    [[1.0], [3.0], [6.0], [12.0]]
     """
-    found = [np.ones_like(x)]
-    for _ in range(most):
-        found.append(found[-1] * x)
+    found = [np.ones_like(x), x]
+    for _ in range(most - 1):
+        found.append(found[-1] * (x if by is None else by))
     return found
+
+
+def weight_powers(shard: Shard, rows: slice | IntArray) -> list[FloatArray]:
+    """Return 1, w, w^2, w^3, w^4 of some rows; of k copies of weight s, k s^2 and so on, which are sums over them."""
+    return powers(shard.weight[rows], 4, None if shard.copies is None else shard.unit[rows])
 
 
 def row_noise(f: FloatArray, z: FloatArray, share: float | None) -> Noise:
@@ -217,7 +224,7 @@ class WitnessSums:
     share: float | None
 
     def _grids(self, scale: Scale) -> list[Fine]:
-        return [scale.fine(scale.most ** (one.order - 1)) for one in SUMMANDS]
+        return [scale.fine(scale.single ** (one.order - 1)) for one in SUMMANDS]
 
     def __call__(self, shard: Shard) -> Wholes:
         """Return the sums of a shard, shape (m, 14, 2)."""
@@ -227,8 +234,9 @@ class WitnessSums:
             c = design.column(j)
             members, total = np.flatnonzero(c), np.zeros((len(grids), 2), dtype=np.int64)
             for part in rows_in_cache(len(members), FEW):
-                f, y, w, own = (of[members[part]] for of in (p, shard.y, shard.weight, c))
-                terms = witness_terms(f, y, w, own, self.witnesses[j], self.share)
+                here = members[part]
+                f, y, own = (of[here] for of in (p, shard.y, c))
+                terms = witness_terms(f, y, weight_powers(shard, here), own, self.witnesses[j], self.share)
                 total += [fine.wholes(term) for fine, term in zip(grids, terms, strict=True)]
             return total
 
@@ -242,13 +250,13 @@ class WitnessSums:
 
 
 def witness_terms(
-    f: FloatArray, y: FloatArray, weight: FloatArray, c: FloatArray, witness: Witness, share: float | None
+    f: FloatArray, y: FloatArray, of_w: list[FloatArray], c: FloatArray, witness: Witness, share: float | None
 ) -> list[FloatArray]:
     """Return the summands of `Totals` for Z = c <w(f), y - f> at every row."""
     W = _values(witness, f)
     z = np.einsum("na,na->n", W, y - f)
     noise, moved = (_powers(z), _powers(z)) if share is None else _witness_noise(f, believed(f, share), W)
-    of, of_c, of_w = Terms(z, noise, moved), powers(c, 4), powers(weight, 4)
+    of, of_c = Terms(z, noise, moved), powers(c, 4)
     return [of_c[one.power] * of_w[one.order] * one.factor(of) for one in SUMMANDS]
 
 

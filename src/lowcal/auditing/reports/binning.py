@@ -114,8 +114,8 @@ class Bins:
         for a, at in enumerate(self.cuts):
             sums = plan.sums(CellIds(np.searchsorted(at, p[:, a]), BINS))
             for part in rows_in_cache(len(p), 8):
-                w = shard.weight[part, None]
-                sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * w])
+                w, unit = shard.weight[part, None], shard.unit[part, None]
+                sums.add(part, [w * np.column_stack([np.ones(len(w)), p[part, a], shard.y[part, a]]), w * unit])
             tables += sums.wholes()
         return tables
 
