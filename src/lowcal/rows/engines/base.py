@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -32,7 +32,7 @@ def run_job(job: Job, part: Any, number: int) -> Any:
     return job(part, number)
 
 
-def add_up(results: Sequence[Any]) -> Any:
+def add_up(results: Iterable[Any]) -> Any:
     """Return the sum of what a job returned for some parts."""
     return reduce(add, results)
 
