@@ -356,7 +356,6 @@ def survey_parts(
     columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
     if engine.columns is not None:
         require_columns(engine.shown, engine.columns, columns or roles.columns)
-    parts = engine.parts(columns)  # first, for engines that read once
     job = Job("checking", check, pack(roles, engine.shown))
     checked: Checked = add_parts(engine, job, engine.parts(roles.columns), bar, None)
     _refuse_wrong(checked)
@@ -366,7 +365,7 @@ def survey_parts(
     *starts, n = accumulate((own for _, own in sizes), initial=0)
     require_weight(n)
     drawing = Job("sampling", draw, pack(roles, columns, starts, n, seed))
-    samples = add_parts(engine, drawing, parts, bar, n).in_order()
+    samples = add_parts(engine, drawing, engine.parts(columns), bar, n).in_order()
     return Survey(n, *checked.labels.layout(classes), Sampling.join(samples).rows())
 
 

@@ -2,7 +2,8 @@
 
 Ray knows which task made an object, and makes it anew where a node is lost. Passes are taken by actors, each with its
 share of the parts. An actor is only a cache of what it has fetched and computed: one that dies is restarted, and fetches
-and replays what a pass needs. Actors reserve no CPU: tasks, of this fit or of others, would wait for them for ever.
+and replays what a pass needs. Actors reserve no CPU: tasks, of this fit or of others, would wait for them for ever. They
+forget all rows at the end of a fit, but stay until Ray is shut down: to start one takes longer than many a fit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 from weakref import WeakSet, finalize
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
@@ -22,6 +24,9 @@ from lowcal.subpopulations.single_row import reader_of
 RETRIES = 10
 #: Payloads of more bytes are put into the store once.
 MOST_SENT = 100_000
+
+#: The actors that were started, by the cluster that Ray is connected to and the job that this process is there.
+_started: dict[tuple[str, str], list[Any]] = {}
 
 
 def is_ray(X: object) -> bool:
@@ -52,8 +57,9 @@ class Ray:
         #: The columns that were read, None of which is all, and the blocks with them.
         self._read: tuple[Sequence[str] | None, list[Held]] | None = None
         self._kept: WeakSet[Held] = WeakSet()
-        self._visitors: list[Any] = []
-        finalize(self, _end, self._visitors).atexit = False  # Ray ends its actors at the end of the process
+        #: By what actors know the table, and those that have a share of it.
+        self._token, self._visitors = uuid4().bytes, list[Any]()
+        finalize(self, _forget, self._visitors, self._token).atexit = False  # Ray itself ends its actors then
 
     @property
     def ray(self) -> Any:
@@ -113,39 +119,40 @@ class Ray:
     def _visit(self, job: Job, parts: Sequence[Held]) -> list[Any]:
         """Call every actor with its share of the parts, and with what it may keep of all parts that are still wanted."""
         if not self._visitors:
-            self._visitors += self._start(len(parts))
+            most = int(self.ray.cluster_resources().get("CPU", 1))
+            self._visitors += _start(self.ray, max(1, min(most, len(parts))))
         sent, n, calls = self._sent(job), len(self._visitors), []
         for k, visitor in enumerate(self._visitors):
             share = [part for part in parts if part.number % n == k]
             wanted = {part.key for part in self._kept if part.number % n == k}
             if share:
-                calls.append(visitor.sums.options(name=_name(job)).remote(sent, share, wanted))
+                calls.append(visitor.sums.options(name=_name(job)).remote(self._token, sent, share, wanted))
         return calls
-
-    def _start(self, most: int) -> list[Any]:
-        """Start an actor for each CPU of the cluster, but no more than there are parts."""
-        n = max(1, min(most, int(self.ray.cluster_resources().get("CPU", 1))))
-        visitor = self.ray.remote(max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD")(Visitor)
-        return [visitor.remote() for _ in range(n)]
 
     def _sent(self, job: Job) -> Any:
         return self.ray.put(job) if len(job.payload) > MOST_SENT else job
 
     @contextmanager
     def _telling(self, parts: Sequence[Held]) -> Iterator[None]:
-        """Stop what is no longer wanted, and tell errors of workers as they were raised, those of Ray in one sentence."""
+        """Raise errors of workers as they did, and those of Ray in one sentence; stop what is no longer wanted."""
         try:
             yield
         except load_ray().exceptions.RayError as error:
-            self._stop(parts)
-            raise _told(error) from error
+            cause = _told(error)
+            if isinstance(cause, ClusterFailed):
+                self._stop(parts)
+            raise cause from error
         except BaseException:
             self._stop(parts)
             raise
 
     def _stop(self, parts: Sequence[Held]) -> None:
         """End the actors, whose calls can't be cancelled, and cancel tasks that have not finished."""
-        _end(self._visitors)
+        _started.clear()
+        while self._visitors:
+            visitor = self._visitors.pop()
+            if load_ray().is_initialized():
+                self.ray.kill(visitor)
         refs = [part.ref for part in parts if part in self._kept]
         if refs and load_ray().is_initialized():
             _, unfinished = self.ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
@@ -179,13 +186,23 @@ def _name(job: Job) -> str:
     return f"lowcal-{job.name}"
 
 
-def _end(visitors: list[Any]) -> None:
-    """End actors."""
-    ray = load_ray()
-    while visitors:
-        visitor = visitors.pop()
-        if ray.is_initialized():
-            ray.kill(visitor)
+def _start(ray: Any, n: int) -> list[Any]:
+    """Return n actors, started anew as far as they were not."""
+    context = ray.get_runtime_context()
+    session = context.get_node_id(), context.get_job_id()
+    if session not in _started:
+        _started.clear()
+    known = _started.setdefault(session, [])
+    visitor = ray.remote(max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD")(Visitor)
+    known += [visitor.remote() for _ in range(n - len(known))]
+    return known[:n]
+
+
+def _forget(visitors: Sequence[Any], token: bytes) -> None:
+    """Let actors forget a table."""
+    if load_ray().is_initialized():
+        for visitor in visitors:
+            visitor.forget.remote(token)
 
 
 def _told(error: Any) -> BaseException:
@@ -209,21 +226,25 @@ class Visitor:
     """An actor, which visits its share of the parts in every pass."""
 
     def __init__(self) -> None:
-        self._met: dict[bytes, Any] = {}
+        self._met: dict[bytes, dict[bytes, Any]] = {}
 
-    def sums(self, job: Job, share: Sequence[Held], wanted: Collection[bytes]) -> Any:
-        """Return the sum of what a job returns for some parts; those that are wanted again stay here, others go."""
-        self._met = {key: part for key, part in self._met.items() if key in wanted}
-        return add_up(job(self._fetch(part, wanted), part.number) for part in share)
+    def sums(self, token: bytes, job: Job, share: Sequence[Held], wanted: Collection[bytes]) -> Any:
+        """Return the sum of what a job returns for parts of a table; those that are wanted again stay, others go."""
+        met = {key: part for key, part in self._met.get(token, {}).items() if key in wanted}
+        self._met[token] = met
+        return add_up(job(_fetch(part, met, wanted), part.number) for part in share)
 
-    def _fetch(self, part: Held, wanted: Collection[bytes]) -> Any:
-        """Return a part; its arrays stay in the store, where this process reads them."""
-        if part.key not in self._met:
-            found = load_ray().get(part.ref)
-            if part.key not in wanted:
-                return found
-            self._met[part.key] = found
-        return self._met[part.key]
+    def forget(self, token: bytes) -> None:
+        """Forget the parts of a table."""
+        self._met.pop(token, None)
+
+
+def _fetch(part: Held, met: dict[bytes, Any], wanted: Collection[bytes]) -> Any:
+    """Return a part, and keep it if it is wanted again; its arrays stay in the store, where a process reads them."""
+    found = met[part.key] if part.key in met else load_ray().get(part.ref)
+    if part.key in wanted:
+        met[part.key] = found
+    return found
 
 
 def calibrate(table: Any, predictor: Any, names: str | tuple[str, ...]) -> dict[str, Any]:
