@@ -34,6 +34,7 @@ INTEGRATION = (
     "notions/test_lp_agreement.py",
     "package/test_benchmarks.py",
     "rows/test_audit.py::test_trees_agree",
+    "rows/test_dask.py",
     "rows/test_memory.py::test_compiled_trees",
     "rows/test_ray.py",
     "rows/test_threads.py",

@@ -9,6 +9,7 @@ from operator import add
 from typing import Any, Protocol
 
 from lowcal.rows.wire import unpack
+from lowcal.subpopulations.single_row import reader_of
 
 #: Where a part of the rows is: a future, a reference, whatever an engine finds it by.
 Part = Any
@@ -35,6 +36,19 @@ def run_job(job: Job, part: Any, number: int) -> Any:
 def add_up(results: Iterable[Any]) -> Any:
     """Return the sum of what a job returned for some parts."""
     return reduce(add, results)
+
+
+def read_columns(predictor: Any, names: str | tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the columns that predictions are made from; None: the encoder is not lowcal's own and may read all."""
+    if reader_of(predictor.encoder) is None:
+        return None
+    return tuple(dict.fromkeys([*((names,) if isinstance(names, str) else names), *predictor.columns]))
+
+
+def predict_part(table: Any, predictor: Any, names: str | tuple[str, ...]) -> Any:
+    """Return the calibrated probabilities of a pandas frame as one of its columns, or as a frame of several."""
+    found = predictor(names, table)
+    return found if isinstance(names, str) else type(table)(found, columns=list(names), index=table.index)
 
 
 class Engine(Protocol):
