@@ -1,9 +1,10 @@
 """Ray: parts are the blocks of a dataset, jobs are tasks and calls of actors, and what is kept lies in Ray's store.
 
 Ray knows which task made an object, and makes it anew where a node is lost. Passes are taken by actors, each with its
-share of the parts. An actor is only a cache of what it has fetched and computed: one that dies is restarted, and fetches
-and replays what a pass needs. Actors reserve no CPU: tasks, of this fit or of others, would wait for them for ever. They
-forget all rows at the end of a fit, but stay until Ray is shut down: to start one takes longer than many a fit.
+share of the parts. An actor is only a cache of what it fetched and computed: one that dies is restarted, fetches its
+parts again and replays what a pass needs. Actors reserve no CPU: tasks, of this fit or of others, would wait for them
+for ever. At the end of a fit they forget its rows, but they stay until Ray is shut down: to start one, with compiled
+kernels, takes longer than many a fit.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from weakref import WeakSet, finalize
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
 from lowcal.data.files.batches import is_a, require_columns
-from lowcal.rows.engines.base import Job, add_up, run_job
-from lowcal.subpopulations.single_row import reader_of
+from lowcal.rows.engines.base import Job, add_up, read_columns, run_job
 
 #: A part, or a share of a pass, is tried as many times again where its worker dies.
 RETRIES = 10
@@ -54,12 +54,10 @@ class Ray:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        #: The columns that were read, None of which is all, and the blocks with them.
-        self._read: tuple[Sequence[str] | None, list[Held]] | None = None
         self._kept: WeakSet[Held] = WeakSet()
-        #: By what actors know the table, and those that have a share of it.
-        self._token, self._visitors = uuid4().bytes, list[Any]()
-        finalize(self, _forget, self._visitors, self._token).atexit = False  # Ray itself ends its actors then
+        #: What actors know the table by, and the number of those that have a share of it.
+        self._token, self._n = uuid4().bytes, 0
+        finalize(self, _forget, self._token).atexit = False  # Ray itself ends its actors then
 
     @property
     def ray(self) -> Any:
@@ -69,29 +67,29 @@ class Ray:
             raise InvalidInput(f"{self.shown} needs Ray to be running, and it is not: import ray; ray.init().")
         return ray
 
+    def _running(self) -> Any:
+        """Return the dataset, once Ray is known to be running: to read it would start Ray."""
+        return self.dataset if self.ray else None
+
     @property
     def columns(self) -> Sequence[str] | None:
         """The columns of the dataset; those of one without rows are not known."""
-        names = self.ray and self.dataset.columns()
+        names = self._running().columns()
         return None if names is None else [str(name) for name in names]
 
     def parts(self, wanted: Sequence[str] | None) -> Sequence[Held]:
-        """Return the blocks of the dataset in their order; a dataset that is lazy is run once.
-
-        A second run may cut blocks elsewhere, so that the first call should name all columns that will be wanted.
-        """
-        if self._read is None or not _are_among(wanted, self._read[0]):
-            blocks = self._materialized(wanted).to_arrow_refs()
-            self._read = wanted, [Held(ref, number) for number, ref in enumerate(blocks)]
-        if not self._read[1]:
+        """Return the blocks of the dataset in their order; one that is lazy is run, and may have others next time."""
+        blocks = self._materialized(wanted).to_arrow_refs()
+        if not blocks:
             raise InvalidInput(f"{self.shown} holds no rows; give at least one.")
-        return self._read[1]
+        return [Held(ref, number) for number, ref in enumerate(blocks)]
 
     def _materialized(self, wanted: Sequence[str] | None) -> Any:
         """Return the dataset in the store: itself if it lies there, else run with the wanted columns, in order."""
-        if self.ray and is_a(self.dataset, "ray.data.dataset", "MaterializedDataset"):
-            return self.dataset
-        chosen = self.dataset if wanted is None else self.dataset.select_columns(list(wanted))
+        dataset = self._running()
+        if is_a(dataset, "ray.data.dataset", "MaterializedDataset"):
+            return dataset
+        chosen = dataset if wanted is None else dataset.select_columns(list(wanted))
         options = chosen.context.execution_options
         before, options.preserve_order = options.preserve_order, True
         try:
@@ -100,12 +98,11 @@ class Ray:
             options.preserve_order = before
 
     def keep(self, job: Job, parts: Sequence[Held]) -> Sequence[Held]:
-        """Return the results of a job as objects in the store; what was read for it is let go."""
+        """Return the results of a job as objects in the store."""
         run = self.ray.remote(run_job).options(name=_name(job), max_retries=RETRIES)
         sent = self._sent(job)
         kept = [Held(run.remote(sent, part.ref, part.number), part.number) for part in parts]
         self._kept.update(kept)
-        self._read = None
         return kept
 
     def sums(self, job: Job, parts: Sequence[Held]) -> Iterator[Any]:
@@ -117,14 +114,12 @@ class Ray:
                 yield self.ray.get(done)
 
     def _visit(self, job: Job, parts: Sequence[Held]) -> list[Any]:
-        """Call every actor with its share of the parts, and with what it may keep of all parts that are still wanted."""
-        if not self._visitors:
-            most = int(self.ray.cluster_resources().get("CPU", 1))
-            self._visitors += _start(self.ray, max(1, min(most, len(parts))))
-        sent, n, calls = self._sent(job), len(self._visitors), []
-        for k, visitor in enumerate(self._visitors):
-            share = [part for part in parts if part.number % n == k]
-            wanted = {part.key for part in self._kept if part.number % n == k}
+        """Call every actor with its share of the parts, and with the keys of all that it may keep."""
+        self._n = self._n or max(1, min(int(self.ray.cluster_resources().get("CPU", 1)), len(parts)))
+        sent, calls = self._sent(job), []
+        for k, visitor in enumerate(_start(self.ray, self._n)):
+            share = [part for part in parts if part.number % self._n == k]
+            wanted = {part.key for part in self._kept if part.number % self._n == k}
             if share:
                 calls.append(visitor.sums.options(name=_name(job)).remote(self._token, sent, share, wanted))
         return calls
@@ -148,26 +143,23 @@ class Ray:
 
     def _stop(self, parts: Sequence[Held]) -> None:
         """End the actors, whose calls can't be cancelled, and cancel tasks that have not finished."""
-        _started.clear()
-        while self._visitors:
-            visitor = self._visitors.pop()
-            if load_ray().is_initialized():
-                self.ray.kill(visitor)
+        ray = load_ray()
+        if not ray.is_initialized():
+            return
+        visitors = _actors(ray)
+        while visitors:
+            ray.kill(visitors.pop())
         refs = [part.ref for part in parts if part in self._kept]
-        if refs and load_ray().is_initialized():
-            _, unfinished = self.ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-            for ref in unfinished:
-                self.ray.cancel(ref)
+        _, unfinished = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
+        for ref in unfinished:
+            ray.cancel(ref)
 
     def predict(self, predictor: Any, names: str | tuple[str, ...]) -> Any:
         """Return a dataset of the columns that are named, calibrated; it is run when it is read."""
-        listed, wanted = [names] if isinstance(names, str) else list(names), None
-        if reader_of(predictor.encoder) is not None:
-            wanted = list(dict.fromkeys([*listed, *predictor.columns]))
-        known = self.dataset.columns(fetch_if_missing=False)
+        wanted, known = read_columns(predictor, names), self.dataset.columns(fetch_if_missing=False)
         if known is not None:
-            require_columns(self.shown, [str(name) for name in known], wanted or listed)
-        chosen = self.dataset if wanted is None else self.dataset.select_columns(wanted)
+            require_columns(self.shown, [str(name) for name in known], wanted or ())
+        chosen = self.dataset if wanted is None else self.dataset.select_columns(list(wanted))
         given = {"predictor": predictor, "names": names}
         return chosen.map_batches(calibrate, batch_format="pyarrow", batch_size=None, fn_kwargs=given)
 
@@ -177,31 +169,33 @@ def load_ray() -> Any:
     return load_extra("ray", "Rows on a Ray cluster need Ray: pip install 'lowcal[ray]'.")
 
 
-def _are_among(wanted: Sequence[str] | None, read: Sequence[str] | None) -> bool:
-    """Whether all wanted columns are among those that were read; None: all columns."""
-    return read is None or (wanted is not None and set(wanted) <= set(read))
-
-
 def _name(job: Job) -> str:
     return f"lowcal-{job.name}"
 
 
-def _start(ray: Any, n: int) -> list[Any]:
-    """Return n actors, started anew as far as they were not."""
+def _actors(ray: Any) -> list[Any]:
+    """Return the list of the actors that were started here; those of a cluster that Ray has left are gone."""
     context = ray.get_runtime_context()
     session = context.get_node_id(), context.get_job_id()
     if session not in _started:
         _started.clear()
-    known = _started.setdefault(session, [])
-    visitor = ray.remote(max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD")(Visitor)
-    known += [visitor.remote() for _ in range(n - len(known))]
-    return known[:n]
+    return _started.setdefault(session, [])
 
 
-def _forget(visitors: Sequence[Any], token: bytes) -> None:
+def _start(ray: Any, n: int) -> list[Any]:
+    """Return n actors, started anew as far as they were not."""
+    actors = _actors(ray)
+    if len(actors) < n:
+        start = ray.remote(max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD")(Visitor).remote
+        actors += [start() for _ in range(n - len(actors))]
+    return actors[:n]
+
+
+def _forget(token: bytes) -> None:
     """Let actors forget a table."""
-    if load_ray().is_initialized():
-        for visitor in visitors:
+    ray = load_ray()
+    if ray.is_initialized():
+        for visitor in _actors(ray):
             visitor.forget.remote(token)
 
 
