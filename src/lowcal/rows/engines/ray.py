@@ -18,7 +18,8 @@ from weakref import WeakSet, finalize
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
 from lowcal.data.files.batches import is_a, require_columns
-from lowcal.rows.engines.base import Job, add_up, read_columns, run_job
+from lowcal.rows.engines.allocation import give_back, keep_freed
+from lowcal.rows.engines.base import Job, add_up, read_columns
 
 #: A part, or a share of a pass, is tried as many times again where its worker dies.
 RETRIES = 10
@@ -216,10 +217,16 @@ def _told(error: Any) -> BaseException:
 # --- on workers -----------------------------------------------------------------------------------------------
 
 
+def run_job(job: Job, part: Any, number: int) -> Any:
+    """Do a job as a task."""
+    return job(part, number)
+
+
 class Visitor:
     """An actor, which visits its share of the parts in every pass."""
 
     def __init__(self) -> None:
+        keep_freed()
         self._met: dict[bytes, dict[bytes, Any]] = {}
 
     def sums(self, token: bytes, job: Job, share: Sequence[Held], wanted: Collection[bytes]) -> Any:
@@ -231,6 +238,7 @@ class Visitor:
     def forget(self, token: bytes) -> None:
         """Forget the parts of a table."""
         self._met.pop(token, None)
+        give_back()
 
 
 def _fetch(part: Held, met: dict[bytes, Any], wanted: Collection[bytes]) -> Any:
