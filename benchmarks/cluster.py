@@ -63,17 +63,18 @@ def dask(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
 
 @contextmanager
 def ray(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
-    import psutil
     import pyarrow as pa
     import ray
 
     from lowcal.rows.engines.ray import _actors
 
     def kill() -> None:
-        os.kill(ray.get(_actors(ray)[0].__ray_call__.remote(lambda actor: os.getpid())), signal.SIGKILL)
+        os.kill(ray.get(_actors(ray)[0].__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
 
     def cpu() -> float:
-        """Of all processes that Ray has started here."""
+        """Of all processes that Ray has started here, as its own copy of psutil knows."""
+        import psutil
+
         used = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
         return sum(one.user + one.system for one in used)
 
