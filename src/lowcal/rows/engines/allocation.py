@@ -6,18 +6,13 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-#: Options of glibc: free memory at the top that is kept, and the size from which an array is mapped.
-TRIM, MAPPED = -1, -3
-ROOMY = (TRIM, 1 << 30), (MAPPED, 1 << 25)
+#: The numbers of glibc's options: free memory at the top that is kept, and the size from which an array is mapped.
+_TRIM, _MAPPED = -1, -3
 
 
 @cache
-def glibc(name: str) -> Callable[..., int] | None:
-    """Return a function of glibc; None: the process has another allocator.
-
-    >>> glibc("no_such_function") is None
-    True
-    """
+def _glibc(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc; None: the process has another allocator."""
     try:
         found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
@@ -25,14 +20,14 @@ def glibc(name: str) -> Callable[..., int] | None:
     return found
 
 
-def keep_freed() -> None:
-    """Let this process keep the memory that it frees."""
-    if (mallopt := glibc("mallopt")) is not None:
-        for option, value in ROOMY:
-            mallopt(option, value)
+def keep_freed(free: int = 1 << 30, mapped: int = 1 << 25) -> None:
+    """Let this process keep this many bytes that it frees; arrays of `mapped` bytes and more are not kept."""
+    if (mallopt := _glibc("mallopt")) is not None:
+        mallopt(_TRIM, free)
+        mallopt(_MAPPED, mapped)
 
 
 def give_back() -> None:
     """Give the memory back that this process has freed."""
-    if (malloc_trim := glibc("malloc_trim")) is not None:
+    if (malloc_trim := _glibc("malloc_trim")) is not None:
         malloc_trim(0)
