@@ -4,7 +4,7 @@
 machine; the median of the ratios is printed. In the end, a worker is killed in the middle of a fit. Fits are warm:
 kernels were compiled by one before.
 
-Run: python benchmarks/cluster.py [--engine dask] [--rows 5000000] [--parts 6] [--repeats 5]
+Run: python benchmarks/cluster.py [--engine dask|ray] [--rows 5000000] [--parts 6] [--repeats 5]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import operator
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ import pandas as pd
 from common import show
 
 import lowcal
+from lowcal.rows.engines import open_engine
+from lowcal.rows.engines.base import Job
+from lowcal.rows.wire import pack
 from rows import world
 
 
@@ -57,7 +61,44 @@ def dask(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
         yield Engine(spread, kill, lambda: sum(client.run(own_cpu).values()))
 
 
-ENGINES = {"dask": dask}
+@contextmanager
+def ray(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
+    import pyarrow as pa
+    import ray
+
+    from lowcal.rows.engines.ray import _actors
+
+    def kill() -> None:
+        os.kill(ray.get(_actors(ray)[0].__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+    def cpu() -> float:
+        """Of all processes that Ray has started here, as its own copy of psutil knows."""
+        import psutil
+
+        used = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+        return sum(one.user + one.system for one in used)
+
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "200")
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=1 << 31, log_to_driver=False)
+    arrow, size = pa.Table.from_pandas(table, preserve_index=False), -(-len(table) // parts)
+    yield Engine(ray.data.from_arrow([arrow.slice(k, size) for k in range(0, len(table), size)]), kill, cpu)
+    ray.shutdown()
+
+
+#: By their names, and the ratio to memory that they may take.
+ENGINES = {"dask": (dask, 1.2), "ray": (ray, 1.1)}
+
+
+def empty_passes(table: Any) -> list[float]:
+    """Milliseconds of passes that do nothing."""
+    engine, job, seconds = open_engine(table), Job("nothing", operator.is_not, pack()), []
+    assert engine is not None
+    kept = engine.keep(job, engine.parts(None))
+    for _ in range(20):
+        start = perf_counter()
+        list(engine.sums(job, kept))
+        seconds.append(1e3 * (perf_counter() - start))
+    return seconds[1:]
 
 
 class Fitted(NamedTuple):
@@ -83,7 +124,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args(arguments)
     table = pd.DataFrame(world(given.rows, 0))
-    with ENGINES[given.engine](table, given.parts) as engine:
+    start, most = ENGINES[given.engine]
+    with start(table, given.parts) as engine:
         found = [fit(table), fit(engine.table)]
         show(f"{given.rows:,} rows x 10 columns, first fit in memory (wall s)", found[0].wall)
         show(f"first fit on {given.engine}, 2 workers, {given.parts} parts (wall s)", found[1].wall)
@@ -93,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
             before = engine.cpu()
             far.append(fit(engine.table))
             workers.append(engine.cpu() - before)
-        usual = median(one.wall for one in far)
+        empty, usual = empty_passes(engine.table), median(one.wall for one in far)
         death = Timer(0.5 * usual, engine.kill)
         death.start()
         killed = fit(engine.table)
@@ -104,8 +146,11 @@ def main(arguments: list[str] | None = None) -> None:
     show(f"{given.engine}, client and scheduler (CPU s)", [one.cpu for one in far])
     show(f"{given.engine}, workers (CPU s)", workers)
     show(
-        f"{given.engine} / memory, in turns (wall)", [b.wall / a.wall for a, b in zip(near, far, strict=True)], "<= 1.2"
+        f"{given.engine} / memory, in turns (wall)",
+        [b.wall / a.wall for a, b in zip(near, far, strict=True)],
+        f"<= {most}",
     )
+    show("an empty pass (wall ms)", empty)
     show("a worker killed in the middle / undisturbed (wall)", killed.wall / usual, "<= 2.5")
     show("different models", len({one.bits for one in (*found, *near, *far, killed)}), "<= 1")
 

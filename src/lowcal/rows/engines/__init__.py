@@ -20,4 +20,9 @@ def open_engine(X: object) -> Engine | None:
 
         if dask.is_dask(X):
             return dask.Dask(X)
+    if "ray" in sys.modules:
+        from lowcal.rows.engines import ray
+
+        if ray.is_ray(X):
+            return ray.Ray(X)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -28,7 +28,7 @@ class Job:
         return self.function(part, number, *unpack(self.payload))
 
 
-def add_up(results: Sequence[Any]) -> Any:
+def add_up(results: Iterable[Any]) -> Any:
     """Return the sum of what a job returned for some parts."""
     return reduce(add, results)
 

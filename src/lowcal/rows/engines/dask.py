@@ -6,16 +6,15 @@ tasks or, where it is large, as the result of a task of its own, never scattered
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 from uuid import uuid4
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
 from lowcal.data.files.batches import is_a, require_columns
+from lowcal.rows.engines.allocation import keep_freed
 from lowcal.rows.engines.base import Job, Part, add_up, predict_part, read_columns
 
 #: As many sums are added up by one task, and come to the client in the end.
@@ -77,8 +76,7 @@ class Dask:
                 groups = [level[k : k + FAN_IN] for k in range(0, len(level), FAN_IN)]
                 level = self.client.map(add_up, groups, key=_keys("sum", len(groups)))
                 futures = futures + level
-            for _, result in _distributed().as_completed(level, with_results=True):
-                yield result
+            yield from self.client.gather(level)  # at once: one by one takes half as long again
 
     def _submit(self, job: Job, parts: Sequence[Part]) -> list[Any]:
         """Return the futures of a job on every part; the names of tasks say what it does."""
@@ -118,37 +116,24 @@ class Dask:
 
 @contextmanager
 def roomy() -> Iterator[None]:
-    """Let a worker keep the memory that a job frees, until the job ends.
+    """Let a worker keep the memory that a job frees until the job ends, and a little of it for the next.
 
     Dask asks for it back at once (MALLOC_TRIM_THRESHOLD_), which makes glibc map every large array anew: a pass over
     rows, whose arrays come and go, then takes twice the time.
     """
     threshold = os.environ.get("MALLOC_TRIM_THRESHOLD_", "")
-    mallopt = _mallopt() if threshold.isdigit() else None
-    if mallopt is None:
+    if not threshold.isdigit():
         yield
         return
-    for option, value in _ROOMY:
-        mallopt(option, value)
+    keep_freed()
     try:
         yield
     finally:
-        for option, value in ((_TRIM, int(threshold)), (_MAPPED, 1 << 17)):
-            mallopt(option, value)
+        keep_freed(max(int(threshold), LEFT), 1 << 17)
 
 
-#: Options of glibc: free memory at the top that is kept, and the size from which an array is mapped.
-_TRIM, _MAPPED = -1, -3
-_ROOMY = (_TRIM, 1 << 30), (_MAPPED, 1 << 25)
-
-
-@cache
-def _mallopt() -> Callable[[int, int], int] | None:
-    """Return glibc's function; None: the process has another allocator."""
-    try:
-        return ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return None
+#: Bytes that a worker keeps between jobs.
+LEFT = 1 << 26
 
 
 class Sent:
