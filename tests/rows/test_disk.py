@@ -369,3 +369,16 @@ def test_passes_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert " of 3,000 rows" in told
     fit(cut(DATA, 1000), alpha=0.005)
     assert capsys.readouterr().err == ""
+
+
+def test_rows_without_weight_cost_no_bit():
+    from lowcal.data.inputs import read_rows
+    from lowcal.solve.homes import drop_weightless
+
+    for n in range(4000, 4040):  # one more halving of the grid, one more division: seldom seen, but seen
+        rng = np.random.default_rng(n)
+        weight, p = rng.gamma(0.5, size=n) * (rng.random(n) < 0.6), rng.random(n)
+        y, kept = (rng.random(n) < p).astype(int), weight > 0
+        some, _ = drop_weightless(*read_rows(y, p, None, weight))
+        alone, _ = read_rows(y[kept], p[kept], None, weight[kept])
+        assert some.weight.tobytes() == alone.weight.tobytes()

@@ -195,13 +195,13 @@ class Scale:
 
 
 def normalised(weight: FloatArray) -> FloatArray:
-    """Return weights that sum to one, for any order of the rows.
+    """Return weights that sum to one, for any order of the rows, and whatever rows without weight are among them.
 
     >>> normalised(np.array([1.0, 3.0]))
     array([0.25, 0.75])
     """
     share = weight / weight.max()  # so that the sum can't overflow
-    fine = Fine.of(1.0, len(weight))
+    fine = Fine.of(1.0, int(np.count_nonzero(weight)))
     return np.asarray(share / fine.number(fine.wholes(share)))
 
 

@@ -277,16 +277,21 @@ def _refit(
 
 def subset(outcomes: Outcomes, rows: IntArray) -> Outcomes:
     """Return some rows, with weights that sum to one."""
-    weight, copies = outcomes.weight[rows], None if outcomes.copies is None else outcomes.copies[rows]
-    return Outcomes(outcomes.y[rows], outcomes.p[rows], weight / weight.sum(), outcomes.layout, copies)
+    some = _take(outcomes, rows)
+    return replace(some, weight=some.weight / some.weight.sum())
+
+
+def _take(outcomes: Outcomes, rows: IntArray) -> Outcomes:
+    copies = None if outcomes.copies is None else outcomes.copies[rows]
+    return Outcomes(outcomes.y[rows], outcomes.p[rows], outcomes.weight[rows], outcomes.layout, copies)
 
 
 def drop_weightless(outcomes: Outcomes, table: Frame) -> tuple[Outcomes, Frame]:
     """Return the rows that have weight: not even the choice of a sample depends on the others."""
     if outcomes.weight.all():
         return outcomes, table
-    kept = np.flatnonzero(outcomes.weight)
-    return subset(outcomes, kept), table.take(kept)
+    kept = np.flatnonzero(outcomes.weight)  # their weights sum to one as they are: dividing again would cost a bit
+    return _take(outcomes, kept), table.take(kept)
 
 
 def remember_rows(outcomes: Outcomes, table: Frame, predictor: Predictor) -> None:
