@@ -76,7 +76,7 @@ class Dask:
                 groups = [level[k : k + FAN_IN] for k in range(0, len(level), FAN_IN)]
                 level = self.client.map(add_up, groups, key=_keys("sum", len(groups)))
                 futures = futures + level
-            yield from self.client.gather(level)  # at once: one by one takes half as long again
+            yield from self.client.gather(level)  # at once: one by one, an empty pass takes half as long again
 
     def _submit(self, job: Job, parts: Sequence[Part]) -> list[Any]:
         """Return the futures of a job on every part; the names of tasks say what it does."""
@@ -119,7 +119,7 @@ def roomy() -> Iterator[None]:
     """Let a worker keep the memory that a job frees until the job ends, and a little of it for the next.
 
     Dask asks for it back at once (MALLOC_TRIM_THRESHOLD_), which makes glibc map every large array anew: a pass over
-    rows, whose arrays come and go, then takes twice the time.
+    rows, whose arrays come and go, then takes half as much CPU time again, or more.
     """
     threshold = os.environ.get("MALLOC_TRIM_THRESHOLD_", "")
     if not threshold.isdigit():
