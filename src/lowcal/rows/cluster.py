@@ -335,10 +335,11 @@ def on_cluster(
 ) -> tuple[Cluster, WeakLearner, Layout]:
     """Survey the rows of a table, learn a class that needs no matrix, and encode all rows where they lie."""
     wanted = wanted_columns(subpopulations)
-    found = survey_parts(engine, roles, wanted, classes, seed, bar)
-    learner = learn_sample(subpopulations, found, roles, is_fit)
-    job = Job("encoding", encode, pack(roles, found.layout, learner.encoder))
-    blocks = engine.keep(job, engine.parts(encoded_columns(roles, learner.encoder)))
+    with engine.reading(None if wanted is None else [*roles.columns, *wanted]):
+        found = survey_parts(engine, roles, wanted, classes, seed, bar)
+        learner = learn_sample(subpopulations, found, roles, is_fit)
+        job = Job("encoding", encode, pack(roles, found.layout, learner.encoder))
+        blocks = engine.keep(job, engine.parts(encoded_columns(roles, learner.encoder)))
     rows = Cluster(engine, blocks, found.layout.d, bar)
     found.require_same(engine.shown, rows.scale.n)
     return rows, keep_large(subpopulations, learner, rows, found.size), found.layout

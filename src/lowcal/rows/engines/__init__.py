@@ -20,6 +20,11 @@ def open_engine(X: object) -> Engine | None:
 
         if dask.is_dask(X):
             return dask.Dask(X)
+    if "pyspark" in sys.modules:
+        from lowcal.rows.engines import spark
+
+        if spark.is_spark(X):
+            return spark.Spark(X)
     return None
 
 

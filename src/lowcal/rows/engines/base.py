@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -49,6 +50,9 @@ class Engine(Protocol):
     @property
     def columns(self) -> Sequence[str] | None:
         """The columns of the table; None: not known before its parts are read."""
+
+    def reading(self, wanted: Sequence[str] | None) -> AbstractContextManager[None]:
+        """Hold the wanted columns (None: all) still while they are read several times: the same rows in each part."""
 
     def parts(self, wanted: Sequence[str] | None) -> Sequence[Part]:
         """Return the parts of the table, tables in memory on a worker, at least with the wanted columns (None: all)."""

@@ -7,7 +7,7 @@ tasks or, where it is large, as the result of a task of its own, never scattered
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -53,6 +53,10 @@ class Dask:
     def columns(self) -> Sequence[str] | None:
         """The columns of the frame; those of delayed frames are not known."""
         return [str(name) for name in self.frame.columns] if self.is_frame else None
+
+    def reading(self, wanted: Sequence[str] | None) -> AbstractContextManager[None]:
+        """Do nothing: a graph gives the same partitions each time."""
+        return nullcontext()
 
     def parts(self, wanted: Sequence[str] | None) -> Sequence[Part]:
         """Return the partitions with the wanted columns: what is read from files may be less."""
