@@ -7,6 +7,7 @@ import pytest
 
 import lowcal
 from lowcal import Groups
+from lowcal.data.frames import Table
 from lowcal.data.inputs import SUM_TOLERANCE, Layout, read_outcomes, read_probabilities, read_weight
 from lowcal.errors import InvalidInput
 
@@ -380,8 +381,10 @@ def test_names_that_are_no_columns_are_refused(given, words):
 def test_rows_on_a_cluster_are_not_collected():
     dask = pytest.importorskip("dask.dataframe")
     frame = dask.from_pandas(pd.DataFrame(people()), npartitions=2)
+    with pytest.raises(InvalidInput, match="lies on a cluster: give y, p"):
+        lowcal.audit(people()["y"], "p", frame)
     with pytest.raises(InvalidInput, match="rows lie on a cluster"):
-        lowcal.audit("y", "p", frame)
+        Table.of(frame)
 
 
 # --- rows that lie in files ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lowcal.data.files.batches import open_batches
 from lowcal.data.progress import Passes
 from lowcal.errors import CannotWrite, FitInterrupted, LowcalError
 from lowcal.kernels.exact import BLOCK
-from lowcal.rows import START, questions, reading
+from lowcal.rows import START, disk, questions, reading
 from lowcal.rows.base import REMEMBERED
 from lowcal.rows.disk import Disk, Scratch, Spill
 from lowcal.solve import provenance
@@ -121,6 +121,14 @@ def test_an_interrupt_keeps_the_updates_so_far(monkeypatch: pytest.MonkeyPatch) 
         fit(cut(DATA, 1000), notion="full-0.1", alpha=1e-4, geometry="euclidean", guard=False)
     assert isinstance(caught.value.fit, lowcal.Fit)
     assert caught.value.fit.predictor.updates
+
+
+def test_memberships_that_are_bits_in_some_blocks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "BLOCK", 500)
+    share = np.where(np.arange(N) < N // 2, 1.0, 0.5)
+    data = {**{name: DATA[name] for name in "yp"}, "flag": share * DATA["flag"], "old": share * (DATA["age"] > 45)}
+    given = {"subpopulations": lowcal.Memberships(), "alpha": 0.001}
+    assert digest(fit(cut(data, 250), **given)) == digest(fit(data, None, **given))
 
 
 # --- many blocks --------------------------------------------------------------------------------------------------

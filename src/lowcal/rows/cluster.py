@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lowcal.data.errors import InvalidInput
-from lowcal.data.files.batches import at_row, open_batches, require_columns
+from lowcal.data.files.batches import Batch, at_row, open_batches, read_whole, require_columns
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes
-from lowcal.kernels.exact import Fine, Scale, Wholes
+from lowcal.kernels.exact import Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State
 from lowcal.rows.disk import MOST_LOCAL, RawRows, join_raw_rows, outcomes_of
 from lowcal.rows.engines.base import Engine, Job, Part
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.rows.packing import join_rows, take_rows
+from lowcal.rows.packing import join_rows, kinds, take_rows, unpack_bits
 from lowcal.rows.reading import (
     Labels,
     Roles,
@@ -85,11 +85,8 @@ class Block:
     def __sizeof__(self) -> int:
         return 0 if self.raw is None else self.raw.nbytes
 
-    def __getstate__(self) -> RawRows | None:
-        return self.raw
-
-    def __setstate__(self, raw: RawRows | None) -> None:
-        self.__init__(raw)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Block], tuple[RawRows | None]]:
+        return Block, (self.raw,)
 
     def shard(self, view: View, number: int) -> Shard:
         """Return the rows as a view shows them, with what is remembered of the last few views."""
@@ -149,14 +146,24 @@ def gather(block: Block, number: int, view: View, rows: IntArray) -> Counted:
     return Counted(len(block), Found({number: picked}))
 
 
+class Size(NamedTuple):
+    """How many rows a block holds, of which kinds, and their largest and smallest raw weights, if they have any."""
+
+    n: int
+    kinds: Any = None
+    limits: tuple[float, ...] = ()
+
+
 def size_up(block: Block, number: int) -> Counted:
-    """Return how many rows a block holds, and its largest and smallest raw weights, if rows have any."""
-    weight = None if block.raw is None else block.raw.weight
-    limits = None if weight is None or len(block) == 0 else (float(weight.max()), float(weight.min()))
-    return Counted(len(block), Found({number: (len(block), limits)}))
+    """Return how many rows a block holds, their kinds, and the largest and smallest raw weights, if rows have any."""
+    if block.raw is None or len(block) == 0:
+        return Counted(0, Found({number: Size(0)}))
+    weight = block.raw.weight
+    limits = () if weight is None else (float(weight.max()), float(weight.min()))
+    return Counted(len(block), Found({number: Size(len(block), kinds(block.raw.rows), limits)}))
 
 
-def add_weights(block: Block, number: int, fine: Fine, most: float, total: float, power: int) -> Counted:
+def add_weights(block: Block, _: int, fine: Fine, most: float, total: float, power: int) -> Counted:
     """Return the sum of weights, or of their squares."""
     if block.raw is None:
         return Counted(0, None)
@@ -172,7 +179,7 @@ def cut(block: Block, number: int, view: View, mask: Mask) -> Block:
     return Block(own.take(np.flatnonzero(mask(view.starts[number], len(block)))))
 
 
-def recode(block: Block, number: int, change: Callable[[Encoded], Encoded]) -> Block:
+def recode(block: Block, _: int, change: Callable[[Encoded], Encoded]) -> Block:
     """Return the rows of a block, encoded otherwise."""
     return block if block.raw is None else Block(replace(block.raw, rows=change(block.raw.rows)))
 
@@ -185,7 +192,7 @@ class Checked(NamedTuple):
     labels: Labels
 
     def __add__(self, other: Checked) -> Checked:  # type: ignore[override]
-        return Checked(*(a + b for a, b in zip(self, other, strict=True)))
+        return Checked(self.sizes + other.sizes, self.wrong + other.wrong, self.labels + other.labels)
 
 
 def check(table: object, number: int, roles: Roles, shown: str) -> Counted:
@@ -212,7 +219,18 @@ def draw(
     return Counted(0, None) if sample is None else Counted(sample.n - starts[number], Found({number: sample}))
 
 
-def encode(table: object, number: int, roles: Roles, layout: Layout, encoder: Encoder) -> Block:
+def count_values(table: object, _: int) -> Counted:
+    """Return how many values a part holds."""
+    return Counted(0, sum(len(batch) * length_of(batch) for batch in open_batches([table]).read(None)))
+
+
+def fetch(table: object, number: int) -> Counted:
+    """Return the rows of a part as they are."""
+    batches = list(open_batches([table]).read(None))
+    return Counted(sum(map(length_of, batches)), Found({number: batches}))
+
+
+def encode(table: object, _: int, roles: Roles, layout: Layout, encoder: Encoder) -> Block:
     """Return the rows of a part that have weight, checked and encoded."""
     batches = open_batches([table]).read(encoded_columns(roles, encoder))
     chunks = [encode_rows(batch, roles, layout, encoder) for batch in batches]
@@ -222,8 +240,8 @@ def encode(table: object, number: int, roles: Roles, layout: Layout, encoder: En
 # --- where the fit runs ---------------------------------------------------------------------------------------
 
 
-def add_parts(engine: Engine, job: Job, parts: Sequence[Part], bar: Passes, n: int | None) -> Any:
-    """Return the sum of what a job returns for all parts, which hold n rows."""
+def add_parts(engine: Engine, job: Job, parts: Sequence[Part], bar: Passes, n: int | None = None) -> Any:
+    """Return the sum of what a job returns for all parts, which hold n rows, if that is known."""
     total = Counted(0, None)
     bar.start(job.name, n)
     for some in engine.sums(job, parts):
@@ -240,28 +258,30 @@ class Cluster(Rows):
 
     def __init__(self, engine: Engine, blocks: Sequence[Part], d: int, bar: Passes) -> None:
         self.engine, self.blocks, self.d, self.bar = engine, blocks, d, bar
-        sizes = add_parts(engine, Job("counting", size_up, pack()), blocks, bar, None).in_order()
-        limits = [limit for _, limit in sizes if limit is not None]
-        most, least = max((high for high, _ in limits), default=1.0), min((low for _, low in limits), default=1.0)
-        n, self.is_even = sum(size for size, _ in sizes), most - least <= 1e-12 * most
+        sizes: list[Size] = add_parts(engine, Job("counting", size_up, pack()), blocks, bar).in_order()
+        if len({size.kinds for size in sizes if size.n}) > 1:  # sums over bits are others than over numbers
+            self.blocks = engine.keep(Job("recoding", recode, pack(unpack_bits)), blocks)
+        limits = [limit for size in sizes for limit in size.limits]
+        n, most = sum(size.n for size in sizes), max(limits, default=1.0)
+        self.is_even = most - min(limits, default=1.0) <= 1e-12 * most
         self.scale = Scale(n, 1.0)
-        fine = Fine.of(1.0, n)
-        total = float(fine.total(self._weights(fine, most, 1.0, 1))) if limits else float(n)
+        total = self._total(most) if limits else float(n)
         self.scale = Scale(n, 1.0 / total)
-        squares = Fine.of(self.scale.most**2, n)
-        wholes = (
-            self._weights(squares, most, total, 2)
-            if limits
-            else n * squares.wholes(np.array([np.square(1.0 / total)]))  # the same bits without a pass
-        )
-        self.worth = 1.0 / squares.number(wholes)
-        starts = tuple(accumulate((size for size, _ in sizes), initial=0))
-        self.view = View(starts, self.scale, most, total, d)
+        self.view = View(tuple(accumulate((size.n for size in sizes), initial=0)), self.scale, most, total, d)
+        self.worth = 1.0 / self._squares(bool(limits))
         self._samples: dict[bytes, Shard] = {}
 
-    def _weights(self, fine: Fine, most: float, total: float, power: int) -> Wholes:
-        found: Wholes = self._add_up("weighing", add_weights, fine, most, total, power)
-        return found
+    def _total(self, most: float) -> float:
+        """Return the sum of the weights over the largest."""
+        fine = Fine.of(1.0, self.scale.n)
+        return fine.number(self._add_up("weighing", add_weights, fine, most, 1.0, 1))
+
+    def _squares(self, is_weighted: bool) -> float:
+        """Return the sum of squared weights; those of rows without weights need no pass."""
+        fine, view = Fine.of(self.scale.most**2, self.scale.n), self.view
+        if not is_weighted:
+            return fine.number(self.scale.n * fine.wholes(np.array([np.square(1.0 / view.total)])))
+        return fine.number(self._add_up("weighing", add_weights, fine, view.most, view.total, 2))
 
     def _add_up(self, name: str, function: Callable[..., Counted], *given: object) -> Any:
         job = Job(name, function, pack(*given))
@@ -298,7 +318,9 @@ class Cluster(Rows):
         found = self._add_up("gathering", gather, self.view, rows)
         encoded, *columns = zip(*found.in_order(), strict=True)
         p, y, weight = (np.concatenate(column) for column in columns)
-        return Shard(join_rows(encoded), p, y, weight if len(rows) == self.scale.n else weight / weight.sum(), self.scale)
+        return Shard(
+            join_rows(encoded), p, y, weight if len(rows) == self.scale.n else weight / weight.sum(), self.scale
+        )
 
     def part(self, mask: Mask) -> Cluster:
         """Return some of the rows, as blocks of their own."""
@@ -335,30 +357,38 @@ def on_cluster(
 ) -> tuple[Cluster, WeakLearner, Layout]:
     """Survey the rows of a table, learn a class that needs no matrix, and encode all rows where they lie."""
     wanted = wanted_columns(subpopulations)
-    with engine.reading(None if wanted is None else [*roles.columns, *wanted]):
-        found = survey_parts(engine, roles, wanted, classes, seed, bar)
-        learner = learn_sample(subpopulations, found, roles, is_fit)
-        job = Job("encoding", encode, pack(roles, found.layout, learner.encoder))
-        blocks = engine.keep(job, engine.parts(encoded_columns(roles, learner.encoder)))
-    rows = Cluster(engine, blocks, found.layout.d, bar)
+    columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
+    if engine.columns is not None:
+        require_columns(engine.shown, engine.columns, columns or roles.columns)
+    parts = engine.parts(columns)
+    found = survey_parts(engine, parts, roles, columns, classes, seed, bar)
+    learner = learn_sample(subpopulations, found, roles, is_fit)
+    job = Job("encoding", encode, pack(roles, found.layout, learner.encoder))
+    rows = Cluster(engine, engine.keep(job, parts), found.layout.d, bar)
     found.require_same(engine.shown, rows.scale.n)
     return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
 
 
+def read_parts(engine: Engine, most: int, bar: Passes) -> Batch | None:
+    """Return all rows of a table as a dict of columns, as `read_whole` does; None if they hold more values."""
+    parts = engine.parts(None)
+    if (add_parts(engine, Job("counting", count_values, pack()), parts, bar) or 0) > most:
+        return None
+    found = add_parts(engine, Job("reading", fetch, pack()), parts, bar)
+    return read_whole(lambda: (batch for batches in found.in_order() for batch in batches))
+
+
 def survey_parts(
     engine: Engine,
+    parts: Sequence[Part],
     roles: Roles,
-    wanted: Sequence[str] | None,
+    columns: Sequence[str] | None,
     classes: Sequence[Any] | None,
     seed: int,
     bar: Passes,
 ) -> Survey:
     """Read all rows twice: check outcomes, predictions and weights, then draw the sample by the rows' numbers."""
-    columns = None if wanted is None else tuple(dict.fromkeys([*roles.columns, *wanted]))
-    if engine.columns is not None:
-        require_columns(engine.shown, engine.columns, columns or roles.columns)
-    job = Job("checking", check, pack(roles, engine.shown))
-    checked: Checked = add_parts(engine, job, engine.parts(roles.columns), bar, None)
+    checked: Checked = add_parts(engine, Job("checking", check, pack(roles, engine.shown)), parts, bar)
     _refuse_wrong(checked)
     sizes = checked.sizes.in_order()
     if sum(n for n, _ in sizes) == 0:
@@ -366,7 +396,7 @@ def survey_parts(
     *starts, n = accumulate((own for _, own in sizes), initial=0)
     require_weight(n)
     drawing = Job("sampling", draw, pack(roles, columns, starts, n, seed))
-    samples = add_parts(engine, drawing, engine.parts(columns), bar, n).in_order()
+    samples = add_parts(engine, drawing, parts, bar, n).in_order()
     return Survey(n, *checked.labels.layout(classes), Sampling.join(samples).rows())
 
 

@@ -25,7 +25,7 @@ from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
 from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
 from lowcal.rows.keys import draw_labels, uniforms
-from lowcal.rows.packing import Rebuild, flatten, join_rows, take_rows
+from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, unpack_bits
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.bins import Binned
@@ -135,6 +135,7 @@ class Spill:
         self.index: list[tuple[int, list[tuple[int, np.dtype[Any], tuple[int, ...]]], Rebuild]] = []
         self._waiting: list[RawRows] = []
         self.has_weight = False
+        self.kinds: set[Any] = set()
 
     def add(self, chunk: RawRows) -> None:
         """Add rows."""
@@ -157,6 +158,7 @@ class Spill:
         self._waiting = []
 
     def _write(self, block: RawRows) -> None:
+        self.kinds.add(kinds(block.rows))
         encoded, rebuild = flatten(block.rows)
         arrays = [block.p, block.y, *([] if block.weight is None else [block.weight]), *encoded]
         places = [(self.file.write(array), array.dtype, array.shape) for array in arrays]
@@ -178,6 +180,10 @@ class Spill:
             other.add(replace(block, rows=change(block.rows)))
         other.close()
         return other
+
+    def uniform(self) -> Spill:
+        """Return the same rows, all of one kind: sums over memberships as bits are others than over numbers."""
+        return self if len(self.kinds) < 2 else self.recoded(unpack_bits)
 
     def chunks(self) -> Iterator[tuple[int, RawRows]]:
         """Yield all blocks with the numbers of their first rows."""
@@ -268,6 +274,7 @@ class Disk(Rows):
     is_near = False
 
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
+        spill = spill.uniform()
         self.spill, self.is_label, self.d, self.bar = spill, is_label, d, bar or Passes(False)
         self.total = spill.total()
         self.scale = Scale(spill.n, 1.0 / self.total)

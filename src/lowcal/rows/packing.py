@@ -44,6 +44,22 @@ def join_rows(parts: Sequence[Encoded]) -> Encoded:
     return type(first).join(parts)
 
 
+def kinds(rows: Encoded) -> Any:
+    """Return the kinds of what rows are made of: 0/1 memberships may be packed as bits in one part of the rows alone.
+
+    >>> kinds((np.zeros(2), (np.zeros(2),)))
+    ('ndarray', ('ndarray',))
+    """
+    return tuple(kinds(part) for part in rows) if isinstance(rows, tuple) else type(rows).__name__
+
+
+def unpack_bits(rows: Encoded) -> Encoded:
+    """Return rows with numbers in place of bits."""
+    if isinstance(rows, tuple):
+        return tuple(unpack_bits(part) for part in rows)
+    return rows.dense() if hasattr(rows, "dense") else rows
+
+
 def flatten(rows: Encoded) -> tuple[list[NDArray[Any]], Rebuild]:
     """Return the arrays that rows are made of, a row for each of theirs, and how they are put together again.
 

@@ -1,4 +1,4 @@
-"""From batches to rows on disk: a first pass checks and surveys, a second one encodes. A cluster does the same to parts.
+"""From batches to rows on disk: a first pass checks and surveys, a second one encodes; on a cluster, part by part.
 
 The first pass counts the rows, finds the classes and keeps a sample, drawn by a seed and the rows' numbers, from which
 levels and cut points are learned; groups that turn out too small in all rows are left out. Rows in memory that are more

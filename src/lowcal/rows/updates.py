@@ -33,6 +33,7 @@ from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FloatArray, Geometry, move, scores
 from lowcal.notions.moments import displacement, displacer
 from lowcal.notions.weights import WEIGHTS, Knots, LogOdds, Monomial, Points, Weight, evaluate
+from lowcal.rows.engines import open_engine
 from lowcal.rows.row_updates import MOST_NUMBERS, RowUpdates, update_rows
 from lowcal.subpopulations.base import Encoded, Encoder, Family, encode_batch
 from lowcal.subpopulations.codes import look_ups_of
@@ -267,7 +268,8 @@ class Predictor:
         p may be the name of a column of X: a data frame then gives a column of its own kind. A list of names, one for
         each class, gives an array. If X is a source of rows (a Parquet or Arrow file, a folder, a glob, a list of
         files, an Arrow dataset, a polars LazyFrame, a function that returns an iterator of tables), names give an
-        iterator instead: an array for each batch of rows, in their order, never all of them.
+        iterator instead: an array for each batch of rows, in their order, never all of them. A Dask frame gives a lazy
+        series, or a frame with a column for each name.
 
         >>> from lowcal import Groups, multicalibrate
         >>> rows = {"y": [0, 1] * 50, "p": [0.4, 0.5] * 50, "sex": ["F", "M"] * 50}
@@ -277,8 +279,11 @@ class Predictor:
         [100, 100, 100]
         """
         if are_names(p):
+            names: Any = p if isinstance(p, str) else tuple(p)  # type: ignore[arg-type]
+            if (engine := open_engine(X)) is not None:
+                return engine.predict(self, names)
             if is_source(X):
-                return self._in_batches((p,) if isinstance(p, str) else tuple(p), open_batches(X))  # type: ignore[arg-type]
+                return self._in_batches((p,) if isinstance(p, str) else names, open_batches(X))
             table = read_table(X)
             calibrated = self(take_named(table, p), table)
             return column_like(X, p, calibrated) if isinstance(p, str) else calibrated

@@ -142,7 +142,7 @@ def _read(content: bytes) -> Any:
 
 def _rebuilt(kind: type, given: dict[str, Any]) -> Any:
     """Return a value from its fields, which were checked when it was made."""
-    value = kind.__new__(kind)
+    value: Any = object.__new__(kind)
     for name, own in given.items():
         object.__setattr__(value, name, own)
     return value

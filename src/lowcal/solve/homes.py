@@ -1,4 +1,4 @@
-"""Where the rows of a fit live, in memory or, where they do not fit, on disk; and the class of subpopulations there."""
+"""Where the rows of a fit live, in memory, on disk or on a cluster; and the class of subpopulations there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows import START, Memory, Rows, State
 from lowcal.rows.base import Mask
-from lowcal.rows.cluster import on_cluster
+from lowcal.rows.cluster import on_cluster, read_parts
 from lowcal.rows.engines import open_engine
 from lowcal.rows.keys import Drawn, count
 from lowcal.rows.ordering import ordered
@@ -83,19 +83,18 @@ def open_home(
     chance: tuple[int, ...] = (0,),
     is_fit: bool = True,
 ) -> Home:
-    """Read the rows into memory, or onto disk where they come from a source and do not fit.
+    """Read the rows into memory, or onto disk where they come from a source and do not fit; leave those of a cluster.
 
     A fit needs rows of two classes; a measure does not, where the classes are named.
     """
     check_class(subpopulations)
     engine = open_engine(X)
     if engine is not None:
-        given = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
-        return _far(subpopulations or Groups(), on_cluster, given, held_share, chance)
-    roles = far_roles(y, p, X, sample_weight, memory)
-    if roles is not None:
-        given = open_batches(X), roles, classes, seed, bar, is_fit
-        return _far(subpopulations or Groups(), on_disk, given, held_share, chance)
+        given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
+        return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
+    if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
+        given = open_batches(X), far, classes, seed, bar, is_fit
+        return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory (memory=)")
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     if is_fit:
         check_fit(outcomes)
@@ -136,6 +135,21 @@ def cluster_roles(y: ArrayLike, p: ArrayLike, sample_weight: ArrayLike | None, s
     return roles
 
 
+def near_rows(y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None, bar: Passes) -> object:
+    """Return rows that are looked at all at once: those on a cluster are brought here, if they fit into memory."""
+    engine = open_engine(X)
+    if engine is None:
+        return X
+    cluster_roles(y, p, sample_weight, engine.shown)
+    rows = read_parts(engine, _quarter() // 8, bar)
+    if rows is None:
+        raise InvalidInput(
+            f"{engine.shown} does not fit into the memory of this machine, and recalibrate looks at all rows at once. "
+            "Use multicalibrate, or give a sample of the rows."
+        )
+    return rows
+
+
 def is_far(n: int, n_columns: int, n_p: int) -> bool:
     """Whether n rows of n_columns, n_p of them probabilities, do not fit into memory."""
     return n * (n_columns + _beside(n_p)) > _quarter() // 8
@@ -155,17 +169,19 @@ def _quarter() -> int:
 
 
 def _far(
-    chosen: Subpopulations,
+    subpopulations: Subpopulations | None,
     settle: Callable[..., tuple[Rows, WeakLearner, Layout]],
     given: tuple[Any, ...],
     held_share: float,
     chance: tuple[int, ...],
+    where: str,
 ) -> Home:
     """Return the home of rows that are not in memory, where `settle` encodes them."""
+    chosen = subpopulations or Groups()
     if not needs_no_matrix(chosen):
         raise InvalidInput(
-            f"The rows do not fit into memory, and {chosen!r} is learned from all of them at once. Use Groups, "
-            "Intersections, Memberships, Thresholds or Trees, raise memory=, or give a sample of the rows."
+            f"The rows {where}, and {chosen!r} is learned from all of them at once. Use Groups, Intersections, "
+            "Memberships, Thresholds or Trees, or give a sample of the rows."
         )
     rows, learner, layout = settle(chosen, *given)
     return replace(_settled(rows, learner, layout, held_share, chance, None), is_far=True)

@@ -39,7 +39,7 @@ from lowcal.rows.updates import Predictor
 from lowcal.solve.candidates import LINE, MOST_TREES, TREES, UNCHANGED, Boosting, Shared, Side, fit
 from lowcal.solve.crossfits import Predicted, fit_simple
 from lowcal.solve.guard import ORDER, are_enough, caution, deal, mean_change
-from lowcal.solve.homes import drop_weightless, remember_rows
+from lowcal.solve.homes import drop_weightless, near_rows, remember_rows
 from lowcal.solve.options import read_random_state
 from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
@@ -89,8 +89,8 @@ def recalibrate(
     ----------
     y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
-    X : the columns to find errors with: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns, or files as in
-        `multicalibrate`; None: p alone.
+    X : the columns to find errors with: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns, or files and
+        Dask frames as in `multicalibrate`, whose rows are all read into memory here; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
     cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 150,000, the
@@ -114,7 +114,8 @@ def recalibrate(
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     check_whole("cv", cv, 2)
-    outcomes, table = read_rows(y, p, X, sample_weight, classes)
+    with Passes(progress) as passes:
+        outcomes, table = read_rows(y, p, near_rows(y, p, X, sample_weight, passes), sample_weight, classes)
     check_fit(outcomes)
     given = outcomes, table
     outcomes, table = drop_weightless(outcomes, table)

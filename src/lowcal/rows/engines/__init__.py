@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lowcal.rows.engines.base import Engine
@@ -26,9 +26,3 @@ def open_engine(X: object) -> Engine | None:
         if spark.is_spark(X):
             return spark.Spark(X)
     return None
-
-
-def predict_lazily(X: object, names: str | tuple[str, ...], predictor: Any) -> Any:
-    """Return calibrated probabilities of rows on a cluster in the kind of its tables; None: they lie on none."""
-    engine = open_engine(X)
-    return None if engine is None else engine.predict(predictor, names)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any, Protocol
 
 from lowcal.rows.wire import unpack
+from lowcal.subpopulations.single_row import reader_of
 
 #: Where a part of the rows is: a future, a reference, whatever an engine finds it by.
 Part = Any
@@ -38,6 +38,19 @@ def add_up(results: Sequence[Any]) -> Any:
     return reduce(add, results)
 
 
+def read_columns(predictor: Any, names: str | tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the columns that predictions are made from; None: the encoder is not lowcal's own and may read all."""
+    if reader_of(predictor.encoder) is None:
+        return None
+    return tuple(dict.fromkeys([*((names,) if isinstance(names, str) else names), *predictor.columns]))
+
+
+def predict_part(table: Any, predictor: Any, names: str | tuple[str, ...]) -> Any:
+    """Return the calibrated probabilities of a pandas frame as one of its columns, or as a frame of several."""
+    found = predictor(names, table)
+    return found if isinstance(names, str) else type(table)(found, columns=list(names), index=table.index)
+
+
 class Engine(Protocol):
     """A table on a cluster, and the cluster. Parts are numbered in the order of the rows.
 
@@ -50,9 +63,6 @@ class Engine(Protocol):
     @property
     def columns(self) -> Sequence[str] | None:
         """The columns of the table; None: not known before its parts are read."""
-
-    def reading(self, wanted: Sequence[str] | None) -> AbstractContextManager[None]:
-        """Hold the wanted columns (None: all) still while they are read several times: the same rows in each part."""
 
     def parts(self, wanted: Sequence[str] | None) -> Sequence[Part]:
         """Return the parts of the table, tables in memory on a worker, at least with the wanted columns (None: all)."""

@@ -7,13 +7,13 @@ tasks or, where it is large, as the result of a task of its own, never scattered
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
-from lowcal.data.files.batches import is_a
-from lowcal.rows.engines.base import Job, Part, add_up, run_job
+from lowcal.data.files.batches import is_a, require_columns
+from lowcal.rows.engines.base import Job, Part, add_up, predict_part, read_columns, run_job
 
 #: As many sums are added up by one task, and come to the client in the end.
 FAN_IN = 16
@@ -40,9 +40,8 @@ class Dask:
     @property
     def client(self) -> Any:
         """The client that is active; none is started here."""
-        distributed = load_extra("distributed", "Rows on a Dask cluster need distributed: pip install 'lowcal[dask]'.")
         try:
-            return distributed.default_client()
+            return _distributed().default_client()
         except ValueError as error:
             raise InvalidInput(
                 f"{self.shown} needs a running Dask client, and there is none. Start one first: "
@@ -54,18 +53,14 @@ class Dask:
         """The columns of the frame; those of delayed frames are not known."""
         return [str(name) for name in self.frame.columns] if self.is_frame else None
 
-    def reading(self, wanted: Sequence[str] | None) -> AbstractContextManager[None]:
-        """Do nothing: a graph gives the same partitions each time."""
-        return nullcontext()
-
     def parts(self, wanted: Sequence[str] | None) -> Sequence[Part]:
         """Return the partitions with the wanted columns: what is read from files may be less."""
-        if not self.is_frame:
-            return list(self.frame)
+        return list(self._of(wanted).to_delayed()) if self.is_frame else list(self.frame)
+
+    def _of(self, wanted: Sequence[str] | None) -> Any:
+        """Return the frame with the wanted columns."""
         frame = self.frame
-        if wanted is not None:
-            frame = frame[[name for name in frame.columns if str(name) in wanted]]
-        return list(frame.to_delayed())
+        return frame if wanted is None else frame[[name for name in frame.columns if str(name) in wanted]]
 
     def keep(self, job: Job, parts: Sequence[Part]) -> Sequence[Part]:
         """Return the results of a job as futures."""
@@ -73,15 +68,13 @@ class Dask:
 
     def sums(self, job: Job, parts: Sequence[Part]) -> Iterator[Any]:
         """Yield sums of the results of a job; those of many parts are added up by tasks."""
-        from distributed import as_completed
-
         futures = level = self._submit(job, parts)
         with _telling(self.client, lambda: futures):
             while len(level) > FAN_IN:
                 groups = [level[k : k + FAN_IN] for k in range(0, len(level), FAN_IN)]
                 level = self.client.map(add_up, groups, key=_keys("sum", len(groups)))
                 futures = futures + level
-            for _, result in as_completed(level, with_results=True):
+            for _, result in _distributed().as_completed(level, with_results=True):
                 yield result
 
     def _submit(self, job: Job, parts: Sequence[Part]) -> list[Any]:
@@ -91,16 +84,37 @@ class Dask:
         if len(job.payload) * len(parts) > MOST_SENT:
             sent = client.submit(_same, job, key=_keys("job", 1)[0])
         if is_a(parts[0], "dask.delayed", "Delayed"):
-            from dask import delayed
-
-            run = delayed(run_job, pure=False)
-            tasks = [run(sent, part, k, dask_key_name=key) for k, (part, key) in enumerate(zip(parts, keys, strict=True))]
+            run = _delayed(run_job, pure=False)
+            tasks = [
+                run(sent, part, k, dask_key_name=key) for k, (part, key) in enumerate(zip(parts, keys, strict=True))
+            ]
             return list(client.compute(tasks))
         return list(client.map(run_job, [sent] * len(parts), parts, range(len(parts)), key=keys))
 
     def predict(self, predictor: Any, names: str | tuple[str, ...]) -> Any:
-        """Return a series, or a frame of several columns, with the calibrated probabilities of each partition."""
-        raise NotImplementedError
+        """Return a series, or a frame of several columns, with the calibrated probabilities of every partition."""
+        shared = _delayed(predictor, traverse=False)  # one task, not a copy in each
+        if not self.is_frame:
+            return [_delayed(predict_part)(part, shared, names) for part in self.frame]
+        import pandas as pd
+
+        require_columns(self.shown, self.columns or (), read_columns(predictor, names) or ())
+        wanted, empty = self._of(read_columns(predictor, names)), self.frame._meta.index
+        listed = None if isinstance(names, str) else list(names)
+        meta = (
+            pd.Series(name=names, index=empty, dtype=float)
+            if listed is None
+            else pd.DataFrame(columns=listed, index=empty, dtype=float)
+        )
+        return wanted.map_partitions(predict_part, shared, names, meta=meta)
+
+
+def _distributed() -> Any:
+    return load_extra("distributed", "Rows on a Dask cluster need distributed: pip install 'lowcal[dask]'.")
+
+
+def _delayed(value: object, **options: bool) -> Any:
+    return load_extra("dask", "").delayed(value, **options)
 
 
 def _same(job: Job) -> Job:
@@ -116,11 +130,9 @@ def _keys(name: str, n: int) -> list[str]:
 @contextmanager
 def _telling(client: Any, futures: Any) -> Iterator[None]:
     """Cancel tasks that are no longer wanted, and tell the loss of workers in one sentence."""
-    from distributed import KilledWorker
-
     try:
         yield
-    except KilledWorker as error:
+    except _distributed().KilledWorker as error:
         raise ClusterFailed(
             "Dask workers died again and again while they worked on these rows; most often they ran out of memory. "
             "Use smaller partitions, or give the workers more memory."

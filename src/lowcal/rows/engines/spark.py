@@ -18,8 +18,8 @@ from uuid import uuid4
 from weakref import finalize
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, LowcalError, load_extra, repeated, sentence
-from lowcal.data.files.batches import is_a
-from lowcal.rows.engines.base import Job, add_up, run_job
+from lowcal.data.files.batches import is_a, require_columns
+from lowcal.rows.engines.base import Job, add_up, predict_part, read_columns, run_job
 
 #: Sums of more partitions than this are added up on the cluster first, this many by one task.
 FAN_IN = 64
@@ -38,7 +38,7 @@ def is_spark(X: object) -> bool:
     return is_a(X, "pyspark.sql.dataframe", "DataFrame") or is_a(X, "pyspark.sql.connect.dataframe", "DataFrame")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Parts:
     """A frame, how a worker makes a part of one of its partitions, and how many there are; None: not known."""
 
@@ -61,42 +61,28 @@ class Spark:
         """The columns of the frame."""
         return [str(name) for name in self.frame.columns]
 
-    @contextmanager
-    def reading(self, wanted: Sequence[str] | None) -> Iterator[None]:
-        """Cache the wanted columns: read anew, rows that were shuffled may come in another order, or partition."""
+    def parts(self, wanted: Sequence[str] | None) -> Parts:
+        """Return the partitions with the wanted columns, cached: rows that were shuffled come in any order each time."""
         if twice := repeated(self.columns):
             raise InvalidInput(f"{self.shown} has several columns named {twice[0]!r}; rename them.")
-        whole, some = self.frame, self._of(wanted)
-        is_cached = any(one.storageLevel.useMemory or one.storageLevel.useDisk for one in (whole, some))
-        self.frame = some if is_cached else _cached(some)
-        try:
-            yield
-        finally:
-            self.frame = whole
-            if not is_cached:
-                _release(some)
+        frame = self._of(wanted)
+        if any(one.storageLevel.useMemory or one.storageLevel.useDisk for one in (self.frame, frame)):
+            return Parts(frame, read_table)
+        return _held(Parts(_cached(frame), read_table))
 
     def _of(self, wanted: Sequence[str] | None) -> Any:
         """Return the frame with the wanted columns."""
         names = [name for name in self.columns if wanted is None or name in wanted]
         return self.frame.select(*map(_quoted, names))
 
-    def parts(self, wanted: Sequence[str] | None) -> Parts:
-        """Return the partitions with the wanted columns."""
-        return Parts(self._of(wanted), read_table)
-
     def keep(self, job: Job, parts: Any) -> Parts:
         """Return the results of a job as bytes in a cached frame, which is made at once."""
         frame = _cached(parts.frame.mapInArrow(_named(job, keep_part, parts.open), KEPT))
-        try:
-            rows = self._collect(frame.selectExpr("number", "if(token is null, piece, null) as wrong"))
-            for row in rows:
-                _value_of(row.wrong)
-        except BaseException:
-            _release(frame)
-            raise
-        kept = Parts(frame, read_block, len({row.number for row in rows}))
-        finalize(kept, _release, frame).atexit = False
+        kept = _held(Parts(frame, read_block))
+        rows = self._collect(frame.selectExpr("number", "if(token is null, piece, null) as wrong"))
+        for row in rows:
+            _value_of(row.wrong)
+        kept.n = len({row.number for row in rows})
         return kept
 
     def sums(self, job: Job, parts: Any) -> Iterator[Any]:
@@ -113,7 +99,12 @@ class Spark:
 
     def predict(self, predictor: Any, names: str | tuple[str, ...]) -> Any:
         """Return the calibrated probabilities as a column of doubles; of several classes, of arrays of doubles."""
-        raise NotImplementedError
+        from pyspark.sql.functions import pandas_udf, struct
+
+        columns = read_columns(predictor, names) or self.columns
+        require_columns(self.shown, self.columns, columns)
+        kind = "double" if isinstance(names, str) else "array<double>"
+        return pandas_udf(_predicting(predictor, names), kind)(struct(*map(_quoted, columns)))
 
 
 def _quoted(name: str) -> str:
@@ -128,10 +119,27 @@ def _named(job: Job, function: Callable[..., Iterator[Any]], open_part: Callable
     return run  # type: ignore[no-any-return]
 
 
+def _predicting(predictor: Any, names: str | tuple[str, ...]) -> Callable[..., Any]:
+    """Return what Spark does with batches of rows; it reads from the types that these are pandas frames."""
+    import pandas as pd
+
+    def calibrated(tables):  # type: ignore[no-untyped-def]
+        return (predict_table(table, predictor, names) for table in tables)
+
+    calibrated.__annotations__ = {"tables": Iterator[pd.DataFrame], "return": Iterator[pd.Series]}
+    return calibrated
+
+
 def _cached(frame: Any) -> Any:
     from pyspark import StorageLevel
 
     return frame.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _held(parts: Parts) -> Parts:
+    """Return parts in a cached frame, which is let go when nothing refers to them any more."""
+    finalize(parts, _release, parts.frame).atexit = False
+    return parts
 
 
 def _release(frame: Any) -> None:
@@ -206,6 +214,12 @@ def read_table(batches: Iterator[Any]) -> tuple[int, Any]:
     found, context = list(batches), TaskContext.get()
     assert context is not None
     return context.partitionId(), pa.Table.from_batches(found) if found else pa.table({})
+
+
+def predict_table(table: Any, predictor: Any, names: str | tuple[str, ...]) -> Any:
+    """Return the calibrated probabilities of a pandas frame as a series, of arrays where there are several."""
+    found = predict_part(table, predictor, names)
+    return found if isinstance(names, str) else found.agg(list, axis=1)
 
 
 def read_block(batches: Iterator[Any]) -> tuple[int, Any]:
