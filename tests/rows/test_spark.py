@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from far_rows import DATA, fit, rows, three_classes
 from lowcal import persistence
 from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.engines import spark as engine
+from lowcal.rows.engines.base import Job
+from lowcal.rows.wire import pack
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'lowcal[spark]'.")
 if shutil.which("java") is None:
@@ -39,8 +42,10 @@ GROUPS, TREES = lowcal.Groups(COLUMNS), lowcal.Trees(2, COLUMNS)
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     """A session of two tasks at a time, each of which may fail three times, with workers that have lowcal."""
+    from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.sql import SparkSession
 
+    register_pickle_by_value(sys.modules[__name__])  # workers have lowcal, not its tests
     settings = {
         "spark.default.parallelism": PARTS,
         "spark.driver.memory": "2g",
@@ -50,7 +55,7 @@ def session() -> Iterator[Any]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(lowcal.__file__).parents[1]), str(Path(__file__).parent)]))
+        patch.setenv("PYTHONPATH", str(Path(lowcal.__file__).parents[1]))
         session = SparkSession.builder.master("local[2,4]").config(map=settings).getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         yield session
@@ -84,6 +89,11 @@ def saved(found: lowcal.Fit, folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def brought(frame: Any) -> pd.DataFrame:
+    """Return the rows of a Spark frame."""
+    return pd.DataFrame(frame.collect(), columns=frame.columns)
+
+
 def n_cached(session: Any) -> int:
     return int(session.sparkContext._jsc.getPersistentRDDs().size())
 
@@ -105,19 +115,18 @@ def test_memory_and_spark_save_the_same_bytes(
 
 
 def test_an_audit(many: Any, frame: Any) -> None:
-    given = {"subpopulations": GROUPS, "sample_weight": "w", "random_state": 0}
+    given = {"subpopulations": GROUPS, "random_state": 0}
     far, near = (lowcal.audit("y", "p", X, **given) for X in (frame(many), many))
     assert json.dumps(far.to_dict()) == json.dumps(near.to_dict())
 
 
 def test_files_empty_partitions_and_sums_of_many(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: Any
+    session: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "FAN_IN", 2)
-    monkeypatch.setattr(engine, "MOST_IN_ROW", 1000)  # workers take it from the module, which is theirs
     frame(DATA).repartition(4).write.parquet(str(tmp_path / "rows"))
     some = session.read.parquet(str(tmp_path / "rows")).union(frame(DATA).where("age < -1000"))
-    near = fit(some.toPandas(), None, alpha=0.01, guard=False)
+    near = fit(brought(some), None, alpha=0.01, guard=False)
     assert saved(fit(some, None, alpha=0.01, guard=False), tmp_path) == saved(near, tmp_path)
 
 
@@ -138,7 +147,7 @@ def test_predictions_are_a_column(frame: Any) -> None:
     table = frame(DATA)
     found = table.withColumn("q", predictor("p", table)).select("y", "q")
     assert found.dtypes[1] == ("q", "double")
-    found = found.toPandas()
+    found = brought(found)
     assert np.array_equal(found.q, predictor("p", DATA))
     assert np.array_equal(found.y, DATA["y"])
 
@@ -149,7 +158,7 @@ def test_predictions_of_several_classes_are_arrays(frame: Any) -> None:
     table = frame(data)
     found = table.select(predictor(names, table).alias("q"))
     assert found.dtypes == [("q", "array<double>")]
-    assert np.array_equal(np.stack(found.toPandas().q), predictor(names, data))
+    assert np.array_equal(np.stack(brought(found).q), predictor(names, data))
 
 
 # --- workers that die ---------------------------------------------------------------------------------------------
@@ -192,30 +201,26 @@ def dies(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def test_workers_that_die_again_and_again(session: Any, frame: Any) -> None:
+def fails(batches: Iterator[Any]) -> Iterator[Any]:
+    raise ValueError("no such luck")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (dies, "Workers of Spark died again and again"),
+        (fails, "could not finish a pass over these rows: ValueError: no such luck"),
+    ],
+)
+def test_workers_that_can_not_go_on(function: Any, words: str, frame: Any) -> None:
     table = frame(DATA)
-    schema = table.schema
-
-    def last_words(batches: Iterator[Any]) -> Iterator[Any]:
-        os.kill(os.getpid(), signal.SIGKILL)
-        yield from batches
-
-    with pytest.raises(ClusterFailed, match="Workers of Spark died again and again"):
-        fit(table.mapInArrow(last_words, schema), None)
+    with pytest.raises(ClusterFailed, match=words):
+        fit(table.mapInArrow(function, table.schema), None)
 
 
-def test_other_errors_of_workers(frame: Any) -> None:
-    def wrong(batches: Iterator[Any]) -> Iterator[Any]:
-        raise ValueError("no such luck")
-
-    def bare(batches: Iterator[Any]) -> Iterator[Any]:
-        raise ModuleNotFoundError("No module named 'lowcal'")
-
-    table = frame(DATA)
-    with pytest.raises(ClusterFailed, match="could not finish a pass over these rows: ValueError: no such luck"):
-        fit(table.mapInArrow(wrong, table.schema), None)
-    with pytest.raises(ClusterFailed, match="can't import lowcal; install it where they run"):
-        fit(table.mapInArrow(bare, table.schema), None)
+def test_workers_without_lowcal() -> None:
+    with pytest.raises(ClusterFailed, match="can't import lowcal; install it where they run"), engine._telling(None):
+        raise sys.modules["pyspark.errors"].PythonException("No module named 'lowcal'")
 
 
 def test_an_interrupt_stops_the_job(session: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +250,27 @@ def test_what_can_not_be_fitted(frame: Any) -> None:
     with pytest.raises(InvalidInput, match=r"p is nan in row 500.*begins at row 2000"):
         fit(frame(wrong), None)
     with pytest.raises(InvalidInput, match="several columns named 'p'"):
-        fit(frame(DATA).withColumn("q", frame(DATA).columns and __import__("pyspark").sql.functions.col("p")).toDF(
-            *DATA, "p"
-        ), None)
+        fit(frame(DATA).select("*", "p"), None)
     with pytest.raises(MissingColumn, match="The Spark frame has no column 'q'"):
         fit(DATA, None).predictor("q", frame(DATA))
+
+
+# --- what a worker remembers --------------------------------------------------------------------------------------
+
+
+def test_a_worker_reads_what_it_keeps_in_pieces_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_IN_ROW", 100)
+    monkeypatch.setattr(engine, "MOST_MET", 5000)
+    monkeypatch.setattr(engine, "_met", OrderedDict())
+    kept = [list(engine.keep_part(Job("", sized, pack()), lambda _, k=k: (k, 1000), iter(()))) for k in range(8)]
+    assert len(kept[0]) > 10
+    assert 1 < len(engine._met) < 8
+    for pieces in (kept[0], [pa.Table.from_batches(kept[7]).combine_chunks().to_batches()[0]]):
+        number, part = engine.read_block(iter(pieces))
+        assert part == b"x" * 1000
+        assert engine.read_block(iter(pieces))[1] is part
+    assert number == 7
+
+
+def sized(part: int, number: int) -> bytes:
+    return b"x" * part

@@ -62,7 +62,7 @@ class Spark:
         return [str(name) for name in self.frame.columns]
 
     def parts(self, wanted: Sequence[str] | None) -> Parts:
-        """Return the partitions with the wanted columns, cached: rows that were shuffled come in any order each time."""
+        """Return the partitions with the wanted columns, cached: read anew, shuffled rows may come in another order."""
         if twice := repeated(self.columns):
             raise InvalidInput(f"{self.shown} has several columns named {twice[0]!r}; rename them.")
         frame = self._of(wanted)
