@@ -6,16 +6,15 @@ lost; the engine then makes the rows anew, and a pass replays what it needs from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lowcal.data.errors import InvalidInput
-from lowcal.data.files.batches import Batch, at_row, open_batches, read_whole, require_columns
+from lowcal.data.files.batches import SOURCE, Batch, at_row, open_batches, read_whole, require_columns, to_numpy
 from lowcal.data.inputs import Layout
 from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
@@ -127,6 +126,17 @@ class View:
         return raw.weights(self.most, self.total)
 
 
+def read(table: Any, wanted: Sequence[str] | None, shown: str = SOURCE) -> Iterator[Batch]:
+    """Yield batches of a part; series of numbers as the arrays they hold, which are cut faster and have no index."""
+    for batch in replace(open_batches([table]), shown=shown).read(wanted):
+        yield {name: to_numpy(column) if _has_numbers(column) else column for name, column in batch.items()}
+
+
+def _has_numbers(column: Any) -> bool:
+    kind = getattr(column, "dtype", None)
+    return isinstance(kind, np.dtype) and kind.kind in "biuf"
+
+
 def visit(block: Block, number: int, view: View, one: Pass[Any]) -> Counted:
     """Return the sums of a pass over the rows of a block."""
     if len(block) == 0:
@@ -147,20 +157,22 @@ def gather(block: Block, number: int, view: View, rows: IntArray) -> Counted:
 
 
 class Size(NamedTuple):
-    """How many rows a block holds, of which kinds, and their largest and smallest raw weights, if they have any."""
+    """How many rows a block holds, the first, their kinds, and the largest and smallest raw weights, if any."""
 
     n: int
+    first: Block
     kinds: Any = None
     limits: tuple[float, ...] = ()
 
 
 def size_up(block: Block, number: int) -> Counted:
-    """Return how many rows a block holds, their kinds, and the largest and smallest raw weights, if rows have any."""
+    """Return the size of a block."""
     if block.raw is None or len(block) == 0:
-        return Counted(0, Found({number: Size(0)}))
+        return Counted(0, Found({number: Size(0, Block(None))}))
     weight = block.raw.weight
     limits = () if weight is None else (float(weight.max()), float(weight.min()))
-    return Counted(len(block), Found({number: Size(len(block), kinds(block.raw.rows), limits)}))
+    first = Block(block.raw.take(slice(1)))
+    return Counted(len(block), Found({number: Size(len(block), first, kinds(block.raw.rows), limits)}))
 
 
 def add_weights(block: Block, _: int, fine: Fine, most: float, total: float, power: int) -> Counted:
@@ -199,7 +211,7 @@ def check(table: object, number: int, roles: Roles, shown: str) -> Counted:
     """Check outcomes, predictions and weights of a part; an error is kept with the row at which its batch begins."""
     labels, n, n_weighted, wrong = Labels(roles.n_classes), 0, 0, Found()
     try:
-        for batch in replace(open_batches([table]), shown=shown).read(roles.columns):
+        for batch in read(table, roles.columns, shown):
             check_batch(batch, roles, labels)
             n, n_weighted = n + length_of(batch), n_weighted + length_of(weighted(batch, roles))
     except InvalidInput as error:
@@ -212,7 +224,7 @@ def draw(
 ) -> Counted:
     """Return a part's rows of the sample."""
     sample = None
-    for batch in open_batches([table]).read(wanted):
+    for batch in read(table, wanted):
         width = len(batch) - len(roles.columns)
         sample = sample or Sampling.after(starts[number], seed, n, width)
         sample.add(weighted(batch, roles), width)
@@ -221,18 +233,18 @@ def draw(
 
 def count_values(table: object, _: int) -> Counted:
     """Return how many values a part holds."""
-    return Counted(0, sum(len(batch) * length_of(batch) for batch in open_batches([table]).read(None)))
+    return Counted(0, sum(len(batch) * length_of(batch) for batch in read(table, None)))
 
 
 def fetch(table: object, number: int) -> Counted:
     """Return the rows of a part as they are."""
-    batches = list(open_batches([table]).read(None))
+    batches = list(read(table, None))
     return Counted(sum(map(length_of, batches)), Found({number: batches}))
 
 
 def encode(table: object, _: int, roles: Roles, layout: Layout, encoder: Encoder) -> Block:
     """Return the rows of a part that have weight, checked and encoded."""
-    batches = open_batches([table]).read(encoded_columns(roles, encoder))
+    batches = read(table, encoded_columns(roles, encoder))
     chunks = [encode_rows(batch, roles, layout, encoder) for batch in batches]
     return Block(join_raw_rows(chunks) if chunks else None)
 
@@ -259,8 +271,10 @@ class Cluster(Rows):
     def __init__(self, engine: Engine, blocks: Sequence[Part], d: int, bar: Passes) -> None:
         self.engine, self.blocks, self.d, self.bar = engine, blocks, d, bar
         sizes: list[Size] = add_parts(engine, Job("counting", size_up, pack()), blocks, bar).in_order()
+        firsts = [size.first for size in sizes if len(size.first)]
         if len({size.kinds for size in sizes if size.n}) > 1:  # sums over bits are others than over numbers
             self.blocks = engine.keep(Job("recoding", recode, pack(unpack_bits)), blocks)
+            firsts = [recode(firsts[0], 0, unpack_bits)]
         limits = [limit for size in sizes for limit in size.limits]
         n, most = sum(size.n for size in sizes), max(limits, default=1.0)
         self.is_even = most - min(limits, default=1.0) <= 1e-12 * most
@@ -269,6 +283,7 @@ class Cluster(Rows):
         self.scale = Scale(n, 1.0 / total)
         self.view = View(tuple(accumulate((size.n for size in sizes), initial=0)), self.scale, most, total, d)
         self.worth = 1.0 / self._squares(bool(limits))
+        self._first = replace(self.view, starts=(0,)).shard(firsts[0], 0)
         self._samples: dict[bytes, Shard] = {}
 
     def _total(self, most: float) -> float:
@@ -291,11 +306,6 @@ class Cluster(Rows):
         """Take one pass over all rows."""
         total = self._add_up(type(one).__name__.strip("_").lower(), visit, self.view, one)
         return one.read(total, self._first, self.scale)
-
-    @cached_property
-    def _first(self) -> Shard:
-        """The first row."""
-        return self._gather(np.arange(1))
 
     def sample(self, rows: IntArray | None) -> Local:
         """Return rows by their numbers, with weights that sum to one; None: all of them, if they are not too many."""
@@ -331,6 +341,8 @@ class Cluster(Rows):
         """Return the same rows, encoded otherwise."""
         other = self._copy()
         other.blocks = self.engine.keep(Job("recoding", recode, pack(change)), self.blocks)
+        first = self._first
+        other._first = Shard(change(first.rows), first.at(START), first.y, first.weight, first.scale)
         return other
 
     def redrawn(self, state: State, seed: Sequence[int]) -> Cluster:
@@ -341,7 +353,7 @@ class Cluster(Rows):
 
     def _copy(self) -> Cluster:
         other: Cluster = object.__new__(Cluster)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted", "_first")})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted")})
         other._samples = {}
         return other
 

@@ -94,7 +94,7 @@ def open_home(
         return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
     if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
         given = open_batches(X), far, classes, seed, bar, is_fit
-        return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory (memory=)")
+        return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory")
     outcomes, table = read_rows(y, p, X, sample_weight, classes)
     if is_fit:
         check_fit(outcomes)
