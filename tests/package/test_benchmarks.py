@@ -262,6 +262,13 @@ def test_passes_are_compared_with_plain_sums(load, capsys):
     assert "losses" in printed
 
 
+def test_a_cluster_takes_turns_with_memory(load, capsys):
+    pytest.importorskip("distributed")
+    load("cluster").main(["--rows", "20000", "--parts", "2", "--repeats", "1"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("different models")]
+    assert line.split()[2] == "1"
+
+
 # --- the page -------------------------------------------------------------------------------------------------
 
 

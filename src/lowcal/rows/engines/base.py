@@ -28,11 +28,6 @@ class Job:
         return self.function(part, number, *unpack(self.payload))
 
 
-def run_job(job: Job, part: Any, number: int) -> Any:
-    """Do a job on a worker."""
-    return job(part, number)
-
-
 def add_up(results: Sequence[Any]) -> Any:
     """Return the sum of what a job returned for some parts."""
     return reduce(add, results)

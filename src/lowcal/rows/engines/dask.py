@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, load_extra
 from lowcal.data.files.batches import is_a, require_columns
-from lowcal.rows.engines.base import Job, Part, add_up, predict_part, read_columns, run_job
+from lowcal.rows.engines.base import Job, Part, add_up, predict_part, read_columns
 
 #: As many sums are added up by one task, and come to the client in the end.
 FAN_IN = 16
@@ -83,16 +83,17 @@ class Dask:
     def _submit(self, job: Job, parts: Sequence[Part]) -> list[Any]:
         """Return the futures of a job on every part; the names of tasks say what it does."""
         client, keys = self.client, _keys(job.name, len(parts))
-        sent = job
+        (name,) = _keys("job", 1)
+        sent: Any = Sent(job, name)
         if len(job.payload) * len(parts) > MOST_SENT:
-            sent = client.submit(_same, job, key=_keys("job", 1)[0])
+            sent = client.submit(_same, sent, key=name)
         if is_a(parts[0], "dask.delayed", "Delayed"):
-            run = _delayed(run_roomy, pure=False)
+            run = _delayed(run_sent, pure=False)
             tasks = [
                 run(sent, part, k, dask_key_name=key) for k, (part, key) in enumerate(zip(parts, keys, strict=True))
             ]
             return list(client.compute(tasks))
-        return list(client.map(run_roomy, [sent] * len(parts), parts, range(len(parts)), key=keys))
+        return list(client.map(run_sent, [sent] * len(parts), parts, range(len(parts)), key=keys))
 
     def predict(self, predictor: Any, names: str | tuple[str, ...]) -> Any:
         """Return a series, or a frame of several columns, with the calibrated probabilities of every partition."""
@@ -150,10 +151,20 @@ def _mallopt() -> Callable[[int, int], int] | None:
         return None
 
 
-def run_roomy(job: Job, part: Any, number: int) -> Any:
+class Sent:
+    """A job on its way, under a name: Dask need not read its bytes to tell it from others."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self.job, self.name = job, name
+
+    def __dask_tokenize__(self) -> str:
+        return self.name
+
+
+def run_sent(sent: Sent, part: Any, number: int) -> Any:
     """Do a job on a worker that keeps its memory meanwhile."""
     with roomy():
-        return run_job(job, part, number)
+        return sent.job(part, number)
 
 
 # --- Dask ---------------------------------------------------------------------------------------------------------
@@ -167,8 +178,8 @@ def _delayed(value: object, **options: bool) -> Any:
     return load_extra("dask", "").delayed(value, **options)
 
 
-def _same(job: Job) -> Job:
-    return job
+def _same(sent: Sent) -> Sent:
+    return sent
 
 
 def _keys(name: str, n: int) -> list[str]:

@@ -1,0 +1,114 @@
+"""A fit of rows on a cluster beside the same fit in memory: seconds, their ratio, and whether the models are the same.
+
+10 columns of 10 values, degree 2, alpha 1e-4. Fits in memory and on the cluster take turns, so that both see the same
+machine; the median of the ratios is printed. In the end, a worker is killed in the middle of a fit. Fits are warm:
+kernels were compiled by one before.
+
+Run: python benchmarks/cluster.py [--engine dask] [--rows 5000000] [--parts 6] [--repeats 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from resource import RUSAGE_SELF, getrusage
+from statistics import median
+from threading import Timer
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import pandas as pd
+from common import show
+
+import lowcal
+from rows import world
+
+
+class Engine(NamedTuple):
+    """A table on two workers of a cluster, how one of them is killed, and the CPU seconds of all of them so far."""
+
+    table: Any
+    kill: Callable[[], None]
+    cpu: Callable[[], float]
+
+
+def own_cpu() -> float:
+    used = getrusage(RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def dask(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
+    import dask.dataframe as dd
+    from dask.distributed import Client, LocalCluster, wait
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        spread = dd.from_pandas(table, npartitions=parts).persist()
+        wait(spread)
+        kill = lambda: os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)  # noqa: E731
+        yield Engine(spread, kill, lambda: sum(client.run(own_cpu).values()))
+
+
+ENGINES = {"dask": dask}
+
+
+class Fitted(NamedTuple):
+    """Wall and CPU seconds of this process, and the model's digest."""
+
+    wall: float
+    cpu: float
+    bits: str
+
+
+def fit(table: Any) -> Fitted:
+    start, cpu = perf_counter(), own_cpu()
+    found = lowcal.multicalibrate("y", "p", table, subpopulations=lowcal.Groups(), alpha=1e-4)
+    seconds, cpu = perf_counter() - start, own_cpu() - cpu
+    return Fitted(seconds, cpu, hashlib.sha256(json.dumps(found.predictor.to_dict()).encode()).hexdigest())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=ENGINES, default="dask")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--parts", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args(arguments)
+    table = pd.DataFrame(world(given.rows, 0))
+    with ENGINES[given.engine](table, given.parts) as engine:
+        found = [fit(table), fit(engine.table)]
+        show(f"{given.rows:,} rows x 10 columns, first fit in memory (wall s)", found[0].wall)
+        show(f"first fit on {given.engine}, 2 workers, {given.parts} parts (wall s)", found[1].wall)
+        near, far, workers = list[Fitted](), list[Fitted](), list[float]()
+        for _ in range(given.repeats):
+            near.append(fit(table))
+            before = engine.cpu()
+            far.append(fit(engine.table))
+            workers.append(engine.cpu() - before)
+        usual = median(one.wall for one in far)
+        death = Timer(0.5 * usual, engine.kill)
+        death.start()
+        killed = fit(engine.table)
+        death.join()
+    show("memory (wall s)", [one.wall for one in near])
+    show("memory (CPU s)", [one.cpu for one in near])
+    show(f"{given.engine} (wall s)", [one.wall for one in far])
+    show(f"{given.engine}, client and scheduler (CPU s)", [one.cpu for one in far])
+    show(f"{given.engine}, workers (CPU s)", workers)
+    show(
+        f"{given.engine} / memory, in turns (wall)", [b.wall / a.wall for a, b in zip(near, far, strict=True)], "<= 1.2"
+    )
+    show("a worker killed in the middle / undisturbed (wall)", killed.wall / usual, "<= 2.5")
+    show("different models", len({one.bits for one in (*found, *near, *far, killed)}), "<= 1")
+
+
+if __name__ == "__main__":
+    main()
