@@ -90,7 +90,7 @@ def recalibrate(
     y : labels (n,), or numbers in [0, 1] for bounded outcomes; or the name of a column of X.
     p : probabilities, (n,) or (n, 2) for binary, (n, l) for l classes; or the name of a column, one for each class.
     X : the columns to find errors with: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns, or files and
-        Dask frames as in `multicalibrate`, whose rows are all read into memory here; None: p alone.
+        Dask or Spark frames as in `multicalibrate`, whose rows are all read into memory here; None: p alone.
     sample_weight : weights of the rows, not negative; or the name of a column.
     groups : columns whose groups are protected: the largest degree-2 violation among them must not grow.
     cv : the number of folds. Above 12,000 rows, only as many folds are judged as hold that many; above 150,000, the

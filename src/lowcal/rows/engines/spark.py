@@ -19,7 +19,7 @@ from weakref import finalize
 
 from lowcal.data.errors import ClusterFailed, InvalidInput, LowcalError, load_extra, repeated, sentence
 from lowcal.data.files.batches import is_a, require_columns
-from lowcal.rows.engines.base import Job, add_up, predict_part, read_columns, run_job
+from lowcal.rows.engines.base import Job, add_up, predict_part, read_columns
 
 #: Sums of more partitions than this are added up on the cluster first, this many by one task.
 FAN_IN = 64
@@ -48,12 +48,12 @@ class Parts:
 
 
 class Spark:
-    """A Spark frame, and its session."""
+    """A Spark frame, and its session. Parts are held all together, as `Parts`."""
 
     shown = "The Spark frame"
 
     def __init__(self, frame: Any) -> None:
-        load_extra("pyarrow", "Rows on Spark need pyarrow: pip install 'lowcal[spark]'.")
+        _spark("pyarrow")
         self.frame, self.session = frame, frame.sparkSession
 
     @property
@@ -61,7 +61,7 @@ class Spark:
         """The columns of the frame."""
         return [str(name) for name in self.frame.columns]
 
-    def parts(self, wanted: Sequence[str] | None) -> Parts:
+    def parts(self, wanted: Sequence[str] | None) -> Any:
         """Return the partitions with the wanted columns, cached: read anew, shuffled rows may come in another order."""
         if twice := repeated(self.columns):
             raise InvalidInput(f"{self.shown} has several columns named {twice[0]!r}; rename them.")
@@ -75,9 +75,9 @@ class Spark:
         names = [name for name in self.columns if wanted is None or name in wanted]
         return self.frame.select(*map(_quoted, names))
 
-    def keep(self, job: Job, parts: Any) -> Parts:
+    def keep(self, job: Job, parts: Any) -> Any:
         """Return the results of a job as bytes in a cached frame, which is made at once."""
-        frame = _cached(parts.frame.mapInArrow(_named(job, keep_part, parts.open), KEPT))
+        frame = _cached(_mapped(parts, job, keep_part, KEPT))
         kept = _held(Parts(frame, read_block))
         rows = self._collect(frame.selectExpr("number", "if(token is null, piece, null) as wrong"))
         for row in rows:
@@ -87,7 +87,7 @@ class Spark:
 
     def sums(self, job: Job, parts: Any) -> Iterator[Any]:
         """Yield the results of a job; those of many partitions are added up on the cluster first."""
-        frame = parts.frame.mapInArrow(_named(job, sum_part, parts.open), SUM)
+        frame = _mapped(parts, job, sum_part, SUM)
         if parts.n is not None and parts.n > FAN_IN:
             frame = frame.repartition(-(-parts.n // FAN_IN)).mapInArrow(add_sums, SUM)
         for row in self._collect(frame):
@@ -99,12 +99,17 @@ class Spark:
 
     def predict(self, predictor: Any, names: str | tuple[str, ...]) -> Any:
         """Return the calibrated probabilities as a column of doubles; of several classes, of arrays of doubles."""
-        from pyspark.sql.functions import pandas_udf, struct
-
+        functions = _spark("pyspark.sql.functions")
         columns = read_columns(predictor, names) or self.columns
         require_columns(self.shown, self.columns, columns)
         kind = "double" if isinstance(names, str) else "array<double>"
-        return pandas_udf(_predicting(predictor, names), kind)(struct(*map(_quoted, columns)))
+        calibrated = functions.pandas_udf(_predicting(predictor, names), kind)
+        return calibrated(functions.struct(*map(_quoted, columns)))
+
+
+def _spark(name: str) -> Any:
+    """Return a module that rows on Spark need."""
+    return load_extra(name, f"Rows on Spark need {name.partition('.')[0]}: pip install 'lowcal[spark]'.")
 
 
 def _quoted(name: str) -> str:
@@ -112,11 +117,12 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _named(job: Job, function: Callable[..., Iterator[Any]], open_part: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what Spark does with the record batches of a partition, under a name that its plans show."""
-    run: Any = partial(function, job, open_part)
+def _mapped(parts: Parts, job: Job, function: Callable[..., Iterator[Any]], schema: str) -> Any:
+    """Return what a function makes of the partitions, by the columns that the job reads; plans show the job's name."""
+    run: Any = partial(function, job, parts.open)
     run.__name__ = f"lowcal-{job.name}"
-    return run  # type: ignore[no-any-return]
+    frame = parts.frame if job.columns is None else parts.frame.select(*map(_quoted, job.columns))
+    return frame.mapInArrow(run, schema)
 
 
 def _predicting(predictor: Any, names: str | tuple[str, ...]) -> Callable[..., Any]:
@@ -131,9 +137,7 @@ def _predicting(predictor: Any, names: str | tuple[str, ...]) -> Callable[..., A
 
 
 def _cached(frame: Any) -> Any:
-    from pyspark import StorageLevel
-
-    return frame.persist(StorageLevel.MEMORY_AND_DISK)
+    return frame.persist(_spark("pyspark").StorageLevel.MEMORY_AND_DISK)
 
 
 def _held(parts: Parts) -> Parts:
@@ -272,7 +276,7 @@ def _attempt(job: Job, open_part: Callable[..., tuple[int, Any]], batches: Itera
     """Return the number of a part and what a job makes of it, or our error: Spark would wrap it in pages of its own."""
     number, part = open_part(batches)
     try:
-        return number, run_job(job, part, number)
+        return number, job(part, number)
     except LowcalError as error:
         return number, error
 
