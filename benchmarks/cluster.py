@@ -107,6 +107,12 @@ def cpu_of(pid: int) -> float:
 
 def tell_spark(table: Any, times: int = 7) -> None:
     """Print the seconds of packing, and of a pass and a job that does nothing with the packed rows, in turns."""
+
+    def drain(batches: Iterator[Any]) -> Iterator[Any]:  # within: workers can't import a benchmark
+        for _ in batches:
+            pass
+        return iter(())
+
     start = perf_counter()
     home = open_home("y", "p", table, None, None, lowcal.Groups(), 0, None, Passes(False))
     show("rows checked, sampled and packed (wall s)", perf_counter() - start)
@@ -122,12 +128,6 @@ def tell_spark(table: Any, times: int = 7) -> None:
     show("a job that does nothing with the packed rows (wall s)", took["nothing"])
     ratios = [a / b for a, b in zip(took["moments"], took["nothing"], strict=True)]
     show("a pass / a job that does nothing (wall)", ratios, "<= 2.5")
-
-
-def drain(batches: Iterator[Any]) -> Iterator[Any]:
-    for _ in batches:
-        pass
-    return iter(())
 
 
 ENGINES = {"dask": dask, "spark": spark}

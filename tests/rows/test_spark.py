@@ -115,8 +115,8 @@ def test_memory_and_spark_save_the_same_bytes(
 
 
 def test_an_audit(many: Any, frame: Any) -> None:
-    given = {"subpopulations": GROUPS, "random_state": 0}
-    far, near = (lowcal.audit("y", "p", X, **given) for X in (frame(many), many))
+    given, data = {"subpopulations": GROUPS, "sample_weight": "w", "random_state": 0}, {**many, "w": many["w"] + 0.1}
+    far, near = (lowcal.audit("y", "p", X, **given) for X in (frame(data), data))
     assert json.dumps(far.to_dict()) == json.dumps(near.to_dict())
 
 
