@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
+from tempfile import TemporaryDirectory
 from threading import Timer
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -75,21 +76,23 @@ def spark(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
     settings = {
         "spark.default.parallelism": parts,
         "spark.driver.memory": "2g",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     session = SparkSession.builder.master("local[2,4]").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    folder = TemporaryDirectory()
     try:
-        spread = session.createDataFrame(table).persist()
-        spread.count()
+        # a file: all rows of a local frame would be a part of every plan
+        table.to_parquet(f"{folder.name}/rows.parquet", row_group_size=-(-len(table) // parts))
+        spread = session.read.parquet(folder.name)
         java = session.sparkContext._gateway.proc.pid
         kill = lambda: os.kill(max(processes_under(java)), signal.SIGKILL)  # noqa: E731
         cpu = lambda: sum(map(cpu_of, [java, *processes_under(java)]))  # noqa: E731
         yield Engine(spread, kill, cpu, lambda: tell_spark(spread))
     finally:
         session.stop()
+        folder.cleanup()
 
 
 def processes_under(parent: int) -> list[int]:
