@@ -211,7 +211,7 @@ def test_workers_that_die_again_and_again(client: Any, monkeypatch: pytest.Monke
     def lost(*_: Any, **__: Any) -> Any:
         raise distributed.KilledWorker("lowcal-moments", None, 4)
 
-    monkeypatch.setattr(distributed, "as_completed", lost)
+    monkeypatch.setattr(distributed.Client, "gather", lost)
     with pytest.raises(ClusterFailed, match="Dask workers died again and again"):
         fit(frame(DATA), None)
 
