@@ -37,6 +37,7 @@ INTEGRATION = (
     "rows/test_dask.py",
     "rows/test_memory.py::test_compiled_trees",
     "rows/test_ray.py",
+    "rows/test_spark.py",
     "rows/test_threads.py",
     "solve/test_harm.py",
     "solve/test_product.py::test_four_classes",

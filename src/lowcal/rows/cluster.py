@@ -375,7 +375,8 @@ def on_cluster(
     parts = engine.parts(columns)
     found = survey_parts(engine, parts, roles, columns, classes, seed, bar)
     learner = learn_sample(subpopulations, found, roles, is_fit)
-    job = Job("encoding", encode, pack(roles, found.layout, learner.encoder))
+    columns = encoded_columns(roles, learner.encoder)
+    job = Job("encoding", encode, pack(roles, found.layout, learner.encoder), columns)
     rows = Cluster(engine, engine.keep(job, parts), found.layout.d, bar)
     found.require_same(engine.shown, rows.scale.n)
     return rows, keep_large(subpopulations, learner, rows, found.size), found.layout
@@ -400,7 +401,8 @@ def survey_parts(
     bar: Passes,
 ) -> Survey:
     """Read all rows twice: check outcomes, predictions and weights, then draw the sample by the rows' numbers."""
-    checked: Checked = add_parts(engine, Job("checking", check, pack(roles, engine.shown)), parts, bar)
+    job = Job("checking", check, pack(roles, engine.shown), roles.columns)
+    checked: Checked = add_parts(engine, job, parts, bar)
     _refuse_wrong(checked)
     sizes = checked.sizes.in_order()
     if sum(n for n, _ in sizes) == 0:

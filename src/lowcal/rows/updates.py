@@ -269,7 +269,8 @@ class Predictor:
         each class, gives an array. If X is a source of rows (a Parquet or Arrow file, a folder, a glob, a list of
         files, an Arrow dataset, a polars LazyFrame, a function that returns an iterator of tables), names give an
         iterator instead: an array for each batch of rows, in their order, never all of them. A Dask frame gives a lazy
-        series, or a frame with a column for each name; a Ray dataset gives a lazy dataset of these columns.
+        series, or a frame with a column for each name; a Ray dataset gives a lazy dataset of these columns; a Spark
+        frame gives a column of numbers, or of arrays.
 
         >>> from lowcal import Groups, multicalibrate
         >>> rows = {"y": [0, 1] * 50, "p": [0.4, 0.5] * 50, "sex": ["F", "M"] * 50}

@@ -71,8 +71,8 @@ def multicalibrate(
     X : what the subpopulations are functions of: pandas, polars, pyarrow, NumPy, SciPy sparse, dict of columns; or,
         with names for y and p, a Parquet or Arrow file, a folder, a glob, a list of files, an Arrow dataset, a polars
         LazyFrame, a function that returns an iterator of tables. Rows that do not fit into `memory` stay on disk. Or,
-        with names, a Dask frame or a list of delayed frames: their rows stay on the cluster of the active Dask client.
-        Or a Ray dataset, whose rows stay where Ray is connected to.
+        with names, a Dask frame, a list of delayed frames, a Ray dataset or a Spark frame: their rows stay on the
+        cluster of the active Dask client, of Ray or of the Spark session.
     subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
         its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
         patience keep their defaults, there is no guard, and what is returned is a `PrivateFit`.

@@ -25,4 +25,9 @@ def open_engine(X: object) -> Engine | None:
 
         if ray.is_ray(X):
             return ray.Ray(X)
+    if "pyspark" in sys.modules:
+        from lowcal.rows.engines import spark
+
+        if spark.is_spark(X):
+            return spark.Spark(X)
     return None

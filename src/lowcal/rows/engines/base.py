@@ -22,6 +22,8 @@ class Job:
     name: str
     function: Callable[..., Any]
     payload: bytes
+    #: The columns of a table that it reads; None: all.
+    columns: Sequence[str] | None = None
 
     def __call__(self, part: Any, number: int) -> Any:
         """Return what the function makes of the part of this number."""
