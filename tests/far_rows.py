@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import lowcal
+from lowcal import persistence
 
 N = 3000
 #: The columns that subpopulations are made of.
@@ -45,6 +46,14 @@ def three_classes(n: int = N) -> dict[str, np.ndarray]:
     p = rng.dirichlet(np.ones(3), n)
     y = np.array(["a", "b", "c"])[(rng.random((n, 1)) > np.cumsum(p**2 / (p**2).sum(1, keepdims=True), 1)).sum(1)]
     return {"y": y, **{f"p_{name}": p[:, k] for k, name in enumerate("abc")}, "city": DATA["city"][:n]}
+
+
+def four_classes(n: int) -> dict[str, np.ndarray]:
+    """Labels of four classes with a column of probabilities for each, and columns."""
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.ones(4), n)
+    y = (rng.random((n, 1)) > np.cumsum(p**2 / (p**2).sum(1, keepdims=True), 1)).sum(1)
+    return {"y": y, **{f"p{k}": p[:, k] for k in range(4)}, **{k: v for k, v in rows(n).items() if k not in "ypw"}}
 
 
 def arrow(data: dict[str, np.ndarray] = DATA) -> pa.Table:
@@ -127,6 +136,13 @@ def source(kind: str, folder: Path, size: int = 211) -> Any:
 def digest(fit: lowcal.Fit) -> str:
     """Return the sha256 of a fit's predictor."""
     return hashlib.sha256(json.dumps(fit.predictor.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def saved(found: lowcal.Fit, folder: Path) -> str:
+    """Return the sha256 of a fit's predictor as it is saved."""
+    path = folder / "model.json"
+    persistence.save(found.predictor, path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def fit(data: Any, memory: int | None = 1, p: Any = "p", **options: Any) -> lowcal.Fit:

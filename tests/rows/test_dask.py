@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -18,8 +17,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from far_rows import DATA, cut, fit, rows, three_classes
-from lowcal import persistence
+from far_rows import DATA, cut, fit, four_classes, rows, saved, three_classes
 from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.engines import dask as engine
 
@@ -47,22 +45,11 @@ def many() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def four() -> dict[str, np.ndarray]:
-    """Labels of four classes with a column of probabilities for each, and columns."""
-    rng = np.random.default_rng(3)
-    p = rng.dirichlet(np.ones(4), N)
-    y = (rng.random((N, 1)) > np.cumsum(p**2 / (p**2).sum(1, keepdims=True), 1)).sum(1)
-    return {"y": y, **{f"p{k}": p[:, k] for k in range(4)}, **{k: v for k, v in rows(N).items() if k not in "ypw"}}
+    return four_classes(N)
 
 
 def frame(data: dict[str, np.ndarray], parts: int = 5) -> Any:
     return dd.from_pandas(pd.DataFrame(data), npartitions=parts)
-
-
-def saved(found: lowcal.Fit, folder: Path) -> str:
-    """Return the digest of a fit's predictor as it is saved."""
-    path = folder / "model.json"
-    persistence.save(found.predictor, path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # --- the same fit -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -19,8 +18,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from far_rows import COLUMNS, DATA, arrow, fit, rows
-from lowcal import persistence
+from far_rows import COLUMNS, DATA, arrow, fit, four_classes, rows, saved
 from lowcal.errors import ClusterFailed, FitInterrupted, InvalidInput, MissingColumn
 from lowcal.rows.cluster import Block
 from lowcal.rows.engines import ray as engine
@@ -68,24 +66,13 @@ def many() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def four() -> dict[str, np.ndarray]:
-    """Labels of four classes with a column of probabilities for each, and columns."""
-    rng = np.random.default_rng(3)
-    p = rng.dirichlet(np.ones(4), N)
-    y = (rng.random((N, 1)) > np.cumsum(p**2 / (p**2).sum(1, keepdims=True), 1)).sum(1)
-    return {"y": y, **{f"p{k}": p[:, k] for k in range(4)}, **{k: v for k, v in rows(N).items() if k not in "ypw"}}
+    return four_classes(N)
 
 
 def dataset(data: dict[str, np.ndarray], blocks: int = 3) -> Any:
     table = arrow(data)
     size = -(-len(table) // blocks)
     return ray.data.from_arrow([table.slice(start, size) for start in range(0, len(table), size)])
-
-
-def saved(found: lowcal.Fit, folder: Path) -> str:
-    """Return the digest of a fit's predictor as it is saved."""
-    path = folder / "model.json"
-    persistence.save(found.predictor, path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # --- the same fit -------------------------------------------------------------------------------------------------
