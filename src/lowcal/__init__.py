@@ -19,14 +19,15 @@ from lowcal.data.version import __version__
 
 # fmt: off
 __all__ = [
-    "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "Finding", "Fit", "FitInterrupted",
-    "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay", "Intersections", "InvalidInput", "Linear",
-    "LowDegree", "LowcalError", "Measurement", "Memberships", "MissingColumn", "MissingExtra", "Multiaccuracy",
-    "MulticalibratedClassifier", "MulticalibratedRegressor", "Notion", "Predictor", "Private", "PrivateFit", "Record",
-    "Regressor", "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations", "Thresholds",
-    "TrajectoryDisplay", "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting", "audit",
-    "cells", "cells_sql", "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics",
-    "multicalibrate", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
+    "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "Explanation", "Finding", "Fit",
+    "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay", "Intersections", "InvalidInput",
+    "Linear", "LowDegree", "LowcalError", "Measurement", "Memberships", "MissingColumn", "MissingExtra",
+    "Multiaccuracy", "MulticalibratedClassifier", "MulticalibratedRegressor", "Notion", "Predictor", "Private",
+    "PrivateFit", "Record", "Regressor", "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations",
+    "Thresholds", "TrajectoryDisplay", "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting",
+    "audit", "cells", "cells_sql", "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure",
+    "metrics", "multicalibrate", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing",
+    "to_onnx",
 ]
 # fmt: on
 
@@ -47,6 +48,7 @@ _NAMES = {
     "deploy.persistence": "load save",
     "estimators": "MulticalibratedClassifier MulticalibratedRegressor",
     "notions": "Full LowDegree Multiaccuracy Notion Smooth parse_notion",
+    "rows.explaining": "Explanation",
     "rows.updates": "Predictor Update",
     "solve.fitting": "multicalibrate",
     "solve.online": "Forecaster",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.deploy.persistence import load, save
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.rows.explaining import Explanation
     from lowcal.rows.updates import Predictor, Update
     from lowcal.solve.fitting import multicalibrate
     from lowcal.solve.online import Forecaster

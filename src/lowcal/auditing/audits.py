@@ -29,11 +29,12 @@ from lowcal.auditing.reports.audit_report import (
     sort_findings,
 )
 from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, reliability
-from lowcal.auditing.reports.words import aligned, percent, several, weighting
+from lowcal.auditing.reports.words import percent, several, weighting
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
     abbreviate,
+    aligned,
     brief,
     brief_names,
     check_choice,

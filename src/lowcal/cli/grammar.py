@@ -164,6 +164,7 @@ _OPTIONS: Mapping[str, Options] = {
     "--markdown": _option("write the report as Markdown", _name, "FILE"),
     "--out": _option("file for the model", _name, "FILE", required=True),
     "--format": _choice("format of --out (default: from its name, or CSV)", "csv", "tsv", "parquet", "json", "jsonl"),
+    "--explain": _flag("add a column 'why': the three largest contributions to the change of each row's prediction"),
     "--suffix": _option("suffix of the new columns (default: _calibrated)", None, "TEXT", default="_calibrated"),
     "--quiet": _flag("print only errors"),
     "--progress": _option("show progress (default: on a terminal)", action=argparse.BooleanOptionalAction),
@@ -269,13 +270,17 @@ Row numbers in messages start at 1 and do not count the header.
         """example:
   lowcal predict model.json new.csv --out calibrated.parquet
   lowcal predict model.json new.csv --out - | head
+  lowcal predict model.json new.csv --explain --out explained.csv
 
 The output has all columns of FILE, in the same order, followed by the calibrated predictions (p_calibrated for p).
+With --explain, a column 'why' follows, such as "sex=F -0.41; score -0.22": what groups, trees and the score alone added
+to the log odds of the positive class (to its probability after a fit with --geometry euclidean). All contributions to
+the first row are printed as a table.
 Files of any size are read in batches. To write Parquet or JSON, a CSV file is read twice: first to find its types.
 """,
         {
             "": "model file --probability --classes",
-            "output ('-' is standard output)": "--out --format --suffix --quiet --progress",
+            "output ('-' is standard output)": "--out --format --suffix --explain --quiet --progress",
             **_FORMAT,
         },
         {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.cli.labels import places_of
 from lowcal.cli.rows import arrange, check_number, check_probabilities, open_file, split_classes, split_names
@@ -17,11 +18,16 @@ from lowcal.data.files.batches import check_readable, for_frames
 from lowcal.data.files.tables import STREAM, FileTable, form_of, text_of, write_table
 from lowcal.data.files.text import FALSE, MISSING, TRUE, factorise, is_text, numbers, parse_number
 from lowcal.data.frames import Column, Table, categorical
+from lowcal.data.inputs import read_probabilities
 from lowcal.data.progress import Passes
 from lowcal.deploy.persistence import read
 from lowcal.kernels.simplex import FloatArray
+from lowcal.rows.explaining import Explanation, explain_rows
 from lowcal.rows.updates import Predictor
 from lowcal.solve.runs import Fit
+
+#: The column of explanations.
+WHY = "why"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,18 +36,29 @@ def run(options: argparse.Namespace) -> int:
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
     with open_file(options) as table:
-        recalibrator = Recalibrator(predictor, *_probability(options, table, predictor, metadata), table)
+        given = _probability(options, table, predictor, metadata)
+        recalibrator = Recalibrator(predictor, *given, table, explains=options.explain)
         names = [name + options.suffix for name in recalibrator.probability]
-        there = [name for name in names if name in table.names]
-        if there:
-            raise InvalidInput(f"{table.shown} already has a column {there[0]!r}; choose another suffix with --suffix.")
+        _check_new(names, table, "choose another suffix with --suffix")
+        texts = [WHY] if options.explain else []
+        _check_new(texts, table, "rename it, or leave out --explain")
         with showing(options, "recalibrating", table) as bar:
-            write_table(options.out, form, table, names, recalibrator.batches(bar))
+            write_table(options.out, form, table, names, recalibrator.batches(bar), texts)
     if not options.quiet:
         recalibrator.warn()
         if options.out != STREAM:
-            print(printable(sentence(f"Wrote {recalibrator.n_rows:,} rows to {options.out}, with {', '.join(names)}")))
+            new = ", ".join([*names, *texts])
+            print(printable(sentence(f"Wrote {recalibrator.n_rows:,} rows to {options.out}, with {new}")))
+            if recalibrator.first is not None:
+                print(f"\nRow 1: {recalibrator.first}")
     return DONE
+
+
+def _check_new(names: Sequence[str], table: FileTable, remedy: str) -> None:
+    """Refuse columns that the file has already."""
+    for name in names:
+        if name in table.names:
+            raise InvalidInput(f"{table.shown} already has a column {name!r}; {remedy}.")
 
 
 def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
@@ -75,7 +92,13 @@ class Recalibrator:
     """Recalibrates batch after batch of a file."""
 
     def __init__(
-        self, predictor: Predictor, probability: Sequence[str], places: Sequence[int], table: FileTable
+        self,
+        predictor: Predictor,
+        probability: Sequence[str],
+        places: Sequence[int],
+        table: FileTable,
+        *,
+        explains: bool = False,
     ) -> None:
         self.predictor, self.probability, self.places, self.table = predictor, probability, places, table
         self.columns = categories_of(predictor)
@@ -87,8 +110,11 @@ class Recalibrator:
         #: Columns of which no value was known to the model so far, each with a value.
         self.strange: dict[str, Any] = {name: None for name, known in self.columns.items() if known}
         self.n_rows = 0
+        self.explains = explains
+        #: The explanation of the first row.
+        self.first: Explanation | None = None
 
-    def batches(self, bar: Passes) -> Iterator[tuple[Sequence[Any], list[FloatArray]]]:
+    def batches(self, bar: Passes) -> Iterator[tuple[Sequence[Any], list[NDArray[Any]]]]:
         """Yield the columns of every batch, and those of its calibrated predictions."""
         for batch in self.table.batches(None, bar.add):
             yield batch.columns, self._recalibrate(dict(zip(self.table.names, batch.columns, strict=True)))
@@ -96,7 +122,7 @@ class Recalibrator:
         if self.n_rows == 0:
             say(f"lowcal: {self.table.shown} has a header but no rows.")
 
-    def _recalibrate(self, arrays: Mapping[str, Any]) -> list[FloatArray]:
+    def _recalibrate(self, arrays: Mapping[str, Any]) -> list[NDArray[Any]]:
         decimal, before = self.table.decimal, self.n_rows
         given = [numbers(arrays[name], decimal, name, before) for name in self.probability]
         check_probabilities(self.probability, given, before)
@@ -104,10 +130,20 @@ class Recalibrator:
         for column in read:
             self._look(column)
         X = Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
-        calibrated = self.predictor(arrange(given, self.places), X)
+        p = arrange(given, self.places)
+        calibrated = self.predictor(p, X)
+        why = [self._explain(p, X)] if self.explains else []
         if len(given) == 1:
-            return [arrange([calibrated], self.places)]
-        return [np.ascontiguousarray(calibrated[:, place]) for place in self.places]
+            return [arrange([calibrated], self.places), *why]
+        return [*(np.ascontiguousarray(calibrated[:, place]) for place in self.places), *why]
+
+    def _explain(self, p: FloatArray, X: Table) -> NDArray[Any]:
+        """Return why each row changed, in words."""
+        why = []
+        for one in explain_rows(self.predictor, read_probabilities(p, self.predictor.layout), X):
+            self.first = self.first or one
+            why.append(one.why())
+        return np.array(why, dtype=object)
 
     def _look(self, column: Column) -> None:
         """Note whether some value of a column is known to the model."""

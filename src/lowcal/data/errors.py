@@ -137,6 +137,17 @@ def brief_names(names: Iterable[str], length: int = WIDE) -> list[str]:
     return shown
 
 
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Return rows of cells as indented lines; `sides` are the sides, l or r, on which columns are aligned.
+
+    >>> aligned([["a", "1"], ["bc", "-10"]], "lr")
+    ['  a     1', '  bc  -10']
+    """
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    places = [f"{{:{'<' if side == 'l' else '>'}{w}}}" for side, w in zip(sides, wide, strict=True)]
+    return [("  " + "  ".join(places).format(*row)).rstrip() for row in rows]
+
+
 def some_of(values: Sequence[object], most: int = 10) -> str:
     """List the first values, and how many more there are.
 

@@ -415,6 +415,11 @@ class Codes(Design):
             j -= m
         raise IndexError(j)
 
+    def sparse(self) -> sparse.csr_array:
+        """Return C without its zeros: what the members of each row are, however many groups there are."""
+        parts = [_look_up_sparse(t, c) for c, t in zip(self.codes, self.decode, strict=True)]
+        return sparse.csr_array(sparse.hstack(parts))
+
     def power(self, exponent: int) -> Codes:
         """Return the same codes with tables of powers: itself where all memberships are 0 and 1."""
         decode = tuple(t.power(exponent) for t in self.decode)
@@ -430,6 +435,13 @@ class Codes(Design):
             return every[: H.shape[1]]
 
         return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
+
+
+def _look_up_sparse(decode: Decode, codes: IntArray) -> sparse.csr_array:
+    """Return the rows of a table for these codes; a sparse one is never made dense."""
+    if isinstance(decode, DecodeTable):
+        return sparse.csr_array(decode.matrix[codes.astype(np.intp)])
+    return sparse.csr_array(decode.look_up(codes))
 
 
 def _memberships(decode: Decode, j: int) -> FloatArray:

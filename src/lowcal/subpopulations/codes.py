@@ -21,6 +21,7 @@ from lowcal.data.onnx_graph import GraphColumns, GraphEverybody, GraphLookUp, Gr
 from lowcal.kernels.reference import Codes, Cumulative, Decode, DecodeTable, Design
 from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import FAMILIES, ReadFor, TupleEncoder
+from lowcal.subpopulations.breakdowns import Breakdown, members_of
 from lowcal.subpopulations.single_row import CodeRead, Read, RowFacts
 
 #: More joint levels than this are refused: the groups would hold a row each, and their table would not fit.
@@ -106,6 +107,14 @@ class CodeFamily(LookUpFamily):
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the codes of a row."""
         return [CodeRead(facts.itself(), k, t) for k, t in zip(self.columns, self.decode, strict=True)]
+
+    def breakdown(self, encoder: Any, rows: Sequence[IntArray]) -> Breakdown:
+        """Return the groups of each row; all thresholds of a column together, as a row lies on a side of each."""
+        names = list(self.names)
+        for members, k, decode in self._by_column():
+            if isinstance(decode, Cumulative):
+                names[members[0] : members[-1] + 1] = [f"thresholds: {encoder.columns[k]}"] * len(members)
+        return members_of(self, rows)._replace(names=names)
 
     def onnx(self, columns: GraphColumns, encoder: CodeEncoder, numbers: int) -> Iterator[GraphMembers]:
         """Yield look-ups of code columns, or of the raw columns that were merged into them."""

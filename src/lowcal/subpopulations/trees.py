@@ -41,6 +41,7 @@ from lowcal.subpopulations.base import (
     WeakLearner,
 )
 from lowcal.subpopulations.bins import BinEncoder, Binned, Orderly, learn_bins
+from lowcal.subpopulations.breakdowns import Breakdown
 from lowcal.subpopulations.growing import Forest, Growth, Request, grow_forests, odds_of
 from lowcal.subpopulations.levels import FIRST, MISSING, Levels, resolve
 from lowcal.subpopulations.single_row import CodeRead, Evaluate, MemberRead, Read, RowFacts
@@ -364,6 +365,31 @@ class TreeSum:
         number, block = facts.block(("sums", self.forest.depth), _all_sums)
         arrays = (self.forest.feature, self.forest.cut, self.forest.value, np.float64(self.scale))
         return [MemberRead(number, [block.place(b"".join(array.tobytes() for array in arrays), self)])]
+
+    def breakdown(self, encoder: BinEncoder, rows: Binned) -> Breakdown:
+        """Return the trees' values by the columns on the way to each row's leaf; a clipped sum shrinks them alike."""
+        sets, place = self._paths
+        every, values = np.arange(rows.shape[0]), np.zeros((rows.shape[0], len(sets)))
+        for tree, value in enumerate(self.forest.value[:, :, 0]):
+            leaf = self.forest.leaf(rows, tree)
+            values[every, place[tree, leaf]] += value[leaf]
+        values /= np.maximum(np.abs(values.sum(axis=1)), self.scale)[:, None]
+        listed = [", ".join(encoder.levels[k].column for k in used) for used in sets]
+        names = [f"trees: {columns}" if columns else "trees" for columns in listed]
+        return Breakdown(names, np.zeros(len(names), dtype=np.intp), sparse.csr_array(values))
+
+    @cached_property
+    def _paths(self) -> tuple[list[list[int]], IntArray]:
+        """The sets of features on the way to leaves, and which of them each leaf has, shape (T, 2^depth)."""
+        n_trees, n_inner = self.forest.feature.shape
+        node, met = np.arange(n_inner + 1) + n_inner, []
+        while node.any():
+            node = (node - 1) // 2
+            met.append(self.forest.feature[:, node])
+        used = np.sort(np.stack(met, axis=-1), axis=-1).reshape(n_trees * (n_inner + 1), -1)
+        used[:, 1:][used[:, 1:] == used[:, :-1]] = -1  # a feature counts once
+        sets, place = np.unique(np.sort(used, axis=1), axis=0, return_inverse=True)
+        return [[k for k in one if k >= 0] for one in sets.tolist()], place.reshape(n_trees, n_inner + 1)
 
     def onnx(self, columns: GraphColumns, encoder: BinEncoder, numbers: int) -> Sequence[GraphMatrix]:
         """Return the signed membership in a graph."""

@@ -35,6 +35,7 @@ from lowcal.subpopulations.base import (
     answer,
     in_graph,
 )
+from lowcal.subpopulations.breakdowns import Breakdown, breakdown_of
 from lowcal.subpopulations.codes import LookUpFamily, LookUps, look_ups_of
 from lowcal.subpopulations.levels import Levels, levels_of
 from lowcal.subpopulations.single_row import Read, RowFacts, RowReader, columns_of, reader_of, reads_of
@@ -203,6 +204,10 @@ class Part(LookUpFamily, PlainFields):
     def reads(self, facts: RowFacts) -> Sequence[Read] | None:
         """Read the part's own row."""
         return reads_of(self.family, facts.of_part(self.index))
+
+    def breakdown(self, encoder: UnionEncoder, rows: Sequence[Encoded]) -> Breakdown:
+        """Return what the members are made of on the part's own rows."""
+        return breakdown_of(self.family, encoder.parts[self.index], rows[self.index])
 
     def onnx(self, columns: GraphColumns, encoder: UnionEncoder, numbers: int) -> Iterable[GraphMembers]:
         """Return the members in a graph."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from html import escape
 from math import ceil, isfinite, isnan, log10
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from lowcal.data.errors import abbreviate, brief, brief_names, printable
+from lowcal.data.errors import abbreviate, aligned, brief, brief_names, printable
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
 
@@ -245,13 +244,6 @@ def _table(audit: AuditReport, n: int) -> list[list[str]]:
 def _sides(audit: AuditReport) -> str:
     """Return the side, l or r, on which each column of the table is aligned."""
     return ("ll" if audit.layout.d > 1 else "l") + "rrrrrl"
-
-
-def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Return rows of cells as indented lines."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    places = [f"{{:{'<' if side == 'l' else '>'}{w}}}" for side, w in zip(sides, wide, strict=True)]
-    return [("  " + "  ".join(places).format(*row)).rstrip() for row in rows]
 
 
 def _left_out(audit: AuditReport, n: int) -> list[str]:

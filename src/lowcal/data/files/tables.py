@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.data.errors import InvalidInput, repeated
 from lowcal.data.files.atomic import atomic_write
@@ -41,7 +42,6 @@ from lowcal.data.files.text import (
     open_text_file,
     wider,
 )
-from lowcal.kernels.simplex import FloatArray
 
 #: The name of the standard streams.
 STREAM = "-"
@@ -50,8 +50,8 @@ GROUP_ROWS = 1 << 16
 _SUFFIXES = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _SUFFIXES |= {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
-#: The Arrow arrays of a table's columns, and new columns of numbers.
-Wider = tuple[Sequence[Any], Sequence[FloatArray]]
+#: The Arrow arrays of a table's columns, and new columns of numbers or texts.
+Wider = tuple[Sequence[Any], Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,24 +265,26 @@ def form_of(path: str, form: str | None) -> str:
     return found or "csv"
 
 
-def write_table(path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Wider]) -> None:
-    """Write the columns of a table, then more columns of numbers, whole or not at all.
+def write_table(
+    path: str, form: str, table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str] = ()
+) -> None:
+    """Write the columns of a table, then more columns of numbers and, after them, of texts, whole or not at all.
 
     Text files are written as the table is, if it is one: separator, decimal sign and mark. Formats with types need to
     know what a text file holds, so it is read once before.
     """
     is_text_file = form in ("csv", "tsv")
-    twice = repeated([*table.names, *more])
+    twice = repeated([*table.names, *more, *texts])
     if twice and not is_text_file:
         what = f"named {twice[0]!r}" if twice[0] else "without a name"
         raise InvalidInput(f"There are several columns {what}, which {form} can't hold; rename them, or write CSV.")
     with open_bytes(path) as stream:
         if is_text_file:
-            _write_text(stream, [*table.names, *more], table, batches, "\t" if form == "tsv" else None)
+            _write_text(stream, [*table.names, *more, *texts], table, batches, "\t" if form == "tsv" else None)
         elif form == "parquet":
-            _write_parquet(stream, *_record_batches(table, more, batches))
+            _write_parquet(stream, *_record_batches(table, more, batches, texts))
         else:
-            _write_json(stream, _record_batches(table, more, batches)[1], is_list=form == "json")
+            _write_json(stream, _record_batches(table, more, batches, texts)[1], is_list=form == "json")
 
 
 @contextmanager
@@ -354,7 +356,9 @@ def join_columns(columns: Sequence[Any], separator: str) -> memoryview:
     return memoryview(data)[first:last]
 
 
-def _record_batches(table: FileTable, more: Sequence[str], batches: Iterable[Wider]) -> tuple[Any, Iterator[Any]]:
+def _record_batches(
+    table: FileTable, more: Sequence[str], batches: Iterable[Wider], texts: Sequence[str]
+) -> tuple[Any, Iterator[Any]]:
     """Return a schema and record batches; columns of a text file get the types that hold all their values."""
     import pyarrow as pa
 
@@ -363,7 +367,8 @@ def _record_batches(table: FileTable, more: Sequence[str], batches: Iterable[Wid
         kinds = [kind or Kind.TEXT for kind in table.survey(table.names)[1].values()]
         types = {Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_(), Kind.TEXT: pa.string()}
         own = [pa.field(name, types.get(kind, pa.int64())) for name, kind in zip(table.names, kinds, strict=True)]
-    schema = pa.schema([*own, *(pa.field(name, pa.float64()) for name in more)])
+    new_types = [pa.float64()] * len(more) + [pa.string()] * len(texts)
+    schema = pa.schema([*own, *map(pa.field, [*more, *texts], new_types)])
 
     def typed_batches() -> Iterator[Any]:
         for columns, new in batches:
