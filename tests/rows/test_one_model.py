@@ -19,7 +19,12 @@ import pytest
 import lowcal
 from far_rows import fit, four_classes, rows, saved
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    *map(
+        pytest.mark.filterwarnings, ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+    ),
+]
 
 N, COLUMNS = 2_000_000, ["city", "age", "band"]
 CLASSES = {2: "p", 4: [f"p{k}" for k in range(4)]}
