@@ -7,6 +7,10 @@ kernels were compiled by one before.
 On Spark, seconds of packing are printed too, and those of a pass beside a job that does nothing with the packed rows.
 
 Run: python benchmarks/cluster.py [--engine dask|ray|spark] [--rows 5000000] [--parts 6] [--repeats 5]
+     python benchmarks/cluster.py --memory 5000000 20000000
+
+The second one fits rows that are made on the workers of Dask, each number of rows in a process of its own, and prints
+the peak memory of the client, which has the scheduler with it.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import json
 import operator
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -186,13 +191,56 @@ def fit(table: Any) -> Fitted:
     return Fitted(seconds, cpu, hashlib.sha256(json.dumps(found.predictor.to_dict()).encode()).hexdigest())
 
 
+#: Rows of a part that a worker makes.
+MADE = 500_000
+CLIENT = """
+import resource, sys
+import dask.dataframe as dd
+from dask.distributed import Client, LocalCluster, wait
+import lowcal
+sys.path.insert(0, sys.argv[1])
+from cluster import MADE, made_part
+
+if __name__ == "__main__":
+    n = int(sys.argv[2])
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        client.run(sys.path.insert, 0, sys.argv[1])
+        frame = dd.from_map(made_part, range(n // MADE)).persist()
+        wait(frame)
+        lowcal.multicalibrate("y", "p", frame, subpopulations=lowcal.Groups(), alpha=1e-4)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def made_part(number: int) -> pd.DataFrame:
+    """Return the rows of a part."""
+    return pd.DataFrame(world(MADE, number))
+
+
+def client_memory(sizes: list[int]) -> None:
+    """Print the peak memory of clients of Dask whose frames have these numbers of rows."""
+    peaks = []
+    with TemporaryDirectory() as folder:
+        script = Path(folder) / "client.py"
+        script.write_text(CLIENT, encoding="utf-8")
+        for n in sizes:
+            command = [sys.executable, str(script), str(Path(__file__).parent), str(n)]
+            peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            show(f"{n:,} rows, {n // MADE} parts: peak memory of the client of Dask (MB)", peaks[-1])
+    show("the largest of these / the smallest", max(peaks) / min(peaks), "<= 1.1")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=ENGINES, default="dask")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--parts", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help="print the peak memory of the client")
     given = parser.parse_args(arguments)
+    if given.memory:
+        client_memory(given.memory)
+        return
     table = pd.DataFrame(world(given.rows, 0))
     start, most = ENGINES[given.engine]
     with start(table, given.parts) as engine:
