@@ -68,7 +68,7 @@ def dask(table: pd.DataFrame, parts: int) -> Iterator[Engine]:
     from dask.distributed import Client, LocalCluster, wait
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         spread = dd.from_pandas(table, npartitions=parts).persist()
@@ -203,7 +203,7 @@ from cluster import MADE, made_part
 
 if __name__ == "__main__":
     n = int(sys.argv[2])
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         client.run(sys.path.insert, 0, sys.argv[1])
         frame = dd.from_map(made_part, range(n // MADE)).persist()
         wait(frame)

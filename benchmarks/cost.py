@@ -124,7 +124,7 @@ def measure(sizes: Sequence[int], parts: Sequence[int], workers: Sequence[int]) 
     found = []
     for n_workers in workers:
         with (
-            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
             Client(cluster),
         ):
             for n, k in product(sizes, parts):

@@ -50,7 +50,7 @@ class FakeEngine:
         order = self.chance.sample(range(len(parts)), len(parts))
         half = len(order) // 2
         for some in filter(None, (order[:half], order[half:])):
-            yield add_up([self._visit(sent(job), parts, k) for k in some])
+            yield sent(add_up([self._visit(sent(job), parts, k) for k in some]))
 
     def _visit(self, job: Job, parts: Any, k: int) -> Any:
         if self.chance.random() < self.loss:

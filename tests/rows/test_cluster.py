@@ -60,6 +60,11 @@ def test_a_fit_on_a_cluster_is_that_of_memory_to_the_last_bit(options: dict[str,
         assert (far.status, far.violation, far.upper) == (near.status, near.violation, near.upper)
 
 
+@pytest.mark.parametrize("of", [GROUPS, TREES, BOOSTED], ids=repr)
+def test_the_sums_of_a_single_part_are_never_written_to(of: lowcal.Subpopulations) -> None:
+    assert digest(fit(FakeEngine(DATA, 1), None, subpopulations=of)) == digest(fit(DATA, None, subpopulations=of))
+
+
 @pytest.mark.parametrize("options", [{}, {"notion": "full-0.25", "alpha": 0.02}, {"geometry": "euclidean"}], ids=str)
 @pytest.mark.parametrize("of", [lowcal.Groups("city"), lowcal.Trees(2, ["city"])], ids=repr)
 def test_several_classes(of: lowcal.Subpopulations, options: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ GROUPS, TREES = lowcal.Groups(["city", "age", "band"]), lowcal.Trees(2, ["city",
 def client() -> Iterator[Any]:
     """A client of a cluster of two processes, with workers that have lowcal."""
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client

@@ -52,7 +52,7 @@ def known(request: Any, table: Any, tmp_path_factory: Any) -> Any:
 def on_dask(path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     distributed, dd = pytest.importorskip("distributed"), pytest.importorskip("dask.dataframe")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         frame = dd.read_parquet(path, split_row_groups=True).persist()

@@ -514,6 +514,7 @@ class _Growing:
 
     def _with_siblings(self, sums: FloatArray) -> FloatArray:
         """Return the sums of all nodes: those that were not built are the parent minus the sibling."""
+        sums = np.require(sums, requirements="W")  # what comes from another process may be read-only
         for k in np.flatnonzero(~self.build):
             if self.build[k ^ 1]:
                 assert self.parents is not None
