@@ -18,6 +18,15 @@ MONTHS, GROUPS = 24, 20
 #: The first month with drift, counted from 1, and its size in standard errors of a month's error without it.
 BEGIN, SIZE = 12, 3.0
 LEVEL = 0.05
+#: What the page says before the table.
+LEAD = """\
+Labels are drawn from a known truth, in {months} months and {groups} groups. "False alarm" is the share of {runs} runs
+without drift in which any group, or everyone, raises an alarm in any month: at most 0.050 is stated, and 0.050 would
+vary by {noise:.3f}. Then the error of one group changes, up or down, by {size:g} standard errors of its error in a
+month, from month {begin} on, and stays there: the share of runs in which this group has raised an alarm by the end of
+the first month with drift, the second, and so on. Rows are those of each group and month. How many windows are compared
+with those before, and at which levels, was chosen with this drift in sight, by simulations of normal errors.
+"""
 
 
 @dataclass(frozen=True)
@@ -85,13 +94,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--begin", type=int, default=BEGIN, help="the first month with drift, counted from 1")
     parser.add_argument("cases", nargs="*", help="cases whose names contain one of these; default: all")
     options = parser.parse_args(arguments)
+    noise, begin = np.sqrt(LEVEL * (1.0 - LEVEL) / options.runs), options.begin
+    print(LEAD.format(months=MONTHS, groups=GROUPS, runs=options.runs, noise=noise, size=SIZE, begin=begin))
     print("| case | false alarm | found in 1 month | 2 months | 3 months | 4 months | 6 months | seconds |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, case in CASES.items():
         if options.cases and not any(one in name for one in options.cases):
             continue
         start = perf_counter()
-        shown = " | ".join(f"{one:.3f}" for one in measure(case, options.runs, options.begin))
+        shown = " | ".join(f"{one:.3f}" for one in measure(case, options.runs, begin))
         print(f"| {name} | {shown} | {perf_counter() - start:.0f} |", flush=True)
 
 

@@ -288,23 +288,27 @@ class DriftDisplay:
     def plot(self, *, axes: Any = None) -> Self:
         """Draw, on as many axes as there are groups if they are given, and return the display."""
         n = len(self.names)
-        if axes is None:
-            columns = min(3, n)
-            rows = -(-n // columns)
-            size = 1.0 + 3.4 * columns, 0.8 + 1.9 * rows  # inches
-            share: dict[str, Any] = {"sharex": True, "sharey": True, "squeeze": False, "layout": "constrained"}
-            axes = _pyplot().subplots(rows, columns, figsize=size, **share)[1]
-        self.axes_ = np.asarray(axes, dtype=object).ravel()
+        self.axes_ = self._new_axes(n) if axes is None else np.asarray(axes, dtype=object).ravel()
         if len(self.axes_) < n:
             raise InvalidInput(f"axes has {len(self.axes_)} axes for {n} groups; give one for each, or fewer groups.")
         self.figure_ = self.axes_[0].figure
-        for k, one in enumerate(self.axes_):
-            if k < n:
-                self._draw(one, k)
-            else:
-                one.set_visible(False)
+        for k, one in enumerate(self.axes_[:n]):
+            self._draw(one, k)
         self._explain()
         return self
+
+    def _new_axes(self, n: int) -> Any:
+        """Return n axes of one scale, three in a row; the lowest of each column names the windows."""
+        columns = min(3, n)
+        rows = -(-n // columns)
+        size = 1.0 + 3.4 * columns, 0.8 + 1.9 * rows  # inches
+        share: dict[str, Any] = {"sharex": True, "sharey": True, "squeeze": False, "layout": "constrained"}
+        axes = _pyplot().subplots(rows, columns, figsize=size, **share)[1].ravel()
+        for one in axes[n:]:
+            one.remove()
+        for one in axes[max(n - columns, 0) : n]:
+            one.tick_params(labelbottom=True)
+        return axes[:n]
 
     def _draw(self, axes: Any, k: int) -> None:
         at = np.arange(len(self.windows))

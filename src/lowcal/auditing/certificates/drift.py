@@ -23,11 +23,13 @@ from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import Monomial
 
 #: How many of the latest windows are compared with all before them, and each one's share of the level. A quarter of
-#: monthly windows gets most: one month alone shows large changes only, and a year is late.
+#: monthly windows gets most: one month alone shows large changes only, and a year is late. Chosen, with PAST, by the
+#: power of normal errors against the drift of benchmarks/monitoring.py.
 SPANS = {1: 0.05, 3: 0.9, 12: 0.05}
 #: A comparison has its full level once this many windows lie before; a short past is a poor measure of what was.
 PAST = 12
-#: Levels are made for at least this many windows: up to there, no alarm changes when windows are added.
+#: Levels are made for at least this many windows: up to there, no alarm changes when windows are added and the groups
+#: stay the same.
 HORIZON = 24
 
 
