@@ -19,15 +19,15 @@ from lowcal.data.version import __version__
 
 # fmt: off
 __all__ = [
-    "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "Explanation", "Finding", "Fit",
-    "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay", "Intersections", "InvalidInput",
-    "Linear", "LowDegree", "LowcalError", "Measurement", "Memberships", "MissingColumn", "MissingExtra",
-    "Multiaccuracy", "MulticalibratedClassifier", "MulticalibratedRegressor", "Notion", "Predictor", "Private",
-    "PrivateFit", "Record", "Regressor", "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations",
-    "Thresholds", "TrajectoryDisplay", "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting",
-    "audit", "cells", "cells_sql", "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure",
-    "metrics", "multicalibrate", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing",
-    "to_onnx",
+    "Alarm", "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "DriftDisplay", "Explanation",
+    "Finding", "Fit", "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay",
+    "Intersections", "InvalidInput", "Linear", "LowDegree", "LowcalError", "Measurement", "Memberships",
+    "MissingColumn", "MissingExtra", "MonitoringReport", "Multiaccuracy", "MulticalibratedClassifier",
+    "MulticalibratedRegressor", "Notion", "Predictor", "Private", "PrivateFit", "Record", "Regressor",
+    "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations", "Thresholds", "TrajectoryDisplay",
+    "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting", "audit", "cells", "cells_sql",
+    "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics", "multicalibrate",
+    "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
 ]
 # fmt: on
 
@@ -39,8 +39,9 @@ _MODULES = (
 #: Where the other names live; each is imported when first used, so that `import lowcal` costs next to nothing.
 _NAMES = {
     "auditing.audits": "Measurement audit measure",
-    "auditing.plotting": "HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay ViolationDisplay",
-    "auditing.reports": "AuditReport Finding Verdict",
+    "auditing.plotting": "DriftDisplay HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay "
+    "ViolationDisplay",
+    "auditing.reports": "Alarm AuditReport Finding MonitoringReport Verdict",
     "data.cells": "cells cells_sql",
     "data.errors": "AuditWarning CannotWrite CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
@@ -65,9 +66,9 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal import accounting, complexity, datasets, errors, guarantees, hierarchy, metrics, online, persistence
     from lowcal import sampling, testing
     from lowcal.auditing.audits import Measurement, audit, measure
-    from lowcal.auditing.plotting import HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
+    from lowcal.auditing.plotting import DriftDisplay, HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
     from lowcal.auditing.plotting import TrajectoryDisplay, ViolationDisplay
-    from lowcal.auditing.reports import AuditReport, Finding, Verdict
+    from lowcal.auditing.reports import Alarm, AuditReport, Finding, MonitoringReport, Verdict
     from lowcal.data.cells import cells, cells_sql
     from lowcal.data.errors import AuditWarning, CannotWrite, CheckFailed, DamagedFile, FitInterrupted, FitWarning
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra

@@ -1014,3 +1014,47 @@ def test_what_counts_cannot_do_is_refused(data, here, capsys, more, message):
     given = ["--label", "y", "--probability", "p", "--frequency-weight", "frequency", "--groups", "sex", *more]
     assert main(["fit", file, *given, "--out", "m.json"]) != 0
     assert message in capsys.readouterr().err
+
+
+# --- windows of time -------------------------------------------------------------------------------------------
+
+
+def test_an_audit_by_windows(here, data, capsys):
+    month = np.array(["2024-01", "2024-02", "2024-03"])[np.arange(N) // 1000]
+    framed = data.assign(month=month)
+    outputs = ["--html", "a.html", "--json", "a.json", "--markdown", "a.md"]
+    code = main(["audit", as_csv(framed), *OPTIONS, "--by", "month", "--seed", "0", *outputs])
+    text = capsys.readouterr().out
+    report = lowcal.audit("y", "p", framed, by="month", subpopulations=lowcal.Groups(GROUPS), random_state=0)
+    assert text == f"{report}\n"
+    assert code == (1 if report.is_failed else 2 if report.verdict == "undecided" else 0)
+    assert Path("a.md").read_text(encoding="utf-8") == report.to_markdown()
+    assert Path("a.html").read_text(encoding="utf-8") == report.to_html()
+    found = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    assert [one["window"] for one in found["windows"]] == ["2024-01", "2024-02", "2024-03"]
+
+
+def test_a_drift_alarm_counts_as_violated_and_names_its_class(here, capsys):
+    rng = np.random.default_rng(0)
+    n = 4000
+    p, month = rng.uniform(0.2, 0.3, (n, 2)), np.arange(n) // 500
+    shares = np.column_stack([p, 1 - p.sum(axis=1)])
+    y = np.array(["a", "b", "c"])[(rng.random(n)[:, None] > shares.cumsum(axis=1)).sum(axis=1)]
+    y[(month >= 5) & (y == "c") & (rng.random(n) < 0.5)] = "b"
+    columns = dict(zip(["p_a", "p_b", "p_c"], shares.T, strict=True))
+    path = as_csv(pd.DataFrame({"y": y, "month": month, "g": "one", **columns}))
+    options = ["--label", "y", "--probability", "p_a,p_b,p_c", "--groups", "g", "--by", "month", "--alpha", "1"]
+    assert main(["audit", path, *options, "--seed", "0", "--json", "a.json"]) == 1
+    found = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    assert found["verdict"] == "satisfied"
+    assert {one["label"] for one in found["alarms"]} == {"b", "c"}
+    assert "everyone, b: since 5" in capsys.readouterr().out
+
+
+def test_a_column_of_windows_has_no_other_use(here, data, capsys):
+    path = as_csv(data)
+    assert main(["audit", path, *OPTIONS, "--by", "city"]) == 64
+    assert "Column 'city' is named by two options" in capsys.readouterr().err
+    assert main(["audit", path, *OPTIONS, "--by", "p"]) == 64
+    assert main(["audit", path, *OPTIONS, "--by", "month"]) == 65
+    assert "month" in capsys.readouterr().err

@@ -66,6 +66,13 @@ def test_coverage_of_a_case_is_counted(load, capsys):
         assert all(0.0 <= float(share) <= 1.0 for row in rows for share in row[3:7])
 
 
+def test_alarms_are_counted(load, capsys):
+    load("monitoring").main(["--runs", "2", "perfect model, 150"])
+    (row,) = cells(capsys.readouterr().out, "perfect model, 150 rows")
+    assert all(0.0 <= float(share) <= 1.0 for share in row[1:-1])
+    assert sorted(row[2:-1]) == row[2:-1]  # what is found stays found
+
+
 def test_a_pass_is_set_against_its_limit(load):
     latency = load("latency")
     shown = latency.roofline(2_000, 800_000)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal import InvalidInput
-from lowcal.online import Forecaster, Mixture, _root, equilibrium, online_to_batch
+from lowcal.online import ErrorSequence, Forecaster, Mixture, _root, equilibrium, online_to_batch
 
 
 def groups(T: int, m: int, seed: int = 0) -> np.ndarray:
@@ -378,3 +378,54 @@ def test_an_error_leaves_the_state_as_it_was() -> None:
     forecaster.update(1)
     assert forecaster.n_steps == 1
     assert forecaster.violation == pytest.approx(1 - p)
+
+
+# --- confidence sequences --------------------------------------------------------------------------------------
+
+
+def leaves(seed: int, T: int = 2000, m: int = 4) -> bool:
+    """Return whether any error leaves its limits at any time; it moves with time and with the outcomes before."""
+    rng = np.random.default_rng(seed)
+    C = (rng.random((T, m)) < 0.5).astype(float)
+    C[:, 0] = 1.0
+    sequence, means, mass, last = ErrorSequence(m, rows=200), np.zeros(m), np.zeros(m), 0.0
+    for t, c in enumerate(C):
+        p = 0.5 + 0.3 * np.sin(t / 50)
+        truth = p + 0.1 * last
+        y = float(rng.random() < truth)
+        means, mass, last = means + c * (truth - p), mass + c, 2 * y - 1
+        sequence.update(c, y, p)
+        error = means / np.maximum(mass, 1e-300)
+        if ((error < sequence.lower - 1e-12) | (error > sequence.upper + 1e-12)).any():
+            return True
+    return False
+
+
+def test_limits_hold_at_all_times_and_for_all_groups():
+    assert np.mean([leaves(seed) for seed in range(60)]) <= 0.05
+
+
+def test_a_sequence_is_the_same_by_rows_and_in_batches_and_narrows():
+    rng = np.random.default_rng(0)
+    C, y, p = groups(500, 4)[:, [0, 1, 3]], rng.random(500), rng.random(500)
+    one, other = ErrorSequence(3), ErrorSequence(3)
+    assert np.isinf(one.half_width).all()
+    assert (one.lower == -1).all()
+    assert (one.upper == 1).all()
+    for row in zip(C, y, p, strict=True):
+        one.update(*row)
+    other.update(C, y, p)
+    np.testing.assert_allclose(one.error, (C * (y - p)[:, None]).sum(axis=0) / C.sum(axis=0))
+    np.testing.assert_allclose(one.lower, other.lower)
+    before = other.half_width
+    other.update(C, y, p)
+    assert (other.half_width < before).all()
+    assert other.n_rows == 1000
+
+
+@pytest.mark.parametrize(
+    "row", [([1, 2], 1, 0.5), ([1, -0.5], 1, 0.5), ([1, 0], 2, 0.5), ([1, 0], [1, 0], 0.5), ([1], 1, 0.5)]
+)
+def test_rows_of_a_sequence_are_checked(row):
+    with pytest.raises(InvalidInput):
+        ErrorSequence(2).update(*row)

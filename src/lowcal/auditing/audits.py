@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
 from lowcal.auditing.certificates.band import METHODS, Band, Constraints, Masses, Method, band, constraints, masses
 from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
+from lowcal.auditing.certificates.drift import Drift, window_sums
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.reports.audit_report import (
     AuditReport,
@@ -29,7 +30,9 @@ from lowcal.auditing.reports.audit_report import (
     sort_findings,
 )
 from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, reliability
+from lowcal.auditing.reports.monitoring_report import MonitoringReport
 from lowcal.auditing.reports.words import percent, several, weighting
+from lowcal.auditing.windows import Windows, read_windows
 from lowcal.data.errors import (
     AuditWarning,
     InvalidInput,
@@ -177,6 +180,32 @@ POWER = 0.8
 SEED = 0
 
 
+class AuditOptions(TypedDict, total=False):
+    """What `audit` may be given beside rows and windows."""
+
+    subpopulations: Subpopulations | None
+    notion: str | Notion
+    alpha: float | None
+    per_person: float | None
+    min_share: float
+    sample_weight: ArrayLike | None
+    frequency_weight: ArrayLike | None
+    confidence: float
+    random_state: int | np.random.Generator | None
+    method: Method
+    null_draws: int
+    classes: Sequence[Any] | None
+    memory: int | None
+
+
+@overload
+def audit(
+    y: ArrayLike, p: ArrayLike, X: object = None, *, by: None = None, **options: Unpack[AuditOptions]
+) -> AuditReport: ...
+@overload
+def audit(
+    y: ArrayLike, p: ArrayLike, X: object = None, *, by: str, **options: Unpack[AuditOptions]
+) -> MonitoringReport: ...
 def audit(
     y: ArrayLike,
     p: ArrayLike,
@@ -190,12 +219,13 @@ def audit(
     sample_weight: ArrayLike | None = None,
     frequency_weight: ArrayLike | None = None,
     confidence: float = 0.95,
+    by: str | None = None,
     random_state: int | np.random.Generator | None = None,
     method: Method = "bootstrap",
     null_draws: int = 99,
     classes: Sequence[Any] | None = None,
     memory: int | None = None,
-) -> AuditReport:
+) -> AuditReport | MonitoringReport:
     """Report whether the notion holds in the population these rows were drawn from, and for whom it does not.
 
     For every subpopulation: the violation E[c <w(f), y - f>] of the worst weight w of the WHOLE class, the same per
@@ -217,6 +247,10 @@ def audit(
         hold given which rows belong to each group (`lowcal.auditing.certificates.band.masses`).
     min_share : the least share of the rows that a group must hold to be judged per person; smaller ones are listed.
     confidence : the probability with which all intervals, the verdict and `certified_alpha` hold together.
+    by : a column of X, such as "month", that splits the rows into windows of time: one window for each of its values
+        (numbers, text or dates), in sorted order. Each window is audited, with intervals that hold for all windows and
+        groups at once, and every group is tested for drift: the result is a `MonitoringReport`. The column is no
+        feature. Needs the rows in memory and a class that is not learned.
     random_state : seed of the bootstrap, of the redrawn labels and of the halves.
     method : "bootstrap" (asymptotic, narrowest); "exact", "bernstein" or "hoeffding" hold for every number of rows.
     null_draws : how often the labels are redrawn for the p-value, which can't be smaller than 1 / (null_draws + 1).
@@ -237,12 +271,31 @@ def audit(
     """
     tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
     asked = Question(parse_notion(notion), tolerance, confidence, method, null_draws)
-    # each part draws from its own stream, so that the test does not depend on the method of the bands
-    dealing, *streams = read_random_state(random_state).spawn(4)
-    given = (y, p, X, sample_weight, classes, subpopulations)
+    rng, seed = (
+        read_random_state(random_state),
+        int(random_state) if isinstance(random_state, int | np.integer) else None,
+    )
+    windows = None if by is None else read_windows(y, p, X, sample_weight, by, memory)
+    given = (y, p, X if windows is None else windows.rest, sample_weight, classes, subpopulations)
     home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
-    report = judge(sample_of(home, asked.notion, dealing), asked, streams)
-    return replace(report, seed=int(random_state) if isinstance(random_state, int | np.integer) else None)
+    if by is not None and windows is not None:
+        return replace(_monitor(home, windows, by, asked, rng), seed=seed)
+    # each part draws from its own stream, so that the test does not depend on the method of the bands
+    dealing, *streams = rng.spawn(4)
+    return replace(judge(sample_of(home, asked.notion, dealing), asked, streams), seed=seed)
+
+
+def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.random.Generator) -> MonitoringReport:
+    """Audit every window, all at once with the confidence asked for (union bound), and test every group for drift."""
+    names, panels, shares = windows.panels(home)
+    each = replace(asked, confidence=1.0 - (1.0 - asked.confidence) / len(panels))
+    known = home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted
+    audits = [
+        judge(Sample([one], *known), each, own.spawn(4)[1:])
+        for one, own in zip(panels, rng.spawn(len(panels)), strict=True)
+    ]
+    drift = Drift(window_sums(panels, shares), panels[0].is_label)
+    return MonitoringReport.of(by, dict(zip(names, audits, strict=True)), panels[0].names, drift, asked.confidence)
 
 
 @dataclass(frozen=True)

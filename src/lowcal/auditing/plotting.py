@@ -18,11 +18,12 @@ from lowcal.auditing.audits import audit, measure
 from lowcal.auditing.metrics import MetricRows
 from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
 from lowcal.auditing.reports.binning import ReliabilityBins, reliability
+from lowcal.auditing.reports.monitoring_report import DRAWN, MonitoringReport
 from lowcal.auditing.reports.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out
-from lowcal.kernels.simplex import FloatArray
+from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion
 from lowcal.rows import Memory
 from lowcal.solve.runs import Fit
@@ -258,6 +259,98 @@ class ReliabilityDisplay(Display):
 
 
 @dataclass(eq=False)
+class DriftDisplay:
+    """The error of groups over windows of time, one picture each on one scale: those that changed most come first.
+
+    `error[k]` is the mean outcome less the mean prediction of `names[k]` in every window, nan without rows, and `lower`
+    and `upper` are limits that hold for all windows and groups at once. `raised[k]` and `since[k]` are the windows in
+    which an alarm was raised and from which on the error changed, -1 if there was none.
+
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(2000, random_state=0)
+    >>> month = [1 + k // 500 for k in range(2000)]
+    >>> report = audit(data.y, data.p, {**data.X, "month": month}, by="month", random_state=0)
+    >>> DriftDisplay.from_report(report, n=4).error.shape
+    (4, 4)
+    """
+
+    names: tuple[str, ...]
+    windows: tuple[str, ...]
+    error: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    raised: IntArray
+    since: IntArray
+    confidence: float
+    axes_: Any = None
+    figure_: Any = None
+
+    def plot(self, *, axes: Any = None) -> Self:
+        """Draw, on as many axes as there are groups if they are given, and return the display."""
+        n = len(self.names)
+        self.axes_ = self._new_axes(n) if axes is None else np.asarray(axes, dtype=object).ravel()
+        if len(self.axes_) < n:
+            raise InvalidInput(f"axes has {len(self.axes_)} axes for {n} groups; give one for each, or fewer groups.")
+        self.figure_ = self.axes_[0].figure
+        for k, one in enumerate(self.axes_[:n]):
+            self._draw(one, k)
+        self._explain()
+        return self
+
+    def _new_axes(self, n: int) -> Any:
+        """Return n axes of one scale, three in a row; the lowest of each column names the windows."""
+        columns = min(3, n)
+        rows = -(-n // columns)
+        size = 1.0 + 3.4 * columns, 0.8 + 1.9 * rows  # inches
+        share: dict[str, Any] = {"sharex": True, "sharey": True, "squeeze": False, "layout": "constrained"}
+        axes = _pyplot().subplots(rows, columns, figsize=size, **share)[1].ravel()
+        for one in axes[n:]:
+            one.remove()
+        for one in axes[max(n - columns, 0) : n]:
+            one.tick_params(labelbottom=True)
+        return axes[:n]
+
+    def _draw(self, axes: Any, k: int) -> None:
+        at = np.arange(len(self.windows))
+        axes.axhline(0.0, color="0.4", linewidth=1, zorder=1)
+        axes.vlines(at, self.lower[k], self.upper[k], color=AFTER, linewidth=4, alpha=0.25, zorder=2)
+        axes.plot(at, self.error[k], "o-", color=AFTER, markersize=3, linewidth=1, zorder=3)
+        if self.raised[k] >= 0:
+            end = int(self.raised[k])
+            axes.axvspan(self.since[k] - 0.5, end + 0.5, color=BEFORE, alpha=0.15, linewidth=0, zorder=0)
+            axes.plot(at[end], self.error[k, end], "s", color=BEFORE, markersize=7, zorder=4)
+        axes.set_title(short(self.names[k], 34), fontsize="medium", parse_math=False)
+        ticks = np.unique(np.linspace(0, len(at) - 1, min(3, len(at))).round().astype(int))
+        axes.set_xticks(ticks, [short(self.windows[t], 12) for t in ticks], fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+
+    def _explain(self) -> None:
+        """Name the axis and the marks, once for all pictures."""
+        label = f"actual minus predicted, {self.confidence:.0%} intervals over all windows and groups"
+        alarm = "; square: alarm, shaded: since the change" if (self.raised >= 0).any() else "; no drift alarm"
+        self.figure_.supxlabel(label + alarm, fontsize="small")
+
+    @classmethod
+    def from_report(cls, report: MonitoringReport, *, n: int | None = DRAWN, axes: Any = None) -> Self:
+        """Draw the n groups of an audit by windows that changed most (None: all); those with an alarm come first."""
+        _check_report(report, MonitoringReport, "audit(..., by=...)")
+        check_whole("n", 1 if n is None else n, 1)
+        windows, chosen = list(report.windows), report.most_changed(n)
+        gaps = [report.gaps(report.names[j], a) for j, a in chosen]
+        error, lower, upper = (
+            np.array([[getattr(one, end) for one in own] for own in gaps]) for end in ("gap", "lower", "upper")
+        )
+        alarms = {report.position(one): one for one in report.alarms}
+        found = [alarms.get(one) for one in chosen]
+        raised, since = (
+            np.array([-1 if one is None else windows.index(getattr(one, which)) for one in found])
+            for which in ("window", "since")
+        )
+        names, shown = tuple(report.name_of(*one) for one in chosen), tuple(str(one) for one in windows)
+        return cls(names, shown, error, lower, upper, raised, since, report.confidence).plot(axes=axes)
+
+
+@dataclass(eq=False)
 class TrajectoryDisplay(Display):
     """A figure after every update of a fit, on the fitted and on the held-out rows (nan where there are none).
 
@@ -462,6 +555,9 @@ def _readable(color: Sequence[float]) -> str:
     return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
 
 
-def _check_report(report: object) -> None:
-    if not isinstance(report, AuditReport):
-        raise InvalidInput(f"report must be an AuditReport, as audit() returns it, but {report!r} was given.")
+def _check_report(report: object, kind: type = AuditReport, made_by: str = "audit()") -> None:
+    if not isinstance(report, kind):
+        article = "an" if kind is AuditReport else "a"
+        raise InvalidInput(
+            f"report must be {article} {kind.__name__}, as {made_by} returns it, but {report!r} was given."
+        )

@@ -146,6 +146,7 @@ _OPTIONS: Mapping[str, Options] = {
         "confidence intervals: bootstrap (default), or valid for any number of rows",
         *("bootstrap", "bernstein", "hoeffding"),
     ),
+    "--by": _option("column that splits the rows into windows of time: audit each, and test for drift", _name, "MONTH"),
     "--against": _columns("also audit an earlier probability, for comparison", metavar="P"),
     # solver
     "--solver": _choice("how updates are chosen (default: block)", "first", "worst", "block"),
@@ -215,9 +216,12 @@ _COMMANDS = {
         """example:
   lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
   lowcal audit test.csv --label y --probability p --groups sex,race --per-person 0.02
+  lowcal audit test.csv --label y --probability p --groups sex,race --by month
 
 --alpha bounds errors averaged over all rows: in a group with 1% of the rows, the mean error may be 100 times alpha.
 --per-person bounds the error of every group averaged over its own rows.
+--by audits every window of time, one for each value of its column in sorted order (such as 2024-07), and raises an
+alarm where the error of a group has changed. The verdict is that of all windows; an alarm counts as violated.
 
 The exit code is the verdict: 0 satisfied, 1 violated, 2 undecided. Use held-out rows that neither the model nor a fit
 has seen. Row numbers in messages start at 1 and do not count the header.
@@ -225,7 +229,7 @@ has seen. Row numbers in messages start at 1 and do not count the header.
         {
             "": "file",
             **_COLUMNS,
-            "target": "--notion --alpha|--per-person --min-share --seed --confidence --method --against",
+            "target": "--notion --alpha|--per-person --min-share --seed --confidence --method --by|--against",
             "output ('-' is standard output)": "--html --json --markdown --quiet --progress",
             **_FORMAT,
         },

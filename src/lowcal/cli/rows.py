@@ -87,8 +87,9 @@ def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequenc
     categorical = frozenset(split_names(options.categorical, table.names))
     frequency = _frequency(options)
     taken = [options.label, *Chosen(options.label, probability, options.weight, (), categorical, frequency).numbers]
-    columns = tuple(_subpopulation_columns(options, table, taken))
-    twice = [name for name in taken if name in columns or taken.count(name) > 1]
+    by = [] if getattr(options, "by", None) is None else [options.by]
+    columns = (*_subpopulation_columns(options, table, [*taken, *by]), *by)
+    twice = [name for name in [*taken, *by] if (*taken, *columns).count(name) > 1]
     if twice:
         raise WrongUsage(f"Column {twice[0]!r} is named by two options; each column can have one use only.")
     table.require(*taken, *columns, *categorical)
@@ -277,6 +278,8 @@ def _check_far(options: argparse.Namespace, table: FileTable, chosen: Chosen) ->
         what, instead = "--against", "audit one probability after the other"
     elif options.subpopulations == "linear":
         what, instead = "--subpopulations linear", "use groups or trees"
+    elif getattr(options, "by", None) is not None:
+        what, instead = "--by", "give fewer windows"
     else:
         return
     raise InvalidInput(

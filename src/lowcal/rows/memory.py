@@ -108,12 +108,19 @@ class Memory(Rows):
         """Return some of the rows, numbered anew."""
         whole = self.whole
         if whole.copies is None:
-            some, copies = np.flatnonzero(mask(0, self.scale.n)), None
-            weight = whole.weight[some]
-        else:  # copies are dealt one by one, as if each were a row: those of a cell are on both sides
-            inside = copies_inside(mask, whole.copies)
-            some = np.flatnonzero(inside)
-            copies, weight = inside[some], whole.unit[some] * inside[some]
+            return self.taken(np.flatnonzero(mask(0, self.scale.n)))
+        # copies are dealt one by one, as if each were a row: those of a cell are on both sides
+        inside = copies_inside(mask, whole.copies)
+        some = np.flatnonzero(inside)
+        return self._taken(some, whole.unit[some] * inside[some], inside[some])
+
+    def taken(self, some: IntArray) -> Memory:
+        """Return the rows of these numbers, with all their copies, numbered anew."""
+        copies = self.whole.copies
+        return self._taken(some, self.whole.weight[some], None if copies is None else copies[some])
+
+    def _taken(self, some: IntArray, weight: FloatArray, copies: IntArray | None) -> Memory:
+        whole = self.whole
         rows = take_rows(whole.rows, some)
         return Memory.of(rows, whole.at(START)[some], whole.y[some], normalised(weight), copies)
 

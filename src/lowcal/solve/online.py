@@ -6,7 +6,7 @@ every outcome y: a root of s, or an end of [0, 1]; on the simplex an equilibrium
 weighted violation never grows, and Hedge's regret bounds the largest one. Forecasts are deterministic.
 
 The paper leaves a sample complexity of order alpha^-2 for low degrees open (end of Section 5.2); this gives it for
-finite C.
+finite C. `ErrorSequence` watches the forecasts of any model: limits on the error of every group, valid at all times.
 """
 
 from __future__ import annotations
@@ -320,6 +320,78 @@ def _leaving(tableau: FloatArray, entering: int, d: int) -> int:
         if len(rows) == 1:
             break
     return int(rows[0])
+
+
+class ErrorSequence:
+    """Limits on the mean error of every group, row after row, that hold at all times at once: a confidence sequence.
+
+    The error of a group after any number of rows is its mean of E[y - p | everything before], weighted by memberships:
+    by how much predictions have been too low. With the stated confidence it lies between `lower` and `upper` for all
+    groups and after every row, whenever you look, stop or decide; it may change over time, and rows may depend on those
+    before. Proof: given the past, y - p lies in an interval of length 1, so sum c (y - p) less its mean is sub-Gaussian
+    with variance sum c^2 / 4; Robbins' mixture of exponential martingales bounds it at all times by Ville's inequality
+    (Howard, Ramdas, McAuliffe and Sekhon 2021, (14)); then a union bound over groups.
+
+    Nothing is assumed of the variance, so limits of rare outcomes are wide: where rows come in batches, compare windows
+    instead (`audit(..., by=...)`).
+
+    Parameters
+    ----------
+    n_groups : the number of groups in a membership vector; give everyone a group of its own, always 1.
+    confidence : the probability with which all limits hold, for all groups and at all times.
+    rows : the number of rows of a group at which the limits are about the narrowest.
+
+    >>> sequence = ErrorSequence(2)
+    >>> rng = np.random.default_rng(0)
+    >>> groups, y = np.column_stack([np.ones(5000), np.arange(5000) % 2]), rng.random(5000) < 0.4
+    >>> sequence.update(groups, y, np.full(5000, 0.3))
+    >>> sequence.lower.round(3), sequence.upper.round(3)
+    (array([0.077, 0.07 ]), array([0.125, 0.136]))
+    """
+
+    def __init__(self, n_groups: int, confidence: float = 0.95, rows: int = 1000) -> None:
+        check_whole("n_groups", n_groups, 1)
+        check_whole("rows", rows, 1)
+        check_level("confidence", confidence)
+        self.n_groups, self.confidence, self.n_rows = int(n_groups), float(confidence), 0
+        level = 2.0 * log(n_groups / (1.0 - confidence))
+        self._mixed = rows / 4.0 / (level + log(1.0 + level))  # close to the best for this number of rows
+        self._mass, self._variance, self._sum = np.zeros((3, self.n_groups))
+
+    def update(self, c: ArrayLike, y: ArrayLike, p: ArrayLike) -> None:
+        """Take a row with memberships c in [0, 1], or several in order: outcomes y and predictions p in [0, 1]."""
+        rows = _read_rows(np.atleast_2d(_numbers(c, "c")), self.n_groups)
+        pair = [np.atleast_1d(_numbers(values, name)) for name, values in (("y", y), ("p", p))]
+        if (rows < 0).any() or any(values.shape != (len(rows),) for values in pair):
+            raise InvalidInput("Give memberships c in [0, 1], shape (n, groups), and one y and one p for each row.")
+        if any(((values < 0) | (values > 1) | np.isnan(values)).any() for values in pair):
+            raise InvalidInput("Outcomes y and predictions p must be numbers in [0, 1].")
+        self._mass += rows.sum(axis=0)
+        self._variance += np.square(rows).sum(axis=0) / 4.0
+        self._sum += np.einsum("nc,n->c", rows, pair[0] - pair[1])
+        self.n_rows += len(rows)
+
+    @property
+    def error(self) -> FloatArray:
+        """The mean outcome less the mean prediction of every group so far; nan without rows."""
+        return np.asarray(np.divide(self._sum, self._mass, out=np.full(self.n_groups, np.nan), where=self._mass > 0))
+
+    @property
+    def half_width(self) -> FloatArray:
+        """The distance of the limits from `error`; infinite without rows."""
+        wider = self._variance + self._mixed
+        reach = np.sqrt(wider * np.log(wider / self._mixed * (self.n_groups / (1.0 - self.confidence)) ** 2))
+        return np.asarray(np.divide(reach, self._mass, out=np.full(self.n_groups, np.inf), where=self._mass > 0))
+
+    @property
+    def lower(self) -> FloatArray:
+        """The lower limits, at least -1."""
+        return np.fmax(self.error - self.half_width, -1.0)
+
+    @property
+    def upper(self) -> FloatArray:
+        """The upper limits, at most 1."""
+        return np.fmin(self.error + self.half_width, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ def test_style_and_script_ask_nothing_of_a_network(made):
 
 def test_no_tag_is_written_in_python():
     sources = sorted(Path(pages.__file__).parent.glob("*.py"))
-    assert len(sources) == 5
+    assert len(sources) == 6
     assert [one.name for one in sources if re.search(r"</\w|/>", one.read_text(encoding="utf-8"))] == []
 
 

@@ -71,7 +71,7 @@ class Gap:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gap as plain data."""
-        return _plain(vars(self) | {"gap": self.gap})
+        return plain(vars(self) | {"gap": self.gap})
 
 
 @dataclass(frozen=True)
@@ -310,16 +310,16 @@ class AuditReport:
         return {
             "notion": str(self.notion),
             "verdict": self.verdict.value,
-            "largest_per_person": _plain(vars(self.largest_per_person)),
-            **_plain({name: getattr(self, name) for name in _PLAIN}),
+            "largest_per_person": plain(vars(self.largest_per_person)),
+            **plain({name: getattr(self, name) for name in _PLAIN}),
             "layout": self.layout.to_dict(),
             "notes": list(self.notes),
-            "findings": [_plain(one.to_dict()) for one in self.findings],
+            "findings": [plain(one.to_dict()) for one in self.findings],
         }
 
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
         """Return `to_dict` as JSON; with a path, also write it there, whole or not at all."""
-        return _written(json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n", path)
+        return written(json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n", path)
 
     def to_html(
         self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None, fit: Fit | None = None
@@ -337,7 +337,7 @@ class AuditReport:
         if fit is not None and not isinstance(fit, Fit):
             raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, but {fit!r} was given.")
         earlier = None if before is None else self.comparable(before)
-        return _written(page(self, earlier, () if fit is None else fit.candidates), path)
+        return written(page(self, earlier, () if fit is None else fit.candidates), path)
 
     def comparable(self, before: object) -> AuditReport:
         """Return an earlier report if this one can be compared with it, refuse it otherwise."""
@@ -417,7 +417,7 @@ def label_of(layout: Layout, a: int) -> Any:
     return layout.classes[1] if layout.d == 1 else layout.classes[a]
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON knows them: Python's own types, and None for nan and the infinities."""
     own = ((name, value.item() if isinstance(value, np.generic) else value) for name, value in values.items())
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in own}
@@ -430,7 +430,7 @@ def sort_findings(findings: Sequence[Finding], by: By = "violation") -> tuple[Fi
     return tuple(findings[j] for j in np.lexsort((-size, -least)))
 
 
-def _written(text: str, path: str | PathLike[str] | None) -> str:
+def written(text: str, path: str | PathLike[str] | None) -> str:
     """Return a text, and write it to the path if there is one."""
     if path is not None:
         with atomic_write(path) as file:

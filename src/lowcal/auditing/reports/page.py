@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from html import escape
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from lowcal.theory.guarantees.groups import read_label
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding
+    from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap
+    from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
 FOLDER = Path(__file__).with_name("templates")
 #: A page stays below this many bytes; groups that are not the worst are left out for it.
@@ -77,6 +78,11 @@ def page_of(
 
     template = environment().get_template("page.html.jinja")
     return template.render(audit=audit, before=before, candidates=candidates, limits=limits, size=size)
+
+
+def monitoring_page(report: MonitoringReport) -> str:
+    """Return the page of an audit by windows: verdict, alarms, windows, and the groups that changed most."""
+    return environment().get_template("monitoring.html.jinja").render(report=report, drift_panels=drift_panels(report))
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
@@ -223,3 +229,62 @@ def _marks(model: str, places: list[str]) -> list[tuple[str, str]]:
     """Return a line through some places, and dots on them: strokes of no length, which round or square ends show."""
     line = "M" + "L".join(places) if places else ""
     return [(f"line{model}", line), (f"dot{model}", "".join(f"M{place}h0" for place in places))]
+
+
+# --- windows ---------------------------------------------------------------------------------------------------
+def drift_panels(report: MonitoringReport, n: int = 12) -> list[DriftPanel]:
+    """Return pictures of the n groups that changed most, all on one scale."""
+    chosen = report.most_changed(n)
+    courses = [report.gaps(report.names[j], a) for j, a in chosen]
+    ends = [abs(end) for gaps in courses for one in gaps for end in (one.lower, one.upper, one.gap) if isfinite(end)]
+    reach, windows = max(ends, default=1.0), list(report.windows)
+    raised = {report.position(one): one.window for one in report.alarms}
+    return [
+        DriftPanel(report.name_of(*one), gaps, reach, windows, raised.get(one))
+        for one, gaps in zip(chosen, courses, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class DriftPanel:
+    """The error of one group in every window, in a picture of 300 by 120."""
+
+    name: str
+    gaps: Sequence[Gap]
+    reach: float
+    windows: Sequence[Any]
+    alarm: Any
+
+    @property
+    def top(self) -> str:
+        """Where the axis ends."""
+        return f"+{100 * self.reach:.2g}%"
+
+    @property
+    def first(self) -> str:
+        """The first window."""
+        return str(self.windows[0])
+
+    @property
+    def last(self) -> str:
+        """The last window."""
+        return str(self.windows[-1])
+
+    @property
+    def text(self) -> str:
+        """What the picture shows, for those who do not see it."""
+        said = "no drift alarm" if self.alarm is None else f"drift alarm in {self.alarm}"
+        return f"{self.name}: actual minus predicted in {words.several(len(self.windows), 'window')}; {said}"
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The class and the SVG path of every mark; windows without rows have none."""
+        width = 300.0 / max(1, len(self.windows) - 1)
+        seen = [(t * width, one) for t, one in enumerate(self.gaps) if isfinite(one.gap)]
+        at = [f"{x:.1f} {self._height(one.gap)}" for x, one in seen]
+        bars = "".join(f"M{x:.1f} {self._height(one.lower)}V{self._height(one.upper)}" for x, one in seen)
+        alarm = [] if self.alarm is None else [("ideal", f"M{self.windows.index(self.alarm) * width:.1f} 0V120")]
+        return [*alarm, ("bars", bars), ("line1", "M" + "L".join(at) if at else "")]
+
+    def _height(self, value: float) -> str:
+        return f"{60.0 - 60.0 * max(-1.0, min(1.0, value / self.reach)):.1f}"

@@ -15,6 +15,7 @@ from lowcal.data.version import __version__
 if TYPE_CHECKING:
     from lowcal.auditing.reports.audit_report import AuditReport, Finding
     from lowcal.auditing.reports.binning import ReliabilityBins
+    from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#!|~])")
@@ -56,6 +57,15 @@ def percent(value: float) -> str:
     return f"{100 * value:.2g}%" if value < 0.995 else "100%"
 
 
+def rate(value: float) -> str:
+    """Return a mean outcome as a percentage, for a comparison with another.
+
+    >>> rate(0.0456), rate(0.27), rate(0.00123)
+    ('4.6%', '27.0%', '0.12%')
+    """
+    return f"{100 * value:.1f}%" if abs(value) >= 0.01 else f"{100 * value:.2g}%"
+
+
 def several(n: int, one: str) -> str:
     """Return a number with its noun.
 
@@ -66,7 +76,7 @@ def several(n: int, one: str) -> str:
 
 
 # --- sentences -----------------------------------------------------------------------------------------------
-def title(audit: AuditReport) -> str:
+def title(audit: AuditReport | MonitoringReport) -> str:
     """Return the verdict in a word or two."""
     return _TITLES[str(audit.verdict)]
 

@@ -1,0 +1,158 @@
+"""Drift: whether the error of a group in the latest windows differs from its error in all windows before them.
+
+The error of a group is its mean outcome less its mean prediction, of every label. After each window, the last 1, 3 and
+12 windows are compared with all before. A comparison looks at no later window, its level is fixed in advance, and the
+levels of all comparisons, groups and labels sum to 1 - confidence. So the chance of any false alarm is at most that, by
+the union bound and however groups overlap, as far as the scores are normal; nothing is assumed of the error but that it
+stays what it is. Levels of comparisons that overlap in time are nearly additive this far out: the bound is close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from lowcal.auditing.certificates.panel import Panel
+from lowcal.auditing.certificates.score import ConstraintSums, normal_score
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import Monomial
+
+#: How many of the latest windows are compared with all before them, and each one's share of the level. A quarter of
+#: monthly windows gets most: one month alone shows large changes only, and a year is late. Chosen, with PAST, by the
+#: power of normal errors against the drift of benchmarks/monitoring.py.
+SPANS = {1: 0.05, 3: 0.9, 12: 0.05}
+#: A comparison has its full level once this many windows lie before; a short past is a poor measure of what was.
+PAST = 12
+#: Levels are made for at least this many windows: up to there, no alarm changes when windows are added and the groups
+#: stay the same.
+HORIZON = 24
+
+
+class Sums(NamedTuple):
+    """Sums over the rows of every window, group and label, (K, m, d): of w c, w c z, and of w^2 c^2 times 1 and z^2.
+
+    `noise` is the part of the last that labels drawn from the predictions have, and `third` their third cumulant.
+    """
+
+    mass: FloatArray
+    residual: FloatArray
+    square: FloatArray
+    second: FloatArray
+    noise: FloatArray
+    third: FloatArray
+
+    def over(self, first: int, end: int) -> Sums:
+        """Return the sums over some windows, (m, d)."""
+        return Sums(*(one[first:end].sum(axis=0) for one in self))
+
+    @property
+    def error(self) -> FloatArray:
+        """The mean residual; nan without rows."""
+        return _ratio(self.residual, self.mass)
+
+
+def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
+    """Return the sums of windows that hold these shares of all weight."""
+    return Sums(*(np.stack(one) for one in zip(*map(_sums, panels, shares), strict=True)))
+
+
+def _sums(panel: Panel, share: float) -> tuple[FloatArray, ...]:
+    names, believed = ("v", "second", "noise", "noise3"), panel.share if panel.is_label else None
+    run = ConstraintSums(panel.families, (Monomial(),), believed, panel.rows.is_even, names)
+    v, second, noise, third = (one[:, 0, :] for one in panel.rows.run(run))
+    mass = np.broadcast_to(panel.mass[:, None], v.shape)
+    square = np.broadcast_to(_ratio(np.square(panel.mass), panel.n_effective, 0.0)[:, None], v.shape)
+    own = (mass, 1), (v, 1), (square, 2), (second, 2), (noise, 2), (third, 3)
+    return tuple(one * share**power for one, power in own)
+
+
+class Contrast(NamedTuple):
+    """The errors before and after a window began, and the normal score of their difference; each (m, d)."""
+
+    before: FloatArray
+    after: FloatArray
+    score: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """The drift of every group and label, from the sums of windows in the order of time.
+
+    `is_label` says that outcomes are labels: then the noise of the predictions is the least that is assumed.
+    """
+
+    sums: Sums
+    is_label: bool = True
+
+    @cached_property
+    def error(self) -> FloatArray:
+        """The mean outcome less the mean prediction in every window, (K, m, d); nan without rows."""
+        return self.sums.error
+
+    @cached_property
+    def standard_error(self) -> FloatArray:
+        """The standard error of `error`, from this window and those before."""
+        spread = np.stack([self._dispersion(t) for t in range(1, len(self.error) + 1)])
+        return np.sqrt(_ratio(spread * self.sums.noise, np.square(self.sums.mass)))
+
+    @cached_property
+    def p_value(self) -> FloatArray:
+        """How surprising the latest windows are, (K, m, d): an alarm, at any window, where at most 1 - confidence.
+
+        The p-values of the window's comparisons, divided by their shares of the level; the least counts.
+        """
+        n, tests = self.error.shape[0], self.error[0].size
+        found = np.ones(self.error.shape)
+        for (end, span), share in level_shares(n).items():
+            p = 2.0 * ndtr(-np.abs(self.contrast(end - span, end).score)) * tests / share
+            found[end - 1] = np.fmin(found[end - 1], p)
+        return found
+
+    def contrast(self, split: int, end: int) -> Contrast:
+        """Compare the windows from `split` to before `end` with all before `split`.
+
+        Labels are drawn independently, so variances and third cumulants of the two errors add up; these are those of
+        the predictions, times the dispersion. Few labels are skewed, which the normal score takes into account.
+        """
+        before, after = self.sums.over(0, split), self.sums.over(split, end)
+        spread = self._dispersion(end)
+        variance = spread * sum(_ratio(one.noise, np.square(one.mass)) for one in (before, after))
+        third = spread * (_ratio(after.third, after.mass**3) - _ratio(before.third, before.mass**3))
+        t = _ratio(after.error - before.error, np.sqrt(variance))
+        return Contrast(before.error, after.error, normal_score(t, _ratio(third, variance**1.5)))
+
+    def _dispersion(self, end: int) -> FloatArray:
+        """Return by how much the variance observed before a window exceeds that of the predictions.
+
+        Of labels it is at least 1: no outcome in a small group is no proof that there is no noise.
+        """
+        known = self.sums.over(0, end)
+        observed = known.second - np.square(known.error) * known.square
+        return np.maximum(_ratio(observed, known.noise), 1.0 if self.is_label else 0.0)
+
+    def since(self, end: int, group: int, label: int) -> int:
+        """Return the window from which on, of those before `end`, the error differs most clearly from that before."""
+        scores = [self.contrast(split, end).score[group, label] for split in range(1, end)]
+        return 1 + int(np.nanargmax(np.abs(scores)))
+
+
+def level_shares(n_windows: int) -> dict[tuple[int, int], float]:
+    """Return the share of the level that each comparison has, by the number of windows so far and of the latest ones.
+
+    >>> shares = level_shares(24)
+    >>> round(sum(shares.values()), 9), shares[14, 3] == level_shares(14)[14, 3]
+    (1.0, True)
+    """
+    ends = range(2, max(n_windows, HORIZON) + 1)
+    size = {(t, k): share * min(1.0, (t - k) / PAST) for t in ends for k, share in SPANS.items() if k < t}
+    return {(t, k): one / sum(size.values()) for (t, k), one in size.items() if t <= n_windows}
+
+
+def _ratio(a: FloatArray, b: FloatArray, otherwise: float = np.nan) -> FloatArray:
+    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), otherwise)
+    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
