@@ -1,10 +1,9 @@
 """What a fit of a billion rows and more would take: a cost model, fitted to measured passes of Dask on this machine.
 
-A pass costs what the client needs to begin it, what every part costs the scheduler, and what every row costs a worker;
-a job that keeps what it makes of the rows, as encoding does, costs a row more. Each of these is a number that is fitted
-to measured jobs by least squares of relative errors. The jobs of the largest number of rows are left out of the fit:
-they tell how far the model is off when it goes beyond what it has seen. What can't be measured on one machine, the
-network and the price, is assumed, and said so on the page.
+A job over the rows costs what it takes to begin it, what every part costs the scheduler, and what every row costs a
+worker. Each of these is a number that is fitted to measured jobs by least squares of relative errors. The jobs of the
+largest number of rows are left out at first: they tell how far the model is off when it goes beyond what it has seen.
+What can't be measured on one machine, the network and the price, is assumed, and the page says so.
 
 Run: python benchmarks/cost.py [--rows 1000000 2000000 5000000 10000000] [--parts 4 16 64] [--page]
 
@@ -62,40 +61,37 @@ def depth(parts: int) -> int:
     return max(0, ceil(log(parts, FAN_IN) - 1e-9) - 1)
 
 
-def costs(rows: float, parts: int, workers: int) -> list[float]:
-    """Return what a job costs: a start, levels of sums, parts, and rows a worker."""
-    return [1.0, float(depth(parts)), float(parts), rows / workers]
-
-
 @dataclass(frozen=True)
 class Model:
-    """Seconds of a start, of a level of sums, of a part and of a row, by the names of jobs."""
+    """Seconds of a level of sums and of a part, the same for all jobs; of a start and of a row, by their names."""
 
-    shared: tuple[float, float, float]
+    level: float
+    part: float
+    start: dict[str, float]
     row: dict[str, float]
 
     def seconds(self, name: str, rows: float, parts: int, workers: int) -> float:
         """Return what a job takes on the wall."""
-        start, level, part, each = costs(rows, parts, workers)
-        return float(np.dot(self.shared, (start, level, part)) + self.row[name] * each)
+        return self.start[name] + self.level * depth(parts) + self.part * parts + self.row[name] * rows / workers
 
 
 def fit(measured: Sequence[Measured]) -> Model:
     """Fit the model by least squares of relative errors; nothing costs less than nothing.
 
-    >>> true = Model((0.01, 0.002, 0.001), {"moments": 4e-9})
-    >>> sizes = [(10**6, 4), (10**6, 64), (10**7, 4), (10**7, 256)]
+    >>> true = Model(0.002, 0.001, {"moments": 0.01}, {"moments": 4e-9})
+    >>> sizes = [(10**6, 4), (10**6, 64), (10**7, 4), (10**7, 256), (10**7, 16)]
     >>> jobs = [Measured("moments", False, n, k, 2, true.seconds("moments", n, k, 2)) for n, k in sizes]
-    >>> abs(fit(jobs).seconds("moments", 1e9, 1000, 100) / true.seconds("moments", 1e9, 1000, 100) - 1) < 1e-6
+    >>> bool(abs(fit(jobs).seconds("moments", 1e9, 1000, 100) / true.seconds("moments", 1e9, 1000, 100) - 1) < 1e-6)
     True
     """
     names = sorted({one.name for one in measured})
-    A = np.zeros((len(measured), 3 + len(names)))
+    A = np.zeros((len(measured), 2 + 2 * len(names)))
     for line, one in zip(A, measured, strict=True):
-        *line[:3], line[3 + names.index(one.name)] = costs(one.rows, one.parts, one.workers)
+        place = 2 + 2 * names.index(one.name)
+        line[[0, 1, place, place + 1]] = depth(one.parts), one.parts, 1.0, one.rows / one.workers
         line /= one.seconds
-    found, _ = nnls(A, np.ones(len(A)))
-    return Model(tuple(found[:3]), dict(zip(names, found[3:].tolist(), strict=True)))
+    (level, part, *rest), _ = nnls(A, np.ones(len(A)))
+    return Model(level, part, dict(zip(names, rest[::2], strict=True)), dict(zip(names, rest[1::2], strict=True)))
 
 
 def errors(model: Model, measured: Sequence[Measured]) -> np.ndarray:
@@ -276,8 +272,7 @@ was measured, and no error of a model tells how it fares there.
 
 {costs}
 
-A start, a level of sums and a part cost the same for all jobs: {start:.1f}, {level:.1f} and {part:.2f} ms. A fit takes
-{jobs} jobs.
+A level of sums and a part cost the same for all jobs: {level:.1f} and {part:.2f} ms. A fit takes {jobs} jobs.
 
 Assumed, not measured: ${price:.2f} for an hour of a worker with one core; {latency:.1f} ms for a message;
 {bandwidth:.0f} MB a second for each worker, from storage and from other workers; {bytes:.0f} bytes a row in storage,
@@ -312,12 +307,11 @@ def write(measured: Sequence[Measured]) -> tuple[str, list[Forecast], Model]:
         own_worst=_percent(np.abs(own).max()),
         factor=1e11 / most,
         costs=table(
-            ["job", "times in a fit", "ns a row of a worker"],
-            [[name, str(jobs[name]), f"{1e9 * model.row[name]:.1f}"] for name in jobs],
+            ["job", "times in a fit", "ms to begin", "ns a row of a worker"],
+            [[n, str(jobs[n]), f"{1e3 * model.start[n]:.1f}", f"{1e9 * model.row[n]:.1f}"] for n in jobs],
         ),
-        start=1e3 * model.shared[0],
-        level=1e3 * model.shared[1],
-        part=1e3 * model.shared[2],
+        level=1e3 * model.level,
+        part=1e3 * model.part,
         price=PRICE,
         latency=1e3 * LATENCY,
         bandwidth=BANDWIDTH / 1e6,

@@ -277,6 +277,23 @@ def test_a_cluster_takes_turns_with_memory(load, capsys):
     assert line.split()[2] == "1"
 
 
+def test_a_cost_model_is_fitted_to_measured_jobs(load, capsys, tmp_path):
+    cost = load("cost")
+    true = cost.Model(0.002, 0.001, {"checking": 0.02, "moments": 0.01}, {"checking": 1e-8, "moments": 4e-9})
+    cases = [(name, n, k, w) for name in true.row for n in (10**6, 10**7) for k in (4, 64, 300) for w in (1, 2)]
+    jobs = [cost.asdict(cost.Measured(name, False, n, k, w, true.seconds(name, n, k, w))) for name, n, k, w in cases]
+    (tmp_path / "jobs.json").write_text(cost.json.dumps(jobs))
+    cost.main(["--jobs", str(tmp_path / "jobs.json")])
+    printed = capsys.readouterr().out
+    assert "0 % at the median and\n0 % at most" in printed
+    (line,) = [row for row in cells(printed, "1,000,000,000") if row[1] == "10"]
+    # 250 parts in one level, a network of three messages; what is read comes from storage too
+    network = 3 * (cost.LATENCY + cost.FAN_IN * cost.SUMS / cost.BANDWIDTH)
+    moments, checking = (0.002 + 0.25 + c + r * 1e8 + network for c, r in ((0.01, 4e-9), (0.02, 1e-8)))
+    assert line[4] == f"{moments:.1f} s"
+    assert line[3] == f"{checking + cost.BYTES * 1e8 / cost.BANDWIDTH:.1f} s"
+
+
 def test_cells_are_compared_with_all_rows(load, capsys):
     pytest.importorskip("duckdb")
     load("cells").main(["--rows", "20000", "--bins", "64", "--draws", "199"])
