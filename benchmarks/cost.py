@@ -356,6 +356,7 @@ def draw(model: Model, jobs: dict[str, int], path: Path) -> None:
         place = {"textcoords": "offset points", "xytext": (6, 6), "color": colour}
         axes.annotate(f"{rows:,.0f} rows", (workers[0], seconds[0]), **place)
     axes.set(xscale="log", yscale="log", xlabel="workers of one core", ylabel="seconds of a fit (forecast)")
+    axes.margins(y=0.12)
     axes.grid(alpha=0.25, which="both")
     figure.savefig(path, metadata={"Date": None})
 
