@@ -16,6 +16,7 @@ from lowcal.auditing.reports import words
 from lowcal.auditing.reports.audit_report import AuditReport, Gap, Verdict, label_of, plain, written
 from lowcal.auditing.reports.page import monitoring_page
 from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief, printable
+from lowcal.kernels.products import dot
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import DriftDisplay
@@ -256,7 +257,7 @@ def _alarm(report: MonitoringReport, t: int, j: int, a: int) -> Alarm:
     mass, gaps = drift.sums.mass[:, j, a], report.gaps(report.names[j], a)
 
     def mean(of: str, part: slice) -> float:
-        return float(mass[part] @ np.nan_to_num([getattr(one, of) for one in gaps[part]]) / mass[part].sum())
+        return dot(mass[part], np.nan_to_num([getattr(one, of) for one in gaps[part]])) / float(mass[part].sum())
 
     now, past = slice(split, t + 1), slice(split)
     return Alarm(
