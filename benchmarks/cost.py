@@ -53,7 +53,7 @@ class Measured:
 
 
 def depth(parts: int) -> int:
-    """Return how many levels of tasks add up the sums of so many parts.
+    """Return how many levels of tasks add up the sums of this many parts.
 
     >>> depth(16), depth(17), depth(4096)
     (0, 1, 2)
