@@ -20,8 +20,8 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.exact import Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
-from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State
-from lowcal.rows.disk import MOST_LOCAL, RawRows, join_raw_rows, outcomes_of
+from lowcal.rows.base import REMEMBERED, START, Mask, Pass, Result, Shard, State
+from lowcal.rows.disk import Far, RawRows, join_raw_rows, outcomes_of
 from lowcal.rows.engines.base import Engine, Job, Part
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import join_rows, kinds, take_rows, unpack_bits
@@ -263,10 +263,10 @@ def add_parts(engine: Engine, job: Job, parts: Sequence[Part], bar: Passes, n: i
     return total.sums
 
 
-class Cluster(Rows):
+class Cluster(Far):
     """Rows in blocks on the workers of an engine."""
 
-    is_near = False
+    reason = "lie on a cluster"
 
     def __init__(self, engine: Engine, blocks: Sequence[Part], d: int, bar: Passes) -> None:
         self.engine, self.blocks, self.d, self.bar = engine, blocks, d, bar
@@ -284,7 +284,6 @@ class Cluster(Rows):
         self.view = View(tuple(accumulate((size.n for size in sizes), initial=0)), self.scale, most, total, d)
         self.worth = 1.0 / self._squares(bool(limits))
         self._first = replace(self.view, starts=(0,)).shard(firsts[0], 0)
-        self._samples: dict[bytes, Shard] = {}
 
     def _total(self, most: float) -> float:
         """Return the sum of the weights over the largest."""
@@ -306,23 +305,6 @@ class Cluster(Rows):
         """Take one pass over all rows."""
         total = self._add_up(type(one).__name__.strip("_").lower(), visit, self.view, one)
         return one.read(total, self._first, self.scale)
-
-    def sample(self, rows: IntArray | None) -> Local:
-        """Return rows by their numbers, with weights that sum to one; None: all of them, if they are not too many."""
-        if rows is None:
-            if self.scale.n > MOST_LOCAL:
-                raise InvalidInput(
-                    f"This notion or class looks at all {self.scale.n:,} rows at once, and they lie on a cluster. Use "
-                    "a degree, multiaccuracy or full with Groups, Intersections, Memberships, Thresholds or Trees, or "
-                    "give a sample of the rows."
-                )
-            rows = np.arange(self.scale.n)
-        key = rows.tobytes()
-        if key not in self._samples:
-            self._samples[key] = self._gather(rows)
-            if len(self._samples) > REMEMBERED:
-                del self._samples[next(iter(self._samples))]
-        return self._samples[key]
 
     def _gather(self, rows: IntArray) -> Shard:
         found = self._add_up("gathering", gather, self.view, rows)
@@ -349,12 +331,6 @@ class Cluster(Rows):
         """Return the same rows with outcomes drawn from the predictions of a state."""
         other = self._copy()
         other.view = replace(self.view, drawn=(self.view, state, tuple(seed)))
-        return other
-
-    def _copy(self) -> Cluster:
-        other: Cluster = object.__new__(Cluster)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted")})
-        other._samples = {}
         return other
 
 

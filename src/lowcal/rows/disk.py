@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, BinaryIO
+from functools import cached_property, partial
+from typing import Any, BinaryIO, Self
 from weakref import finalize
 
 import numpy as np
@@ -268,10 +269,49 @@ class SpilledShard(Shard):
         return {s: p for s, p in self._p.items() if s is not START and s not in self.kept}
 
 
-class Disk(Rows):
-    """Rows of a spill file."""
+class Far(Rows):
+    """Rows that are not in memory: some of them are gathered by their numbers, and the last few samples kept."""
 
     is_near = False
+    #: Why not all rows can be looked at.
+    reason: str
+
+    @cached_property
+    def _samples(self) -> dict[bytes, Shard]:
+        return {}
+
+    @abstractmethod
+    def _gather(self, rows: IntArray) -> Shard:
+        """Return rows by their numbers, with weights that sum to one."""
+
+    def sample(self, rows: IntArray | None) -> Local:
+        """Return rows by their numbers, with weights that sum to one; None: all of them, if they are not too many."""
+        if rows is None:
+            if self.scale.n > MOST_LOCAL:
+                raise InvalidInput(
+                    f"This notion or class looks at all {self.scale.n:,} rows at once, and they {self.reason}. Use a "
+                    "degree, multiaccuracy or full with Groups, Intersections, Memberships, Thresholds or Trees, or "
+                    "give a sample of the rows."
+                )
+            rows = np.arange(self.scale.n)
+        key = rows.tobytes()
+        if key not in self._samples:
+            self._samples[key] = self._gather(rows)
+            if len(self._samples) > REMEMBERED:
+                del self._samples[next(iter(self._samples))]
+        return self._samples[key]
+
+    def _copy(self) -> Self:
+        """Return the same rows, with none of what was computed from outcomes or codes."""
+        other = object.__new__(type(self))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted", "_samples")})
+        return other
+
+
+class Disk(Far):
+    """Rows of a spill file."""
+
+    reason = "do not fit into memory (memory=)"
 
     def __init__(self, spill: Spill, is_label: bool, d: int, bar: Passes | None = None) -> None:
         spill = spill.uniform()
@@ -283,7 +323,6 @@ class Disk(Rows):
         self.kept: dict[Trail, Kept] = {}
         self.values = Values(spill.folder)
         self._redraw: tuple[State, tuple[int, ...]] | None = None
-        self._samples: dict[bytes, Shard] = {}
 
     def _worth(self) -> float:
         squares = Fine.of(self.scale.most**2, self.scale.n)
@@ -337,29 +376,6 @@ class Disk(Rows):
         other = self._copy()
         other._redraw = state, tuple(seed)
         return other
-
-    def _copy(self) -> Disk:
-        other: Disk = object.__new__(Disk)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("lost", "_sorted")})
-        other._samples = {}
-        return other
-
-    def sample(self, rows: IntArray | None) -> Local:
-        """Return rows by their numbers, with weights that sum to one; None: all of them, if they are not too many."""
-        if rows is None:
-            if self.scale.n > MOST_LOCAL:
-                raise InvalidInput(
-                    f"This notion or class looks at all {self.scale.n:,} rows at once, and they do not fit into memory "
-                    "(memory=). Use a degree, multiaccuracy or full with Groups, Intersections, Memberships, "
-                    "Thresholds or Trees, or give a sample of the rows."
-                )
-            rows = np.arange(self.scale.n)
-        key = rows.tobytes()
-        if key not in self._samples:
-            self._samples[key] = self._gather(rows)
-            if len(self._samples) > REMEMBERED:
-                del self._samples[next(iter(self._samples))]
-        return self._samples[key]
 
     def _gather(self, rows: IntArray) -> Shard:
         chunks, outcomes = [], []
