@@ -46,8 +46,8 @@ class Grid:
         (True, True)
         """
         if isinstance(bound, float):
-            return _grid(bound, n)
-        return cls(np.array([_grid(float(one), n).unit for one in bound]))
+            return _grid(_exponent(bound), n)
+        return cls(np.array([_grid(_exponent(float(one)), n).unit for one in bound]))
 
     @classmethod
     def whole(cls, bound: float, n: int) -> Grid:
@@ -58,7 +58,7 @@ class Grid:
         >>> float(Grid.whole(1.0, 10**6).unit) == 2.0**-31, float(Grid.whole(0.9, 10**6).unit) == 2.0**-32
         (True, True)
         """
-        return _whole(bound, n)
+        return _of_bits(_exponent(bound), row_bits(n))
 
     @cached_property
     def far(self) -> FloatArray:
@@ -89,20 +89,19 @@ class Grid:
         return np.asarray(wholes * self.unit)
 
 
-@lru_cache(maxsize=256)
-def _grid(bound: float, n: int) -> Grid:
-    return _of_bits(bound, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
+def _exponent(bound: float) -> int:
+    """Return the power of two above a bound, which is all that a grid knows of it."""
+    return frexp(max(bound, SMALLEST))[1]
+
+
+def _grid(exponent: int, n: int) -> Grid:
+    return _of_bits(exponent, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
 
 
 @lru_cache(maxsize=256)
-def _fine(bound: float, n: int) -> Fine:
-    first = _grid(bound, n)
-    return Fine(first, _grid(float(first.unit), n))
-
-
-@lru_cache(maxsize=256)
-def _whole(bound: float, n: int) -> Grid:
-    return _of_bits(bound, row_bits(n))
+def _fine(exponent: int, n: int) -> Fine:
+    first = _grid(exponent, n)
+    return Fine(first, _grid(_exponent(float(first.unit)), n))
 
 
 def row_bits(n: int) -> int:
@@ -114,8 +113,9 @@ def row_bits(n: int) -> int:
     return max(2, (n - 1).bit_length())
 
 
-def _of_bits(bound: float, bits: int) -> Grid:
-    return Grid(np.array(ldexp(1.0, max(frexp(max(bound, SMALLEST))[1] + bits - 52, -1000))))
+@lru_cache(maxsize=256)
+def _of_bits(exponent: int, bits: int) -> Grid:
+    return Grid(np.array(ldexp(1.0, max(exponent + bits - 52, -1000))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Fine:
     @classmethod
     def of(cls, bound: float, n: int) -> Fine:
         """Return the grids of n terms of at most `bound`."""
-        return _fine(bound, n)
+        return _fine(_exponent(bound), n)
 
     @cached_property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -157,7 +157,7 @@ class Fine:
         """
         high = self.first.round(terms.copy())
         low = self.second.round(terms - high)
-        return np.stack([self.first.wholes(high.sum(axis=1)), self.second.wholes(low.sum(axis=1))])
+        return np.array([self.first.wholes(high.sum(axis=1)), self.second.wholes(low.sum(axis=1))])
 
     def number(self, wholes: Wholes) -> float:
         """Return one sum as a float."""

@@ -7,8 +7,7 @@ Paper: Definition 3.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -134,15 +133,15 @@ def displacement(design: Design, U: Evaluated, theta: FloatArray) -> FloatArray:
 def displacer(design: Design, theta: FloatArray) -> Displacer:
     """Return `displacement` as a function of some rows and the weights on them; the tables are made when first used."""
     m, S, d = theta.shape
-    by_cell, by_weight = (
-        cache(lambda: design.cell_combination(theta)),
-        cache(lambda: design.combination(theta.reshape(m, S * d))),
-    )
+    made: list[Any] = []  # `functools.cache` takes longer than the tables of a few subpopulations
 
     def displace(part: slice, U: Evaluated) -> FloatArray:
+        if not made:
+            is_cells = isinstance(U, CellIds)
+            made.append(design.cell_combination(theta) if is_cells else design.combination(theta.reshape(m, S * d)))
         if isinstance(U, CellIds):
-            return by_cell()(part, U.ids)
-        amplitude = by_weight()(part)
+            return np.asarray(made[0](part, U.ids))
+        amplitude = made[0](part)
         if d == 1:
             return np.asarray(np.einsum("ns,ns->n", U, amplitude)[:, None])
         return np.asarray(np.einsum("ns,nsa->na", U, amplitude.reshape(len(amplitude), S, d)))

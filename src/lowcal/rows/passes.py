@@ -449,14 +449,17 @@ class Slopes:
         total = np.zeros((2, len(self.steps)), dtype=np.int64)
         for part, delta in shard.displaced(self.base, self.terms):
             every: tuple[FloatArray, ...] = now[part], shard.y[part], shard.weight[part], delta
-            if not (is_moving := delta.any(axis=1)).all():
+            if not delta.all():
+                is_moving = delta.any(axis=1)
                 every = tuple(each[is_moving] for each in every)
             for few in rows_in_cache(len(every[0]), len(self.steps) * delta.shape[1]):
                 p, y, w, moves = (each[few] for each in every)
                 z = scores(p) + np.multiply.outer(self.steps, moves)
                 ahead = from_scores(z.reshape(-1, z.shape[2])).reshape(z.shape)
                 ahead -= y
-                total += fine.wholes_of_each(np.einsum("kia,ia->ki", ahead, w[:, None] * moves))
+                moves = w[:, None] * moves
+                falls = ahead[:, :, 0] * moves[:, 0] if moves.shape[1] == 1 else np.einsum("kia,ia->ki", ahead, moves)
+                total += fine.wholes_of_each(falls)
         return total
 
     def read(self, total: Wholes, some: Local, scale: Scale) -> FloatArray:

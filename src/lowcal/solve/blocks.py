@@ -256,9 +256,11 @@ class Ridged:
         diagonal = np.diag(G)
         scale = np.where(diagonal > SMALLEST, diagonal, np.inf) ** -0.5
         unit = G * scale[:, None] * scale
-        is_copy = np.triu(unit > 1.0 - COPY, 1).any(axis=0)
-        live = np.flatnonzero((scale > 0.0) & ~is_copy)
-        unit, lift = unit[np.ix_(live, live)], np.broadcast_to(ridge, len(G))[live]
+        first, second = np.nonzero(unit > 1.0 - COPY)
+        is_live = scale > 0.0
+        is_live[second[first < second]] = False
+        live = np.flatnonzero(is_live)
+        unit, lift = unit.take(live, 0).take(live, 1), np.broadcast_to(ridge, len(G))[live]
         while True:
             try:
                 return cls(live, scale[live, None], Cholesky.of(unit + np.diag(lift)))
