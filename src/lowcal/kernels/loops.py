@@ -241,7 +241,12 @@ def lay_uniforms(key: np.uint64, first: int, out: FloatArray) -> None:
 
 def _numbers(key: np.uint64, first: int, n: int) -> NDArray[np.uint64]:
     """Return the same numbers times 2^53."""
-    h = np.arange(first, first + n, dtype=np.uint64)
+    return numbers_of(key, np.arange(first, first + n, dtype=np.uint64))
+
+
+def numbers_of(key: np.uint64, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the numbers of these rows, which are overwritten, times 2^53."""
+    h = rows
     h *= STRIDE
     h += key
     shifted = np.empty_like(h)

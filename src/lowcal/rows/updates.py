@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
+from lowcal.data.cards import is_on_card
 from lowcal.data.errors import InvalidInput, brief
 from lowcal.data.files.batches import Batches, at_row, is_source, open_batches, to_numpy
 from lowcal.data.frames import Table as Frame
@@ -280,6 +281,10 @@ class Predictor:
         >>> [len(calibrated) for calibrated in batches]
         [100, 100, 100]
         """
+        if is_on_card(p) or is_on_card(X):
+            from lowcal.rows.card.reading import predict_on_card
+
+            return predict_on_card(self, p, X)
         if are_names(p):
             names: Any = p if isinstance(p, str) else tuple(p)  # type: ignore[arg-type]
             if (engine := open_engine(X)) is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowcal.data.cards import is_on_card
 from lowcal.data.errors import InvalidInput
 from lowcal.data.files.batches import has_more, is_source, open_batches
 from lowcal.data.frames import Table as Frame
@@ -95,6 +96,11 @@ def open_home(
         _refuse_copies(frequency_weight, "lie on a cluster")
         given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
         return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
+    if (card := on_card(y, p, X, sample_weight)) is not None:
+        _refuse_copies(frequency_weight, "lie on a card")
+        from lowcal.rows.card.reading import settle_on_card
+
+        return _far(subpopulations, settle_on_card, (card, classes, seed, is_fit), held_share, chance, "lie on a card")
     if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
         _refuse_copies(frequency_weight, "do not fit there")
         given = open_batches(X), far, classes, seed, bar, is_fit
@@ -112,6 +118,15 @@ def open_home(
         rows, learner = in_memory(chosen, outcomes, table, seed)
         return _settled(rows, learner, outcomes.layout, held_share, chance, whole)
     return _learned(chosen, outcomes, table, held_share, chance, whole)
+
+
+def on_card(y: ArrayLike, p: ArrayLike, X: object, sample_weight: ArrayLike | None) -> Any | None:
+    """Return rows that lie on a graphics card; None: they do not."""
+    if not any(is_on_card(each) for each in (y, p, X, sample_weight)):
+        return None
+    from lowcal.rows.card.reading import open_card
+
+    return open_card(y, p, X, sample_weight)
 
 
 def _refuse_copies(frequency_weight: object, why: str) -> None:

@@ -1,0 +1,178 @@
+"""The sums of an audit as formulas, for rows on a graphics card; see `lowcal.rows.card`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lowcal.auditing.audits import Described
+from lowcal.auditing.certificates.draws import Redraws
+from lowcal.auditing.certificates.panel import Excess, Sizes
+from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
+from lowcal.auditing.reports.binning import BINS, Bins
+from lowcal.kernels.card.formula import Formula
+from lowcal.kernels.exact import Tables, Wholes
+from lowcal.kernels.loops import padded
+from lowcal.kernels.reference import Codes
+from lowcal.kernels.simplex import FloatArray
+from lowcal.rows.card.coded import ROW, weight_text
+from lowcal.rows.card.passes import fine_wholes, to_wholes
+from lowcal.rows.card.rows import Card, on_card
+from lowcal.rows.keys import key_of
+from lowcal.rows.passes import bound_of
+from lowcal.rows.powers import Columns, Plan
+
+#: Draws that share a pass: of two, each bank of shared memory can hold its own sums for most classes.
+DRAWS = 2
+
+#: What each sum of `score.Totals` adds up, by the probability q of a label, or by the residual where there is none.
+LABELS = {
+    "v": "r",
+    "cross": "r",
+    "second": "r*r",
+    "noise": "h",
+    "noise3": "h*skew",
+    "square": "h*skew*skew",
+    "shift": "h",
+    "shift1": "h",
+    "shift2": "h*skew",
+    "shift3": "h*cube",
+    "steep": "size(h*skew)",
+    "base": "(q - f)",
+    "base2": "(f*f + q*skew)",
+    "base3": "(q*cube - f*f*f)",
+}
+NUMBERS = LABELS | {
+    "noise": "r*r",
+    "noise3": "r*r*r",
+    "square": "r*r*r*r",
+    "shift": "r*r",
+    "shift1": "r*r",
+    "shift2": "r*r*r",
+    "shift3": "r*r*r*r",
+    "steep": "size(r*r*r)",
+    "base": "r",
+    "base2": "r*r",
+    "base3": "r*r*r",
+}
+
+
+def believed_text(share: float | None) -> str:
+    """Return the probability that labels are believed to have, as a formula."""
+    return f"f*T({1.0 - share!r}) + T({share / 2!r})" if share else "f"
+
+
+Lines = tuple[tuple[str, str], ...]
+
+
+def _by_plan(
+    plan: Plan, card: Card, design: Codes, terms: Sequence[tuple[str, int]], lines: Lines = ()
+) -> Tables | None:
+    """Return the sums of terms, each with a power of the weight, as a plan of one group takes them."""
+    (group,) = plan.groups
+    texts = [text if card.weight is None or order == 1 else f"{'w*' * (order - 1)}{text}" for text, order in terms]
+    found = card.tables(design, texts, [1.0] * len(texts), lines=lines)
+    if found is None:
+        return None
+    factors = np.array([card.scale.most ** (order - 1) for _, order in terms])
+    return to_wholes(group.columns.grid, [_laid(group.columns, table * factors) for table in found])
+
+
+@on_card.register
+def _(one: ConstraintSums, card: Card) -> Tables | None:
+    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
+    if design is None or None in weights or "s" in weights:
+        return None
+    known = NUMBERS if one.share is None else LABELS
+    terms = []
+    for name in one.names:
+        summand = getattr(SUMMANDS, name)
+        own = ["*".join([f"({text})"] * summand.power) for text in weights]
+        terms += [(f"{known[name]}*{text}", summand.order) for text in own]
+    lines: Lines = ("r", "y - f"), ("q", believed_text(one.share)), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*f")
+    lines = *lines, ("cube", "T(1) - T(3)*(f - f*f)")
+    return _by_plan(one._plan(card.sample(np.arange(1)), card.scale), card, design, terms, lines)
+
+
+@on_card.register
+def _(one: Sizes, card: Card) -> Tables | None:
+    design = card.coded.design(one.families)
+    plan = one._plan(card.sample(np.arange(1)), card.scale)
+    return None if design is None else _by_plan(plan, card, design, [("T(1)", 1), ("T(1)", 1), ("T(1)", 2)])
+
+
+@on_card.register
+def _(one: Excess, card: Card) -> Wholes | None:
+    e, room = "(T(2)*(y - f)*(y - f) - (T(1) - room))", "f*f + (T(1) - f)*(T(1) - f)"
+    w = "T(1)" if card.weight is None else "w"
+    terms = e, "room", f"{w}*{e}", f"{w}*{e}*{e}", w
+    inputs = card.inputs()
+    assert inputs is not None
+    formula = Formula(card.terms(*terms), (*ROW, ("room", room)), (2.0, 1.0, 2.0, 4.0, 1.0))
+    most = card.scale.most
+    found = card.device.total(formula, inputs) * np.array([most, most, most**2, most**2, most**2])
+    return np.array([fine_wholes(g, v) for g, v in zip(one._grids(card.scale), found.tolist(), strict=True)])
+
+
+@on_card.register
+def _(one: Redraws, card: Card) -> Tables | None:
+    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
+    if design is None or None in weights or "s" in weights:
+        return None
+    grid, draws = card.scale.grid(bound_of(one.weights)), [k for k in one.draws if k is not None]
+    if len(draws) < len(one.draws):
+        found = None if draws else card.tables(design, [f"(y - f)*{text}" for text in weights], [1.0] * len(weights))
+        return None if found is None else to_wholes(grid, found)
+    each = []
+    for start in range(0, len(draws), DRAWS):
+        keys = [int(key_of((one.seed, int(k)))) for k in draws[start : start + DRAWS]]
+        if one.share is None:
+            drawn = [f"pick(drawn({b}, T(0.5)), f - y, y - f)" for b in range(len(keys))]
+        else:
+            drawn = [f"pick(drawn({b}, q), T(1) - q, -q)" for b in range(len(keys))]
+        lines = (("q", believed_text(one.share)), *((f"d{b}", text) for b, text in enumerate(drawn)))
+        terms = [f"d{b}*{text}" for b in range(len(keys)) for text in weights]
+        found = card.tables(design, terms, [1.0] * len(terms), lines=lines, keys=keys)
+        if found is None:
+            return None
+        each.append(np.concatenate(found).reshape(-1, len(keys), len(weights)).transpose(1, 0, 2))
+    sums = np.concatenate(each)
+    total = np.zeros((*sums.shape[:2], padded(len(weights))), dtype=np.int64)
+    total[:, :, : len(weights)] = grid.wholes(sums)
+    return Tables([total])
+
+
+@on_card.register
+def _(one: Described, card: Card) -> Tables | None:
+    design = card.coded.design(one.families)
+    powers = ["*".join(["f"] * j) or "T(1)" for j in range(one.degree + 1)]
+    terms = ["T(1)", *powers[1:], *(f"{text}*y" for text in powers[:-1])]
+    plan = one._plan(card.sample(np.arange(1)), card.scale)
+    return None if design is None else _by_plan(plan, card, design, [(text, 1) for text in terms])
+
+
+@on_card.register
+def _(one: Bins, card: Card) -> Tables | None:
+    design, (cuts,) = card.coded.design(one.families), one.cuts
+    inputs = None if design is None else card.inputs(design, constants=[*cuts.tolist(), 2.0])
+    if design is None or inputs is None:
+        return None
+    above = " + ".join(["T(0)", *(f"pick(k[{j}] < f, T(1), T(0))" for j in range(len(cuts)))])
+    w = "T(1)" if card.weight is None else "w"
+    formula = Formula(card.terms("T(1)", "f", "y", w), (*ROW, ("cell", f"whole({above})")), (1.0,) * 4, BINS)
+    found = card.device.histogram(formula, inputs) * (card.scale.most * np.array([1.0, 1.0, 1.0, card.scale.most]))
+    by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
+    pairs = zip(design.codes, design.decode, strict=True)
+    sums = np.concatenate([t.gather(by_column[id(c)].reshape(t.shape[0], -1)) for c, t in pairs])
+    (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
+    table = sums.reshape(len(sums), BINS, 4)
+    return Tables([group.columns.grid.wholes(_laid(group.columns, table))])
+
+
+def _laid(columns: Columns, table: FloatArray) -> FloatArray:
+    """Return sums as columns take them: those of the rest beside them, where there is a second unit."""
+    if not columns.is_fine:
+        return table
+    high = columns.first.floats(columns.first.wholes(table))
+    return np.concatenate([high, table - high], axis=-1)

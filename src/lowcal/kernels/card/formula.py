@@ -1,0 +1,155 @@
+"""Formulas of a row, what they read, and what a device must be able to do with them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowcal.kernels.exact import Wholes
+from lowcal.kernels.loops import numbers_of
+
+#: Bits of a term of size 1 in single precision: sums of a few thousand such terms fit into 32 bits ...
+FINE_BITS = 18
+#: ... namely those of this many rows of a copy, after which a block of threads moves them to 64 bits.
+HELD_ROWS = 1 << 12
+#: Bits of a term of size 1 where sums have 64 bits from the start, less those that the number of rows takes.
+WIDE_BITS = 61
+#: Log odds are kept within those of 1e-9, as everywhere.
+MOST_ODDS = 20.72326583594641
+#: The threads of a warp add to copies of their own, as many as fit: each in a bank of shared memory, so none waits.
+BANKS = 32
+#: Look-up tables of more numbers stay in global memory.
+MOST_TABLE = 4096
+#: Shared memory that the system takes of every block.
+TAKEN_BYTES = 1024
+#: Rows that the twin works on at a time.
+TWIN_ROWS = 1 << 16
+
+Precision = Literal["single", "double"]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What is computed at every row: named lines, one after the other, then the terms that are summed or returned.
+
+    A line may use the inputs' names, earlier lines, `L[s]`, the sums of look-ups in all code columns, `k[j]`, the
+    constants, `drawn(b, q)`, whether the number in [0, 1) of key b and the row is below q, and what `_functions`
+    lists. `bounds` are the largest sizes of the terms. With `cells`, sums are by the whole number of the line `cell`,
+    too.
+    """
+
+    terms: tuple[str, ...]
+    lines: tuple[tuple[str, str], ...] = ()
+    bounds: tuple[float, ...] = ()
+    cells: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The arrays of all rows that a formula reads, code columns with their levels, look-up tables, and constants.
+
+    `tables` has a row for each level of each column, one column after the other, and S numbers in each.
+    """
+
+    n: int
+    arrays: Mapping[str, Any]
+    codes: Sequence[Any] = ()
+    levels: Sequence[int] = ()
+    tables: NDArray[np.float64] | None = None
+    constants: Sequence[float] = ()
+    #: The keys that the chance of rows belongs to.
+    keys: Sequence[int] = ()
+
+    @property
+    def size(self) -> int:
+        """All levels."""
+        return int(sum(self.levels))
+
+    @property
+    def looked_up(self) -> int:
+        """The numbers that are looked up for each level."""
+        return 0 if self.tables is None else int(self.tables.shape[1])
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where the levels of each column begin."""
+        return [int(sum(self.levels[:j])) for j in range(len(self.levels))]
+
+
+def wide_bits(n: int) -> int:
+    """Return the bits of a term of size 1 whose n-fold sum fits into 64 bits.
+
+    >>> wide_bits(1_000_000_000)
+    31
+    """
+    return min(WIDE_BITS - max(1, (n - 1).bit_length()), 48)
+
+
+def power_above(bound: float) -> float:
+    """Return the least power of two that is no smaller.
+
+    >>> power_above(1.0), power_above(20.7)
+    (1.0, 32.0)
+    """
+    mantissa, exponent = np.frexp(bound)
+    return float(np.ldexp(1.0, int(exponent) - (mantissa == 0.5)))
+
+
+def chances(key: int, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the numbers in [0, 1) that belong to a key and these rows."""
+    return np.asarray(numbers_of(np.uint64(key), rows.astype(np.uint64)) * 2.0**-53)
+
+
+class Device(ABC):
+    """Where rows are: a card, or memory in the place of one."""
+
+    #: NumPy, or what stands for it.
+    xp: Any
+
+    def __init__(self, precision: Precision = "single") -> None:
+        self.precision: Precision = precision
+        self.kind: np.dtype[Any] = np.dtype(np.float32 if precision == "single" else np.float64)
+
+    def histogram(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the sums of the terms by level (and cell), shape (levels, cells, terms)."""
+        bits = FINE_BITS if self.precision == "single" else wide_bits(inputs.n)
+        scales = [2.0**bits / power_above(bound) for bound in formula.bounds]
+        sums = self._sums(formula, inputs, scales).reshape(inputs.size, formula.cells, len(scales))
+        return np.asarray(sums / np.array(scales))
+
+    def total(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the sums of the terms over all rows."""
+        scales = [2.0 ** wide_bits(inputs.n) / power_above(bound) for bound in formula.bounds]
+        return np.asarray(self._total(formula, inputs, scales) / np.array(scales))
+
+    @abstractmethod
+    def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes: ...
+
+    @abstractmethod
+    def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes: ...
+
+    @abstractmethod
+    def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return the only term at every row."""
+
+    @abstractmethod
+    def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
+        """Return the rows, at most so many, for which a condition holds."""
+
+    @abstractmethod
+    def own(self, array: Any) -> Any:
+        """Return an array of the device as kernels read it: without gaps, four numbers at a time."""
+
+    @abstractmethod
+    def upload(self, array: NDArray[Any]) -> Any:
+        """Return an array of this machine's memory on the device."""
+
+    @abstractmethod
+    def download(self, array: Any) -> NDArray[Any]:
+        """Return an array of the device in this machine's memory."""
