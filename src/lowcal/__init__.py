@@ -27,7 +27,7 @@ __all__ = [
     "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations", "Thresholds", "TrajectoryDisplay",
     "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting", "audit", "cells", "cells_sql",
     "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics", "multicalibrate",
-    "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
+    "on_card", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
 ]
 # fmt: on
 
@@ -42,6 +42,7 @@ _NAMES = {
     "auditing.plotting": "DriftDisplay HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay "
     "ViolationDisplay",
     "auditing.reports": "Alarm AuditReport Finding MonitoringReport Verdict",
+    "data.cards": "on_card",
     "data.cells": "cells cells_sql",
     "data.errors": "AuditWarning CannotWrite CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.auditing.plotting import DriftDisplay, HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
     from lowcal.auditing.plotting import TrajectoryDisplay, ViolationDisplay
     from lowcal.auditing.reports import Alarm, AuditReport, Finding, MonitoringReport, Verdict
+    from lowcal.data.cards import on_card
     from lowcal.data.cells import cells, cells_sql
     from lowcal.data.errors import AuditWarning, CannotWrite, CheckFailed, DamagedFile, FitInterrupted, FitWarning
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra

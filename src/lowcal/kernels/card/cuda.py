@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.card.draws import DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.formula import (
     BANKS,
     HELD_ROWS,
@@ -33,9 +36,10 @@ __device__ __forceinline__ T least(T a, T b) { return a < b ? a : b; }
 __device__ __forceinline__ T most(T a, T b) { return a > b ? a : b; }
 __device__ __forceinline__ T size(T a) { return a < T(0) ? -a : a; }
 __device__ __forceinline__ T pick(bool c, T a, T b) { return c ? a : b; }
+__device__ __forceinline__ T near(T x) { return rint(x); }
 __device__ __forceinline__ int whole(T x) { return (int)floor(x); }
 __device__ __forceinline__ T inside(T z) { return least(most(z, T(-MOST_ODDS)), T(MOST_ODDS)); }
-#define drawn(b, q) (number_of(keys[b], (U)(at + row_)) < (U)ceil((double)(q) * 0x1p53))
+#define drawn(b, q) (number_of(keys[b], (U)(first + at + row_)) < (U)ceil((double)(q) * 0x1p53))
 __device__ __forceinline__ U number_of(U key, U row) {
   U h = row * 0x9E3779B97F4A7C15ull + key;
   h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -80,8 +84,9 @@ __device__ __forceinline__ T logit(T p) {
 """
 
 KERNEL = r"""
-extern "C" __global__ void __launch_bounds__(1024) run(long long n, PARAMETERS const T* __restrict__ given,
-    const T* __restrict__ k, const T* __restrict__ scale, const U* __restrict__ keys, OUT* __restrict__ out) {
+extern "C" __global__ void __launch_bounds__(1024) run(long long n, long long first, PARAMETERS
+    const T* __restrict__ given, const T* __restrict__ k, const T* __restrict__ scale, const U* __restrict__ keys,
+    OUT* __restrict__ out) {
   extern __shared__ T tab[];
   for (int i = threadIdx.x; i < TABLE; i += blockDim.x) tab[i] = given[i];
   SETUP
@@ -135,6 +140,12 @@ PARTS = {
     if (threadIdx.x % 32 == 0) atomicAdd((U*)out + q, (U)s);
   }""",
     ),
+    "largest": (
+        "T largest = T(0);",
+        "",
+        """for (int lane = 16; lane; lane >>= 1) largest = most(largest, __shfl_xor_sync(0xffffffff, largest, lane));
+  if (threadIdx.x % 32 == 0) atomicMax((U*)out, (U)__double_as_longlong((double)largest));""",
+    ),
     "map": ("", "", ""),
     "pick": ("", "", ""),
 }
@@ -147,7 +158,7 @@ C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", 
 class Shape:
     """All that the source of a kernel depends on beside its formula."""
 
-    how: Literal["shared", "global", "total", "map", "pick"]
+    how: Literal["shared", "global", "total", "largest", "map", "pick"]
     precision: Precision
     arrays: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
@@ -180,11 +191,12 @@ def source_of(formula: Formula, shape: Shape) -> str:
     terms = []
     for k, text in enumerate(formula.terms):
         if shape.how == "pick":
-            terms.append(
-                f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull); if (to < PICKED) out[1 + to] = at + row_; }}"
-            )
+            terms.append(f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);")
+            terms.append("if (to < PICKED) out[1 + to] = first + at + row_; }")
         elif shape.how == "map":
             terms.append(f"out[at + row_] = (OUT)({text});")
+        elif shape.how == "largest":
+            terms.append(f"largest = most(largest, size({text}));")
         elif shape.how == "total":
             terms.append(f"sums[{k}] += ROUND_WIDE((T)({text}) * scale[{k}]);")
         else:
@@ -207,23 +219,63 @@ def source_of(formula: Formula, shape: Shape) -> str:
         "FINISH": finish,
     }.items():
         body = body.replace(word, text, 1)
+    defined = {"W": str(shape.levels * formula.cells * q), "Q": str(q), "PICKED": str(shape.levels)}
+    looked_up = shape.levels * shape.looked_up
+    table = looked_up if shape.looked_up and looked_up <= MOST_TABLE else 0
+    defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "TILE": str(shape.tile)}
+    defined |= {"COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
+    return prelude(shape.precision, defined) + body
+
+
+def prelude(precision: Precision, defined: Mapping[str, str]) -> str:
+    """Return what stands before a kernel: macros, types and the functions of formulas."""
     numbers = dict(zip(("EXP0", "EXP1", "EXP2", "EXP3", "EXP4", "EXP5"), EXP_TERMS, strict=True))
     numbers |= dict(zip(("LOG0", "LOG1", "LOG2", "LOG3"), LOG_TERMS, strict=True))
     numbers |= {"LN2_HIGH": LN2_HIGH, "LN2_LOW": LN2_LOW, "LOG2E": LOG2E, "MOST_ODDS": MOST_ODDS}
-    is_single = shape.precision == "single"
-    defined = {**{name: repr(value) for name, value in numbers.items()}, "W": str(shape.levels * formula.cells * q)}
-    looked_up = shape.levels * shape.looked_up
-    table = looked_up if shape.looked_up and looked_up <= MOST_TABLE else 0
-    defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "PICKED": str(shape.levels)}
-    defined |= {"Q": str(q), "TILE": str(shape.tile), "COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
-    defined |= {"SINGLE": "1"} if is_single else {}
+    is_single = precision == "single"
+    every = {**{name: repr(value) for name, value in numbers.items()}, **defined}
+    every |= {"SINGLE": "1"} if is_single else {}
     kinds = "typedef float T; typedef int A;" if is_single else "typedef double T; typedef long long A;"
-    return "".join(f"#define {name} {value}\n" for name, value in defined.items()) + kinds + HEADER + body
+    return "".join(f"#define {name} {value}\n" for name, value in every.items()) + kinds + HEADER
 
+
+#: Rows that pass through a card at a time: copies of this size reach the bandwidth of the link.
+PART_ROWS = 1 << 24
 
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
+
+
+def picking_source(formula: Formula, shape: Shape, picking: Picking) -> str:
+    """Return the CUDA source of sums over picked rows."""
+    given = [*shape.arrays, *((f"c{j}", kind) for j, kind in enumerate(shape.codes))]
+    reads = [f"const T {name} = (T){name}_[at];" for name, _ in shape.arrays]
+    digits, place = [], 0
+    for text, unit, size in zip(formula.terms, picking.units, picking.digits, strict=True):
+        whole = f"(unsigned)ROUND((T)({text}) * T({unit!r}))"
+        digits.append(f"digit[{place}] = {whole} & 255u;" if size == 2 else f"digit[{place}] = {whole};")
+        digits += [f"digit[{place + 1}] = {whole} >> 8;"] if size == 2 else []
+        place += size
+    members = [
+        f"mask[{w}] |= table[({offset} + (int)c{j}_[at]) * WORDS + {w}];"
+        for j, offset in enumerate(shape.offsets)
+        for w in range(picking.words)
+    ]
+    lines = [f"const T {name} = {text};" for name, text in formula.lines]
+    parts = {
+        "PARAMETERS": " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given),
+        "READS": " ".join(reads),
+        "LINES": " ".join(lines),
+        "DIGITS": " ".join(digits),
+        "MEMBERS": " ".join(members),
+    }
+    body = PICKING
+    for word, text in parts.items():
+        body = body.replace(word, text, 1)
+    defined = {"LEVELS": shape.levels, "WORDS": picking.words, "WIDTH": picking.width, "TILES": picking.tiles}
+    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
+    return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + body
 
 
 class Cuda(Device):
@@ -240,19 +292,28 @@ class Cuda(Device):
         self.threads, self.blocks, self.shared = threads, blocks, shared
 
     @cached_property
-    def xp(self) -> Any:
+    def cupy(self) -> Any:
         """CuPy."""
         return import_module("cupy")
+
+    @property
+    def xp(self) -> Any:
+        """What rows are arrays of."""
+        return self.cupy
+
+    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+        """Yield the rows in parts that lie on the card: here all of them."""
+        yield inputs
 
     @cached_property
     def _limits(self) -> tuple[int, int]:
         """The blocks that a card holds, and the bytes of shared memory that one may have."""
-        facts = self.xp.cuda.Device().attributes
+        facts = self.cupy.cuda.Device().attributes
         most = int(facts["MaxSharedMemoryPerBlockOptin"]) - TAKEN_BYTES if self.shared is None else self.shared
         return self.blocks or 2 * int(facts["MultiProcessorCount"]), most
 
     def _launch(self, formula: Formula, inputs: Inputs, shape: Shape, scales: Sequence[float], out: Any) -> None:
-        xp = self.xp
+        xp = self.cupy
         kernel = _compiled(source_of(formula, shape))
         numbers = [np.zeros(1) if inputs.tables is None else inputs.tables, [*inputs.constants, 0.0], [*scales, 0.0]]
         given = [xp.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
@@ -263,7 +324,12 @@ class Cuda(Device):
         kernel.max_dynamic_shared_size_bytes = used
         blocks = min(self._limits[0], max(1, -(-inputs.n // shape.tile)))
         arrays = (*inputs.arrays.values(), *inputs.codes)
-        kernel((blocks,), (self.threads,), (np.int64(inputs.n), *arrays, *given, keys, out), shared_mem=used)
+        kernel(
+            (blocks,),
+            (self.threads,),
+            (np.int64(inputs.n), np.int64(inputs.first), *arrays, *given, keys, out),
+            shared_mem=used,
+        )
 
     def _table_bytes(self, inputs: Inputs) -> int:
         size = inputs.size * inputs.looked_up
@@ -282,47 +348,140 @@ class Cuda(Device):
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         width = inputs.size * formula.cells * len(scales)
         copies = self._copies(width, inputs)
-        out = self.xp.zeros(width, dtype=np.int64)
+        out = self.cupy.zeros(width, dtype=np.int64)
         shape = self._shape("shared", inputs, copies=copies) if copies else self._shape("global", inputs)
-        self._launch(formula, inputs, shape, scales, out)
+        for part in self._parts(inputs):
+            self._launch(formula, part, shape, scales, out)
         return np.asarray(out.get())
 
+    def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
+        xp, draws = self.cupy, len(inputs.keys)
+        kernel = _compiled(picking_source(formula, self._shape("total", inputs), shape))
+        slots = shape.groups * shape.warps * DRAWS
+        keys = xp.asarray(np.array([*inputs.keys, *[0] * (slots - draws)], dtype=np.uint64))
+        given = xp.asarray(shape.masks(belongs)), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
+        out = xp.zeros(shape.launches * slots * 16 * shape.tiles * shape.width, dtype=np.int64)
+        used = shape.shared_bytes(inputs.size)
+        kernel.max_dynamic_shared_size_bytes = used
+        for part in self._parts(inputs):
+            step = 32 * shape.warps
+            each = step * -(-part.n // (step * max(self._limits[0], -(-part.n // MOST_ROWS))))
+            grid = -(-part.n // each), shape.groups, shape.launches
+            sizes = np.int64(part.n), np.int64(part.first), np.int64(each)
+            arrays = (*part.arrays.values(), *part.codes)
+            kernel(grid, (step,), (*sizes, *arrays, *given, out), shared_mem=used)
+        return shape.read(out.get())
+
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
-        out = self.xp.zeros(len(scales), dtype=np.int64)
-        self._launch(formula, inputs, self._shape("total", inputs), scales, out)
+        out = self.cupy.zeros(len(scales), dtype=np.int64)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("total", inputs), scales, out)
         return np.asarray(out.get())
+
+    def largest(self, formula: Formula, inputs: Inputs) -> float:
+        """Return the largest size of the only term at any row."""
+        out = self.cupy.zeros(1, dtype=np.float64)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("largest", inputs, "f8"), (), out)
+        return float(out[0])
 
     def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
-        out = self.xp.zeros(most + 1, dtype=np.int64)
-        self._launch(Formula((text,)), inputs, replace(self._shape("pick", inputs), levels=most), (), out)
+        out = self.cupy.zeros(most + 1, dtype=np.int64)
+        for part in self._parts(inputs):
+            self._launch(Formula((text,)), part, replace(self._shape("pick", inputs), levels=most), (), out)
         found = np.asarray(out.get())
         return np.sort(found[1 : 1 + min(most, found[0])])
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""
-        out = padded_rows(self.xp, inputs.n, kind)
+        out = padded_rows(self.cupy, inputs.n, kind)
         self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
         return out
 
     def own(self, array: Any) -> Any:
-        """Return an array of the card without gaps, in memory that ends after a multiple of four numbers."""
+        """Return an array without gaps on the card, in memory that ends after a multiple of four numbers."""
+        if isinstance(array, np.ndarray):
+            return self.upload(array)
         is_whole = array.flags.c_contiguous and len(array) % 4 == 0
         if is_whole and array.data.ptr % (4 * array.itemsize) == 0:
             return array
-        out = padded_rows(self.xp, len(array), array.dtype)
+        out = padded_rows(self.cupy, len(array), array.dtype)
         out[...] = array
         return out
 
     def upload(self, array: NDArray[Any]) -> Any:
         """Return an array of this machine's memory on the card."""
-        out = padded_rows(self.xp, len(array), array.dtype)
+        out = padded_rows(self.cupy, len(array), array.dtype)
         out.set(np.ascontiguousarray(array))
         return out
 
     def download(self, array: Any) -> NDArray[Any]:
         """Return an array of the card in this machine's memory."""
-        return np.asarray(array.get())
+        return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+class Streamed(Cuda):
+    """A card through which rows pass that stay in this machine's memory, in parts: one is copied while one is summed.
+
+    Rows are arrays of NumPy in memory that the system may not move, which the card reads without help.
+    """
+
+    @property
+    def xp(self) -> Any:
+        """What rows are arrays of."""
+        return np
+
+    @cached_property
+    def _streams(self) -> tuple[Any, Any]:
+        return self.cupy.cuda.Stream(), self.cupy.cuda.Stream()
+
+    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+        """Yield parts of the rows on the card, each while its stream is the current one."""
+        every = [*inputs.arrays.values(), *inputs.codes]
+        size = min(PART_ROWS, -(-inputs.n // 4) * 4)
+        slots = [[self.cupy.empty(size, dtype=array.dtype) for array in every] for _ in self._streams]
+        for k, start in enumerate(range(0, inputs.n, size)):
+            stop, stream = min(start + size, inputs.n), self._streams[k % 2]
+            here = [slot[: stop - start] for slot in slots[k % 2]]
+            with stream:
+                for there, array in zip(here, every, strict=True):
+                    there.set(array[start:stop], stream=stream)
+                arrays = dict(zip(inputs.arrays, here, strict=False))
+                codes = here[len(arrays) :]
+                yield replace(inputs, n=stop - start, first=inputs.first + start, arrays=arrays, codes=codes)
+        for stream in self._streams:
+            stream.synchronize()
+
+    def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return the only term at every row."""
+        out, shape = self._pinned(inputs.n, kind), self._shape("map", inputs, np.dtype(kind).str[1:])
+        for part in self._parts(inputs):
+            here = self.cupy.empty(part.n, dtype=kind)
+            self._launch(formula, part, shape, (), here)
+            start = part.first - inputs.first
+            here.get(out=out[start : start + part.n], stream=self.cupy.cuda.get_current_stream(), blocking=False)
+        return out
+
+    @cached_property
+    def _pins(self) -> WeakValueDictionary[int, Any]:
+        """Arrays that were given out, by their place."""
+        return WeakValueDictionary()
+
+    def _pinned(self, n: int, kind: Any) -> Any:
+        out = import_module("cupyx").empty_pinned(n, dtype=kind)
+        self._pins[out.ctypes.data] = out
+        return out
+
+    def own(self, array: Any) -> Any:
+        """Return an array of this machine's memory that the card reads without help."""
+        return array if self._pins.get(array.ctypes.data) is array else self.upload(array)
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """Return a copy that the card reads without help."""
+        out = self._pinned(len(array), array.dtype)
+        out[...] = array
+        return out
 
 
 def padded_rows(xp: Any, n: int, kind: Any) -> Any:
@@ -336,6 +495,8 @@ def _compiled(source: str) -> Any:
     return import_module("cupy").RawModule(code=source, options=("-std=c++17", "--fmad=false")).get_function("run")
 
 
-def open_device(precision: Precision) -> Device:
-    """Return the card that is in use."""
-    return Cuda(precision)
+def open_device(precision: Precision, needed: int = 0, memory: int | None = None) -> Device:
+    """Return the card that is in use; rows of `needed` bytes that do not fit into its memory pass through."""
+    card = Cuda(precision)
+    room = memory if memory is not None else card.cupy.cuda.Device().mem_info[0] if needed else 0
+    return Streamed(precision) if needed > room else card

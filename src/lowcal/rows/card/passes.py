@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowcal.kernels.card.formula import Formula
+from lowcal.kernels.card.formula import Formula, Inputs
 from lowcal.kernels.exact import Fine, Grid, Tables, Wholes
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.loops import padded
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import n_intervals
-from lowcal.rows.base import START
 from lowcal.rows.card.coded import ROW, cell_text, weight_text
 from lowcal.rows.card.rows import MOST_CELLS, Card, on_card
 from lowcal.rows.passes import (
@@ -62,12 +61,11 @@ def _(one: Losses, card: Card) -> Tables | None:
     found = card.total(("(y - f)*(y - f)", loss), (1.0, MOST_SCORE), state=one.state)
     if found is None:
         return None
-    xp, end = card.device.xp, card.at(one.state)
     is_bounded = all(update.geometry == "mirror" for update in one.state.updates)
-    sure = 0 if is_bounded else int((xp.isinf(end) & ~xp.isinf(card.at(START))).sum())
+    sure = 0.0 if is_bounded else card.count_certain(one.state)
     grids = one._grids(card.scale)
     sums = np.array([fine_wholes(fine, value) for fine, value in zip(grids, found.tolist(), strict=True)])
-    return Tables([sums, np.array(sure)])
+    return Tables([sums, np.array(int(sure))])
 
 
 @on_card.register
@@ -137,7 +135,7 @@ def _(one: Along, card: Card) -> Farthest | None:
     bend = "delta*delta" if one.geometry == "euclidean" else "delta*delta*T(0.25)"
     found = card.total(("delta*(y - f)", bend), (far, far * far), state=one.state, arrays={"delta": delta})
     assert found is not None
-    farthest = max(float(delta.max()), -float(delta.min()))
+    farthest = card.device.largest(Formula(("delta",)), Inputs(card.scale.n, {"delta": delta}))
     grids = one._grids(card.scale)
     return Farthest(np.array([fine_wholes(g, v) for g, v in zip(grids, found.tolist(), strict=True)]), farthest)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.cards import card_columns, read_card
+from lowcal.data.cards import ThroughCard, card_columns, read_card
 from lowcal.data.errors import InvalidInput, MissingColumn
 from lowcal.data.files.batches import at_row
 from lowcal.data.frames import Table as Frame
@@ -19,7 +19,7 @@ from lowcal.kernels.card.formula import Device, Formula, Inputs, chances
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows.card import passes  # noqa: F401  (registers how a card sums what the solver asks for)
 from lowcal.rows.card.coded import Coded, Moves
-from lowcal.rows.card.rows import BLOCK, Card
+from lowcal.rows.card.rows import BLOCK, STATES, Card
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
 from lowcal.rows.reading import (
@@ -39,6 +39,12 @@ from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.memberships import Bits, MembershipEncoder
 
 
+def rows_of(device: Device, column: Any, some: IntArray | slice) -> Any:
+    """Return some rows of a column, which may be in this machine's memory."""
+    is_far = isinstance(some, np.ndarray) and not isinstance(column, np.ndarray)
+    return column[device.xp.asarray(some) if is_far else some]
+
+
 @dataclass(frozen=True, eq=False)
 class CardTable:
     """Columns on a device, by name."""
@@ -47,9 +53,9 @@ class CardTable:
     columns: Mapping[str, Any]
     n: int
 
-    def near(self, some: Any, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def near(self, some: IntArray | slice, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return some rows of these columns in this machine's memory."""
-        return {name: self.device.download(self.columns[name][some]) for name in names}
+        return {name: self.device.download(rows_of(self.device, self.columns[name], some)) for name in names}
 
     def encoded(self, encoder: Encoder) -> Encoded:
         """Return the rows as an encoder writes them."""
@@ -128,16 +134,17 @@ def settle_on_card(
     if weight is not None:
         weight = checked_weight(weight)
         if not bool((weight > 0).all()):
-            kept = device.xp.flatnonzero(weight > 0)
-            columns = {name: device.own(column[kept]) for name, column in table.columns.items()}
-            table, y, p, weight = CardTable(device, columns, len(kept)), y[kept], p[kept], weight[kept]
+            kept = device.download(device.xp.flatnonzero(weight > 0))
+            columns = {name: rows_of(device, column, kept) for name, column in table.columns.items()}
+            y, p, weight = (rows_of(device, each, kept) for each in (y, p, weight))
+            table = CardTable(device, columns, len(kept))
     z = checked_odds(device, p)
     layout, codes, outcomes = read_labels(device, y, classes)
     names = list(wanted_columns(subpopulations) or table.columns)
     some = sampled(device, seed, table.n, sample_size(len(names)))
-    sample = {**table.near(device.xp.asarray(some), names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
+    sample = {**table.near(some, names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
     if weight is not None:
-        sample["\0w"] = device.download(weight[device.xp.asarray(some)]).astype(np.float64)
+        sample["\0w"] = device.download(rows_of(device, weight, some)).astype(np.float64)
     found = Survey(table.n, layout, codes, sample)
     learner = learn_sample(subpopulations, found, roles, is_fit)
     even = (
@@ -185,7 +192,13 @@ def checked_odds(device: Device, p: Any) -> Any:
 
 def read_labels(device: Device, y: Any, classes: Sequence[Any] | None) -> tuple[Layout, IntArray, Any]:
     """Return the layout of outcomes, the classes that occur, and outcomes: 0 and 1 in a byte, or numbers in [0, 1]."""
-    labels, y = Labels(2), device.own(y)
+    labels = Labels(2)
+    if not is_number(y):  # names of classes, in this machine's memory
+        labels.add(np.unique(y), None)
+        layout, codes = labels.layout(classes)
+        assert layout.classes is not None
+        return layout, codes, device.own((y == layout.classes[1]).astype(np.uint8))
+    y = device.own(y)
     low, high = float(y.min()), float(y.max())
     others = device.picked("(y != k[0]) & (y != k[1])", Inputs(len(y), {"y": y}, constants=[low, high]), 100)
     labels.add(np.append(np.array([low, high]).astype(y.dtype), device.download(y[others])), None)
@@ -206,25 +219,52 @@ class Given:
 
 
 def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
-    """Return arrays on a card as rows of two classes; the precision is that of p."""
-    columns = {} if X is None else card_columns(X)
-    y, p = take_role(columns, "y", y), take_role(columns, "p", p)
-    weight = None if weight is None else take_role(columns, "sample_weight", weight)
+    """Return rows on a card, or beside one, as those of two classes; the precision of arrays there is that of p."""
+    columns = {} if X is None else columns_of(X)
+    y, p = take_role(X, columns, "y", y), take_role(X, columns, "p", p)
+    weight = None if weight is None else take_role(X, columns, "sample_weight", weight)
     if p.ndim == 2 and p.shape[1] == 2:
         p = p[:, 1]
+    if len(p) == 0:
+        raise InvalidInput("There are no rows: p is empty.")
     lengths = {len(each) for each in (y, p, *([] if weight is None else [weight]), *columns.values())}
     if p.ndim != 1 or len(lengths) != 1:
         raise InvalidInput(
             f"On a card p must be one probability a row and everything as long as y, but p has the shape {p.shape} "
             f"and lengths are {sorted(lengths)}. Several classes are fitted in memory: give arrays of NumPy."
         )
-    return Given(CardTable(open_device("double" if p.dtype == np.float64 else "single"), columns, len(p)), y, p, weight)
+    device = device_for(X, p, columns)
+    given = (None if each is None else device.own(each) if is_number(each) else each for each in (y, p, weight))
+    return Given(CardTable(device, columns, len(p)), *given)
 
 
-def take_role(columns: dict[str, Any], role: str, given: Any) -> Any:
+def columns_of(X: object) -> dict[str, Any]:
+    """Return the columns of a table on a card, or of one that passes through, by name."""
+    if not isinstance(X, ThroughCard):
+        return card_columns(X)
+    table = Frame.of(X.table)
+    return {name: table.array(name) for name in table.names}
+
+
+def device_for(X: object, p: Any, columns: Mapping[str, Any]) -> Device:
+    """Return the device for a table: rows that do not fit on it pass through."""
+    if not isinstance(X, ThroughCard):
+        return open_device("double" if p.dtype == np.float64 else "single")
+    size = 4 if X.precision == "single" else 8
+    coded = sum(column.dtype.itemsize if is_number(column) else 4 for column in columns.values())
+    needed = len(p) * (coded + STATES * size + 1)
+    return open_device(X.precision, needed, X.memory)
+
+
+def is_number(array: Any) -> bool:
+    """Whether an array holds numbers or truth values."""
+    return array.dtype.kind in "biuf"
+
+
+def take_role(X: object, columns: dict[str, Any], role: str, given: Any) -> Any:
     """Return y, p or weights: an array, or the column of that name, which is then no feature."""
     if not isinstance(given, str):
-        return read_card(given)
+        return np.asarray(given) if isinstance(X, ThroughCard) else read_card(given)
     if given not in columns:
         raise MissingColumn(f"{role} names the column {given!r}, but X has {', '.join(map(repr, columns)) or 'none'}.")
     return columns.pop(given)
@@ -232,9 +272,9 @@ def take_role(columns: dict[str, Any], role: str, given: Any) -> Any:
 
 def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
     """Return calibrated probabilities on the device, in the type of p."""
-    columns = {} if X is None else card_columns(X)
-    given = take_role(columns, "p", p)
-    table = CardTable(open_device("double" if given.dtype == np.float64 else "single"), columns, len(given))
+    columns = {} if X is None else columns_of(X)
+    given = take_role(X, columns, "p", p)
+    table = CardTable(device_for(X, given, columns), columns, len(given))
     device, last = table.device, len(predictor.updates) - 1
     moved, coded = checked_probabilities(device, given), Coded(device, table.encoded(predictor.encoder), table.n)
     for k, update in enumerate(predictor.updates):
@@ -242,7 +282,8 @@ def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
         if moves is None:
             return _predict_near(predictor, table, given)
         moved = moves.between(device, moved, update.geometry, k == 0, k == last)
-    return moved.astype(given.dtype, copy=False)
+    found = moved.astype(given.dtype, copy=False)
+    return device.download(found) if isinstance(X, ThroughCard) else found
 
 
 def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
@@ -252,4 +293,5 @@ def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
         part = slice(at, at + BLOCK)
         here = Frame.of(table.near(part, list(table.columns)))
         found.append(predictor(table.device.download(p[part]), here))
-    return table.device.upload(np.concatenate(found).astype(p.dtype))
+    every = np.concatenate(found).astype(p.dtype)
+    return every if isinstance(p, np.ndarray) else table.device.upload(every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,16 @@ BLOCK = 1 << 20
 MOST_VALUES = 1 << 16
 #: Sums of so many numbers share a pass: there is room for several copies of them in the shared memory of a block.
 MOST_SUMS = 1 << 13
+#: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
+STATES = 6
 #: The most cells of a grid that are counted on the card.
 MOST_CELLS = 64
+
+
+class Answer(NamedTuple):
+    """What a pass returns, where a card need not return its sums."""
+
+    value: Any
 
 
 @singledispatch
@@ -62,6 +70,8 @@ class Card(Far):
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows: on the card if it has a formula, else block by block."""
         total = on_card(one, self)
+        if isinstance(total, Answer):
+            return total.value  # type: ignore[no-any-return]
         if total is None:
             for first in range(0, self.scale.n, BLOCK):
                 found = one(self._shard(first))
@@ -125,6 +135,12 @@ class Card(Far):
         if inputs is None:
             return None
         return self.device.total(Formula(self.terms(*terms), ROW, tuple(bounds)), inputs) * self.scale.most
+
+    def count_certain(self, state: State) -> float:
+        """Return how many rows have become certain since the start."""
+        arrays = {"z": self.at(state), "a": self._z[START]}
+        certain = "pick((size(z) > T(1e30)) & (size(a) < T(1e30)), T(1), T(0))"
+        return float(self.device.total(Formula((certain,), bounds=(1.0,)), Inputs(self.scale.n, arrays))[0])
 
     # --- states ---
 
