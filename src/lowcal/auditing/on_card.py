@@ -143,7 +143,8 @@ def _picked(share: float, card: Card, design: Codes, texts: Sequence[str], keys:
     values, q = [text if card.weight is None else f"w*({text})" for text in texts], ("q", believed_text(share))
     belongs = members_of_levels(design)
     inputs = card.inputs(design, keys=keys)
-    if inputs is None or not Picking.of(values, belongs.shape[1], len(keys)).fits(inputs.size):
+    shape = Picking.of(values, belongs.shape[1], len(keys))
+    if inputs is None or not shape.fits(shape.places(belongs, inputs.levels)):
         return None
     every = card.device.picks(Formula(tuple(values), (*ROW, q)), inputs, belongs)
     rounded = [text if text == "T(1)" else f"near(({text})*T({PICKED_UNITS!r}))/T({PICKED_UNITS!r})" for text in values]

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.card.draws import DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.draws import AHEAD, DRAWS, MOST_ROWS, Picking
 from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.formula import (
     BANKS,
@@ -23,6 +23,7 @@ from lowcal.kernels.card.formula import (
     Device,
     Formula,
     Inputs,
+    OneLevel,
     Precision,
 )
 from lowcal.kernels.card.twin import EXP_TERMS, LN2_HIGH, LN2_LOW, LOG2E, LOG_TERMS
@@ -151,6 +152,8 @@ PARTS = {
 }
 
 C_TYPES = {"f4": "float", "f8": "double", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int"}
+#: Stands for the type of a code column with one level.
+ONE_LEVEL = "one level"
 C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", "b1": "unsigned char"}
 
 
@@ -169,6 +172,12 @@ class Shape:
     copies: int = BANKS
 
     @property
+    def given(self) -> list[tuple[str, str]]:
+        """The names and types of all arrays that are read."""
+        columns = ((f"c{j}", kind) for j, kind in enumerate(self.codes) if kind != ONE_LEVEL)
+        return [*self.arrays, *columns]
+
+    @property
     def tile(self) -> int:
         """The rows after which a block moves its sums on."""
         return HELD_ROWS * self.copies
@@ -177,11 +186,12 @@ class Shape:
 def source_of(formula: Formula, shape: Shape) -> str:
     """Return the CUDA source of a formula."""
     q, wide = len(formula.terms), formula.cells > 1
-    given = [*shape.arrays, *((f"c{j}", kind) for j, kind in enumerate(shape.codes))]
+    given = shape.given
     parameters = " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given)
     loads = " ".join(f"const auto {name}4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
     reads = [f"const T {name} = (T){name}4.v[row_];" for name, _ in shape.arrays]
-    reads += [f"const int i{j} = {offset} + (int)c{j}4.v[row_];" for j, offset in enumerate(shape.offsets)]
+    for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
+        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}4.v[row_];"))
     if shape.looked_up:
         source = "tab" if shape.levels * shape.looked_up <= MOST_TABLE else "given"
         reads.append(f"T L[{shape.looked_up}] = {{}};")
@@ -202,11 +212,18 @@ def source_of(formula: Formula, shape: Shape) -> str:
         else:
             terms.append(f"const A t{k} = (A)ROUND((T)({text}) * scale[{k}]);")
     if shape.how in ("shared", "global"):
-        for j in range(len(shape.codes)):
+        for j, kind in enumerate(shape.codes):
+            if kind == ONE_LEVEL and not wide:
+                terms += [f"all[{k}] += t{k};" for k in range(q)]
+                continue
             place = f"(i{j} * {formula.cells} + cell)" if wide else f"i{j}"
             add = GLOBAL_ADD if shape.how == "global" else ADD[shape.precision]
             terms += [add.format(f"{place} * {q} + {k}", k) for k in range(q)]
     setup, flush, finish = PARTS[shape.how]
+    if shape.how in ("shared", "global") and ONE_LEVEL in shape.codes and not wide:
+        setup += " A all[Q] = {};"
+        # a thread sees few rows between two flushes, or adds in 64 bits
+        flush += ADD_ALL.replace("PLACE", str(shape.offsets[shape.codes.index(ONE_LEVEL)]))
     body = KERNEL
     for word, text in {
         "PARAMETERS": parameters,
@@ -242,14 +259,22 @@ def prelude(precision: Precision, defined: Mapping[str, str]) -> str:
 #: Rows that pass through a card at a time: copies of this size reach the bandwidth of the link.
 PART_ROWS = 1 << 24
 
+#: The sums of a code column with one level, which threads hold.
+ADD_ALL = """
+    for (int q = 0; q < Q; q++) {
+      long long s = all[q];
+      for (int lane = 16; lane; lane >>= 1) s += __shfl_xor_sync(0xffffffff, s, lane);
+      if (threadIdx.x % 32 == 0) atomicAdd((U*)out + PLACE * Q + q, (U)s);
+      all[q] = 0;
+    }"""
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
 
 
-def picking_source(formula: Formula, shape: Shape, picking: Picking) -> str:
+def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Sequence[NDArray[np.uint16]]) -> str:
     """Return the CUDA source of sums over picked rows."""
-    given = [*shape.arrays, *((f"c{j}", kind) for j, kind in enumerate(shape.codes))]
+    given = shape.given
     reads = [f"const T {name} = (T){name}_[at];" for name, _ in shape.arrays]
     digits, place = [], 0
     for text, unit, size in zip(formula.terms, picking.units, picking.digits, strict=True):
@@ -257,11 +282,12 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking) -> str:
         digits.append(f"digit[{place}] = {whole} & 255u;" if size == 2 else f"digit[{place}] = {whole};")
         digits += [f"digit[{place + 1}] = {whole} >> 8;"] if size == 2 else []
         place += size
-    members = [
-        f"mask[{w}] |= table[({offset} + (int)c{j}_[at]) * WORDS + {w}];"
-        for j, offset in enumerate(shape.offsets)
-        for w in range(picking.words)
-    ]
+    members, start = [], 0
+    for j, place in enumerate(places):
+        _, levels, most = place.shape
+        code = f"{start}" if shape.codes[j] == ONE_LEVEL else f"{start} + {most} * (int)c{j}_[at]"
+        members += [f"mark[table[{code} + {k}]] = 1;" for k in range(most)]
+        start += levels * most
     lines = [f"const T {name} = {text};" for name, text in formula.lines]
     parts = {
         "PARAMETERS": " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given),
@@ -273,8 +299,8 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking) -> str:
     body = PICKING
     for word, text in parts.items():
         body = body.replace(word, text, 1)
-    defined = {"LEVELS": shape.levels, "WORDS": picking.words, "WIDTH": picking.width, "TILES": picking.tiles}
-    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
+    defined = {"PLACES": start, "PLACES_END": -(-start // 8) * 4, "WIDTH": picking.width, "TILES": picking.tiles}
+    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words, "AHEAD": AHEAD}
     return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + body
 
 
@@ -323,7 +349,7 @@ class Cuda(Device):
             used += self.kind.itemsize * shape.levels * formula.cells * len(formula.terms) * shape.copies
         kernel.max_dynamic_shared_size_bytes = used
         blocks = min(self._limits[0], max(1, -(-inputs.n // shape.tile)))
-        arrays = (*inputs.arrays.values(), *inputs.codes)
+        arrays = arrays_of(inputs)
         kernel(
             (blocks,),
             (self.threads,),
@@ -337,7 +363,8 @@ class Cuda(Device):
 
     def _shape(self, how: Any, inputs: Inputs, out: str = "i8", copies: int = 4) -> Shape:
         arrays = tuple((name, array.dtype.str[1:]) for name, array in inputs.arrays.items())
-        codes, offsets = tuple(c.dtype.str[1:] for c in inputs.codes), tuple(inputs.offsets)
+        codes = tuple(ONE_LEVEL if isinstance(c, OneLevel) else c.dtype.str[1:] for c in inputs.codes)
+        offsets = tuple(inputs.offsets)
         return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies)
 
     def _copies(self, width: int, inputs: Inputs) -> int:
@@ -356,20 +383,22 @@ class Cuda(Device):
 
     def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
         xp, draws = self.cupy, len(inputs.keys)
-        kernel = _compiled(picking_source(formula, self._shape("total", inputs), shape))
+        places = shape.places(belongs, inputs.levels)
+        kernel = _compiled(picking_source(formula, self._shape("total", inputs), shape, places))
         slots = shape.groups * shape.warps * DRAWS
         keys = xp.asarray(np.array([*inputs.keys, *[0] * (slots - draws)], dtype=np.uint64))
-        given = xp.asarray(shape.masks(belongs)), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
+        laid = np.concatenate([place.reshape(shape.launches, -1) for place in places], axis=1)
+        given = xp.asarray(laid), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
         out = xp.zeros(shape.launches * slots * 16 * shape.tiles * shape.width, dtype=np.int64)
-        used = shape.shared_bytes(inputs.size)
+        used = shape.shared_bytes(places)
         kernel.max_dynamic_shared_size_bytes = used
         for part in self._parts(inputs):
-            step = 32 * shape.warps
+            step = 32 * shape.warps * AHEAD
             each = step * -(-part.n // (step * max(self._limits[0], -(-part.n // MOST_ROWS))))
             grid = -(-part.n // each), shape.groups, shape.launches
             sizes = np.int64(part.n), np.int64(part.first), np.int64(each)
-            arrays = (*part.arrays.values(), *part.codes)
-            kernel(grid, (step,), (*sizes, *arrays, *given, out), shared_mem=used)
+            arrays = arrays_of(part)
+            kernel(grid, (32 * shape.warps,), (*sizes, *arrays, *given, out), shared_mem=used)
         return shape.read(out.get())
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
@@ -438,7 +467,7 @@ class Streamed(Cuda):
 
     def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
         """Yield parts of the rows on the card, each while its stream is the current one."""
-        every = [*inputs.arrays.values(), *inputs.codes]
+        every = arrays_of(inputs)
         size = min(PART_ROWS, -(-inputs.n // 4) * 4)
         slots = [[self.cupy.empty(size, dtype=array.dtype) for array in every] for _ in self._streams]
         for k, start in enumerate(range(0, inputs.n, size)):
@@ -447,8 +476,8 @@ class Streamed(Cuda):
             with stream:
                 for there, array in zip(here, every, strict=True):
                     there.set(array[start:stop], stream=stream)
-                arrays = dict(zip(inputs.arrays, here, strict=False))
-                codes = here[len(arrays) :]
+                arrays, columns = dict(zip(inputs.arrays, here, strict=False)), iter(here[len(inputs.arrays) :])
+                codes = [c if isinstance(c, OneLevel) else next(columns) for c in inputs.codes]
                 yield replace(inputs, n=stop - start, first=inputs.first + start, arrays=arrays, codes=codes)
         for stream in self._streams:
             stream.synchronize()
@@ -482,6 +511,11 @@ class Streamed(Cuda):
         out = self._pinned(len(array), array.dtype)
         out[...] = array
         return out
+
+
+def arrays_of(inputs: Inputs) -> list[Any]:
+    """Return all arrays that a kernel reads."""
+    return [*inputs.arrays.values(), *(c for c in inputs.codes if not isinstance(c, OneLevel))]
 
 
 def padded_rows(xp: Any, n: int, kind: Any) -> Any:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 PICKED_UNITS = 65535.0
 #: Draws of a warp, and the most warps of a block.
 DRAWS, MOST_WARPS = 8, 13
+#: Groups of 32 rows that a warp prepares before all warps look at them.
+AHEAD = 2
 #: Sums that a thread can hold in registers.
 MOST_HELD = 84
-#: Bytes of shared memory that the members of all levels may take.
-MOST_TABLE_BYTES = 1 << 16
+#: Bytes of shared memory that the places of the members of all levels may take.
+MOST_PLACES_BYTES = 1 << 16
 #: Rows that a block may look at before sums of bytes could leave 32 bits.
 MOST_ROWS = 1 << 22
 
@@ -61,11 +63,6 @@ class Picking:
         return -(-self.members // (16 * self.tiles))
 
     @property
-    def words(self) -> int:
-        """The words of 32 bits that hold a row's memberships in the members of a launch."""
-        return -(-self.tiles // 2)
-
-    @property
     def warps(self) -> int:
         """The warps of a block."""
         return min(MOST_WARPS, -(-self.draws // DRAWS))
@@ -77,26 +74,35 @@ class Picking:
 
     @property
     def group_words(self) -> int:
-        """The words of shared memory for 32 rows: fragments, chances, values and memberships."""
-        return 128 * self.tiles + 64 + 8 * self.width + 32 * self.words
+        """The words of shared memory for 32 rows: memberships, room for those of other launches, chances, values."""
+        return 128 * self.tiles + 16 + 64 + 8 * self.width
 
-    def fits(self, levels: int) -> bool:
-        """Whether there is room for the members of this number of levels."""
-        return 4 * levels * self.words <= MOST_TABLE_BYTES
+    def fits(self, places: Sequence[NDArray[np.uint16]]) -> bool:
+        """Whether there is room for the places of all levels."""
+        return sum(one[0].nbytes for one in places) <= MOST_PLACES_BYTES
 
-    def shared_bytes(self, levels: int) -> int:
+    def shared_bytes(self, places: Sequence[NDArray[np.uint16]]) -> int:
         """Return the shared memory of a block."""
-        return 4 * (levels * self.words + (-levels * self.words) % 4 + self.warps * self.group_words)
+        table = sum(one[0].nbytes for one in places)
+        return table + -table % 16 + 4 * AHEAD * self.warps * self.group_words
 
-    def masks(self, belongs: NDArray[np.bool_]) -> NDArray[np.uint32]:
-        """Return memberships of levels (levels, members) as words, shape (launches, levels, words)."""
-        size = 16 * self.tiles
-        wide = np.zeros((len(belongs), self.launches, 32 * self.words), dtype=np.uint8)
-        for k in range(self.launches):
-            own = belongs[:, k * size : (k + 1) * size]
-            wide[:, k, : own.shape[1]] = own
-        packed = np.packbits(wide, axis=-1, bitorder="little")
-        return np.ascontiguousarray(packed.view("<u4").transpose(1, 0, 2))
+    def places(self, belongs: NDArray[np.bool_], levels: Sequence[int]) -> list[NDArray[np.uint16]]:
+        """Return where the members of every level are marked, for each code column (launches, levels, members of one).
+
+        Memberships are laid as the tensor cores read them: member 16 t + 8 h + g of a row is byte 512 t + 64 g + 4 h
+        after the row's own place. What belongs to another launch is marked after all of these.
+        """
+        size, found = 16 * self.tiles, []
+        for own in np.split(belongs, np.cumsum(levels)[:-1]):
+            most = max(1, int(own.sum(axis=1).max(initial=1)))
+            place = np.full((self.launches, len(own), most), 32 * size, dtype=np.uint16)
+            for level, members in enumerate(map(np.flatnonzero, own)):
+                j = members % size
+                place[members // size, level, np.arange(len(members))] = (
+                    512 * (j // 16) + 64 * (j % 8) + 4 * (j % 16 // 8)
+                )
+            found.append(place)
+        return found
 
     def read(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return sums (draws, members, values) of the sums of all bytes."""
@@ -108,74 +114,89 @@ class Picking:
 
 
 KERNEL = r"""
-__device__ __forceinline__ unsigned picked(U h, unsigned low, unsigned high, unsigned byte) {
+__device__ __forceinline__ U mixed(U h) {
   h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
-  h = (h ^ (h >> 27)) * 0x94D049BB133111EBull;
-  h ^= h >> 31;
-  return h <= (((U)high << 32) | low) ? byte : 0u;
+  return (h ^ (h >> 27)) * 0x94D049BB133111EBull;
 }
-#define BIT(v, s) ((v) >> (s) & 1)
-#define BYTES(v, s) (BIT(v.x, s) | BIT(v.y, s) << 8 | BIT(v.z, s) << 16 | BIT(v.w, s) << 24)
+// the upper half of a number decides, unless it is that of the bound
+__device__ __forceinline__ void pick_fast(U h, unsigned high, unsigned byte, unsigned& found, bool& is_even) {
+  const unsigned upper = (unsigned)(mixed(h) >> 32), number = upper ^ (upper >> 31);
+  is_even |= number == high;
+  if (number < high) found |= byte;
+}
+__device__ __forceinline__ unsigned pick_slowly(U h, unsigned low, unsigned high, unsigned byte) {
+  h = mixed(h);
+  return (h ^ (h >> 31)) <= (((U)high << 32) | low) ? byte : 0u;
+}
 __device__ __forceinline__ void multiply(int* c, uint4 a, unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS) run(long long n, long long first, long long each,
-    PARAMETERS const unsigned* __restrict__ members, const T* __restrict__ k, const U* __restrict__ keys,
+    PARAMETERS const unsigned short* __restrict__ members, const T* __restrict__ k, const U* __restrict__ keys,
     U* __restrict__ out) {
   extern __shared__ uint4 start[];
-  unsigned* const table = (unsigned*)start;
-  unsigned* const groups = table + LEVELS * WORDS + (4 - LEVELS * WORDS % 4) % 4;
+  unsigned short* const table = (unsigned short*)start;
+  unsigned* const groups = (unsigned*)start + PLACES_END;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, four = lane % 4;
-  for (int i = threadIdx.x; i < LEVELS * WORDS; i += blockDim.x) table[i] = members[blockIdx.z * LEVELS * WORDS + i];
+  for (int i = threadIdx.x; i < PLACES; i += blockDim.x) table[i] = members[blockIdx.z * PLACES + i];
   const int draw = (blockIdx.y * WARPS + warp) * 8;
   const U key = keys[draw + g], stride = 0x9E3779B97F4A7C15ull;
   int sums[WIDTH][TILES][4] = {};
   __syncthreads();
   const long long end = (blockIdx.x + 1) * each < n ? (blockIdx.x + 1) * each : n;
-  for (long long base = blockIdx.x * each; base < end; base += 32 * WARPS) {
-    unsigned* const own = groups + warp * GROUP;
-    const long long at = base + warp * 32 + lane;
-    unsigned mask[WORDS] = {}, digit[WIDTH] = {};
-    U last = 0;
-    if (at < end) {
-      READS
-      LINES
-      const U top = (U)ceil((double)(q) * 0x1p53);
-      if (top) {
-        last = (top << 11) - 1;
-        DIGITS
-        MEMBERS
+  for (long long base = blockIdx.x * each; base < end; base += 32 * WARPS * AHEAD) {
+    for (int part = 0; part < AHEAD; part++) {
+      unsigned* const own = groups + (part * WARPS + warp) * GROUP;
+      const long long at = base + (part * WARPS + warp) * 32 + lane;
+      unsigned digit[WIDTH] = {};
+      U last = 0;
+      #pragma unroll
+      for (int t = 0; t < TILES; t++) ((uint4*)own)[32 * t + lane] = make_uint4(0, 0, 0, 0);
+      __syncwarp();
+      if (at < end) {
+        READS
+        LINES
+        const U top = (U)ceil((double)(q) * 0x1p53);
+        if (top) {
+          last = (top << 11) - 1;
+          DIGITS
+          unsigned char* const mark = (unsigned char*)own + 16 * (lane % 16 / 4) + 8 * (lane / 16) + lane % 4;
+          MEMBERS
+        }
       }
-    }
-    unsigned* const low = own + 128 * TILES;
-    unsigned char* const bytes = (unsigned char*)(low + 64);
-    unsigned* const words = low + 64 + 8 * WIDTH;
-    low[lane] = (unsigned)last;
-    low[32 + lane] = (unsigned)(last >> 32);
-    #pragma unroll
-    for (int d = 0; d < WIDTH; d++) bytes[32 * d + lane] = (unsigned char)digit[d];
-    #pragma unroll
-    for (int w = 0; w < WORDS; w++) words[32 * w + lane] = mask[w];
-    __syncwarp();
-    #pragma unroll
-    for (int t = 0; t < TILES; t++) {
-      const uint4 x = ((uint4*)(words + 32 * (t / 2)))[four], z = ((uint4*)(words + 32 * (t / 2)))[four + 4];
-      const int bit = 16 * (t % 2) + g;
-      ((uint4*)own)[32 * t + lane] = make_uint4(BYTES(x, bit), BYTES(x, bit + 8), BYTES(z, bit), BYTES(z, bit + 8));
+      unsigned* const low = own + 128 * TILES + 16;
+      low[lane] = (unsigned)last;
+      low[32 + lane] = (unsigned)(last >> 32);
+      #pragma unroll
+      for (int d = 0; d < WIDTH; d++) ((unsigned char*)(low + 64))[32 * d + lane] = (unsigned char)digit[d];
     }
     __syncthreads();
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < WARPS * AHEAD; w++) {
       const unsigned* const there = groups + w * GROUP;
-      const unsigned* const bound = there + 128 * TILES;
-      const uint4 l0 = ((const uint4*)bound)[four], l1 = ((const uint4*)bound)[four + 4];
+      const unsigned* const bound = there + 128 * TILES + 16;
       const uint4 h0 = ((const uint4*)bound)[four + 8], h1 = ((const uint4*)bound)[four + 12];
       const U h = (U)(first + base + w * 32 + four * 4) * stride + key;
-      const unsigned p0 = picked(h, l0.x, h0.x, 0xffu) | picked(h + stride, l0.y, h0.y, 0xff00u)
-          | picked(h + 2 * stride, l0.z, h0.z, 0xff0000u) | picked(h + 3 * stride, l0.w, h0.w, 0xff000000u);
-      const unsigned p1 = picked(h + 16 * stride, l1.x, h1.x, 0xffu) | picked(h + 17 * stride, l1.y, h1.y, 0xff00u)
-          | picked(h + 18 * stride, l1.z, h1.z, 0xff0000u) | picked(h + 19 * stride, l1.w, h1.w, 0xff000000u);
+      unsigned p0 = 0, p1 = 0;
+      bool is_even = false;
+      pick_fast(h, h0.x, 0xffu, p0, is_even);
+      pick_fast(h + stride, h0.y, 0xff00u, p0, is_even);
+      pick_fast(h + 2 * stride, h0.z, 0xff0000u, p0, is_even);
+      pick_fast(h + 3 * stride, h0.w, 0xff000000u, p0, is_even);
+      pick_fast(h + 16 * stride, h1.x, 0xffu, p1, is_even);
+      pick_fast(h + 17 * stride, h1.y, 0xff00u, p1, is_even);
+      pick_fast(h + 18 * stride, h1.z, 0xff0000u, p1, is_even);
+      pick_fast(h + 19 * stride, h1.w, 0xff000000u, p1, is_even);
+      if (is_even) {
+        p0 = p1 = 0;
+        for (int i = 0; i < 4; i++) {
+          const int r = 4 * four + i;
+          p0 |= pick_slowly(h + i * stride, bound[r], bound[r + 32], 0xffu << 8 * i);
+          p1 |= pick_slowly(h + (16 + i) * stride, bound[r + 16], bound[r + 48], 0xffu << 8 * i);
+        }
+      }
+      __syncwarp();
       const unsigned* const values = bound + 64;
       #pragma unroll
       for (int t = 0; t < TILES; t++) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -49,6 +49,20 @@ class Formula:
     lines: tuple[tuple[str, str], ...] = ()
     bounds: tuple[float, ...] = ()
     cells: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class OneLevel:
+    """A code column of which all rows have the same level: nothing need be read."""
+
+    n: int
+    dtype: np.dtype[Any] = field(default=np.dtype(np.uint8), init=False)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        return np.zeros(len(range(self.n)[part]), dtype=np.uint8)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.kernels.card.formula import Device, Formula, Inputs
+from lowcal.kernels.card.formula import Device, Formula, Inputs, OneLevel
 from lowcal.kernels.reference import Codes, Stacked, stack
 from lowcal.kernels.simplex import FloatArray, Geometry
 from lowcal.notions.weights import Cell, LogOdds, Monomial, Weight, cells_of_one_grid, n_intervals
@@ -42,9 +42,9 @@ class Coded:
     n: int
 
     @cached_property
-    def _zeros(self) -> Any:
+    def _everyone(self) -> OneLevel:
         """The code column of the whole population."""
-        return self.device.own(self.device.xp.zeros(self.n, dtype=np.uint8))
+        return OneLevel(self.n)
 
     def design(self, families: Sequence[Family]) -> Codes | None:
         """Return the memberships in all families, if they are code columns of 0 and 1."""
@@ -53,8 +53,8 @@ class Coded:
         design = stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
         if not isinstance(design, Codes) or design.power(2) is not design:
             return None
-        is_here = self.device.xp.ndarray
-        return Codes(tuple(c if isinstance(c, is_here) else self._zeros for c in design.codes), design.decode)
+        pairs = zip(design.codes, design.decode, strict=True)
+        return Codes(tuple(self._everyone if t.shape[0] == 1 else c for c, t in pairs), design.decode)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:
