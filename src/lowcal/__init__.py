@@ -19,8 +19,8 @@ from lowcal.data.version import __version__
 
 # fmt: off
 __all__ = [
-    "Alarm", "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "DriftDisplay", "Explanation",
-    "Finding", "Fit", "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay",
+    "Alarm", "AuditReport", "AuditWarning", "CannotWrite", "CardFull", "CheckFailed", "DamagedFile", "DriftDisplay",
+    "Explanation", "Finding", "Fit", "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay",
     "Intersections", "InvalidInput", "Linear", "LowDegree", "LowcalError", "Measurement", "Memberships",
     "MissingColumn", "MissingExtra", "MonitoringReport", "Multiaccuracy", "MulticalibratedClassifier",
     "MulticalibratedRegressor", "Notion", "Predictor", "Private", "PrivateFit", "Record", "Regressor",
@@ -44,7 +44,7 @@ _NAMES = {
     "auditing.reports": "Alarm AuditReport Finding MonitoringReport Verdict",
     "data.cards": "on_card",
     "data.cells": "cells cells_sql",
-    "data.errors": "AuditWarning CannotWrite CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
+    "data.errors": "AuditWarning CannotWrite CardFull CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
     "deploy.export": "to_onnx",
     "deploy.persistence": "load save",
@@ -72,7 +72,15 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.auditing.reports import Alarm, AuditReport, Finding, MonitoringReport, Verdict
     from lowcal.data.cards import on_card
     from lowcal.data.cells import cells, cells_sql
-    from lowcal.data.errors import AuditWarning, CannotWrite, CheckFailed, DamagedFile, FitInterrupted, FitWarning
+    from lowcal.data.errors import (
+        AuditWarning,
+        CannotWrite,
+        CardFull,
+        CheckFailed,
+        DamagedFile,
+        FitInterrupted,
+        FitWarning,
+    )
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra
     from lowcal.deploy.export import to_onnx
     from lowcal.deploy.persistence import load, save

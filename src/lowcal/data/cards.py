@@ -12,6 +12,8 @@ from typing import Any, Literal
 from lowcal.data.errors import InvalidInput, check_choice, load_extra
 from lowcal.data.inputs import check_whole
 
+NEEDS_CUPY = "Rows on a graphics card need CuPy: pip install 'lowcal[gpu]'."
+
 
 @dataclass(frozen=True, eq=False)
 class ThroughCard:
@@ -66,7 +68,7 @@ def _is_frame(x: object) -> bool:
 
 def read_card(x: object) -> Any:
     """Return an array as CuPy's."""
-    return load_extra("cupy", "Rows on a card need CuPy: pip install 'lowcal[gpu]'.").asarray(x)
+    return load_extra("cupy", NEEDS_CUPY).asarray(x)
 
 
 def card_columns(X: object) -> dict[str, Any]:

@@ -43,6 +43,10 @@ class MissingExtra(LowcalError, ImportError):
     """An optional library is needed that is not installed."""
 
 
+class CardFull(LowcalError, MemoryError):
+    """Rows do not fit into the memory of a graphics card; the message says how to stream them."""
+
+
 class ClusterFailed(LowcalError, RuntimeError):
     """The workers of a cluster could not finish a pass over the rows."""
 

@@ -283,8 +283,8 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Seq
         digits += [f"digit[{place + 1}] = {whole} >> 8;"] if size == 2 else []
         place += size
     members, start = [], 0
-    for j, place in enumerate(places):
-        _, levels, most = place.shape
+    for j, own in enumerate(places):
+        _, levels, most = own.shape
         code = f"{start}" if shape.codes[j] == ONE_LEVEL else f"{start} + {most} * (int)c{j}_[at]"
         members += [f"mark[table[{code} + {k}]] = 1;" for k in range(most)]
         start += levels * most

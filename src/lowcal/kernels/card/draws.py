@@ -79,11 +79,11 @@ class Picking:
 
     def fits(self, places: Sequence[NDArray[np.uint16]]) -> bool:
         """Whether there is room for the places of all levels."""
-        return sum(one[0].nbytes for one in places) <= MOST_PLACES_BYTES
+        return sum(int(one[0].nbytes) for one in places) <= MOST_PLACES_BYTES
 
     def shared_bytes(self, places: Sequence[NDArray[np.uint16]]) -> int:
         """Return the shared memory of a block."""
-        table = sum(one[0].nbytes for one in places)
+        table = sum(int(one[0].nbytes) for one in places)
         return table + -table % 16 + 4 * AHEAD * self.warps * self.group_words
 
     def places(self, belongs: NDArray[np.bool_], levels: Sequence[int]) -> list[NDArray[np.uint16]]:

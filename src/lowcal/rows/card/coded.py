@@ -54,7 +54,8 @@ class Coded:
         if not isinstance(design, Codes) or design.power(2) is not design:
             return None
         pairs = zip(design.codes, design.decode, strict=True)
-        return Codes(tuple(self._everyone if t.shape[0] == 1 else c for c, t in pairs), design.decode)
+        codes: tuple[Any, ...] = tuple(self._everyone if t.shape[0] == 1 else c for c, t in pairs)
+        return Codes(codes, design.decode)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:

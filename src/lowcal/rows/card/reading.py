@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.cards import ThroughCard, card_columns, read_card
-from lowcal.data.errors import InvalidInput, MissingColumn
+from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, read_card
+from lowcal.data.errors import InvalidInput, MissingColumn, load_extra
 from lowcal.data.files.batches import at_row
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout, check_weight, read_probabilities
-from lowcal.kernels.card.cuda import open_device
-from lowcal.kernels.card.formula import Device, Formula, Inputs, chances
+from lowcal.kernels.card import cuda
+from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows.card import passes  # noqa: F401  (registers how a card sums what the solver asks for)
 from lowcal.rows.card.coded import Coded, Moves
-from lowcal.rows.card.rows import BLOCK, STATES, Card
+from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
 from lowcal.rows.reading import (
@@ -121,6 +121,7 @@ class CardTable:
         return tuple(merged)
 
 
+@told_when_full
 def settle_on_card(
     subpopulations: Subpopulations,
     given: Given,
@@ -218,6 +219,7 @@ class Given:
     weight: Any | None
 
 
+@told_when_full
 def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
     """Return rows on a card, or beside one, as those of two classes; the precision of arrays there is that of p."""
     columns = {} if X is None else columns_of(X)
@@ -256,6 +258,16 @@ def device_for(X: object, p: Any, columns: Mapping[str, Any]) -> Device:
     return open_device(X.precision, needed, X.memory)
 
 
+def open_device(precision: Precision, needed: int = 0, memory: int | None = None) -> Device:
+    """Return the card that is in use; rows of `needed` bytes that do not fit into its memory pass through."""
+    cupy = load_extra("cupy", NEEDS_CUPY)
+    try:
+        cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InvalidInput(f"CuPy finds no graphics card that it can use ({error}).") from error
+    return cuda.open_device(precision, needed, memory)
+
+
 def is_number(array: Any) -> bool:
     """Whether an array holds numbers or truth values."""
     return array.dtype.kind in "biuf"
@@ -270,6 +282,7 @@ def take_role(X: object, columns: dict[str, Any], role: str, given: Any) -> Any:
     return columns.pop(given)
 
 
+@told_when_full
 def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
     """Return calibrated probabilities on the device, in the type of p."""
     columns = {} if X is None else columns_of(X)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, singledispatch
-from typing import Any, NamedTuple
+from functools import cached_property, singledispatch, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import CardFull, InvalidInput
 from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
@@ -21,6 +21,9 @@ from lowcal.rows.updates import Term
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 #: Rows that are brought into this machine's memory at a time.
 BLOCK = 1 << 20
 #: A column of whole numbers in a range of this size is encoded by a table of all of them.
@@ -31,6 +34,22 @@ MOST_SUMS = 1 << 13
 STATES = 6
 #: The most cells of a grid that are counted on the card.
 MOST_CELLS = 64
+
+
+def told_when_full(work: Callable[P, T]) -> Callable[P, T]:
+    """Turn the error of a full card into a sentence."""
+
+    @wraps(work)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except MemoryError as error:
+            raise CardFull(
+                "The rows, and what is kept of them, do not fit into the card's memory. Give the table from this "
+                "machine's memory as lowcal.on_card(table): rows that do not fit then pass through the card in parts."
+            ) from error
+
+    return told
 
 
 class Answer(NamedTuple):
@@ -67,6 +86,7 @@ class Card(Far):
 
     # --- passes ---
 
+    @told_when_full
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows: on the card if it has a formula, else block by block."""
         total = on_card(one, self)
@@ -178,6 +198,7 @@ class Card(Far):
         z, y, weight = (self._near(each, on) for each in (self._z[START], self.y, self.weight))
         return Shard(self._rebuilt(on), from_scores(z[:, None]), y[:, None], weight / weight.sum(), self.scale)
 
+    @told_when_full
     def part(self, mask: Mask) -> Card:
         """Return some of the rows, numbered anew."""
         n = self.scale.n
@@ -188,6 +209,7 @@ class Card(Far):
         rows = rebuild(self.device.own(array[some]) for array in arrays)
         return Card(self.device, rows, self.device.own(self._z[START][some]), self.device.own(self.y[some]), weight)
 
+    @told_when_full
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Card:
         """Return the same rows, encoded otherwise."""
         other = self._copy()
@@ -199,6 +221,7 @@ class Card(Far):
         other.__dict__.pop("_flat", None)
         return other
 
+    @told_when_full
     def redrawn(self, state: State, seed: Sequence[int]) -> Card:
         """Return the same rows with outcomes drawn from the predictions of a state."""
         other, z, key = self._copy(), self.at(state), int(key_of(seed))
