@@ -129,7 +129,7 @@ def test_members_of_draws_are_split_into_launches(terms, tiles, launches):
 
 
 def test_places_of_members_are_those_that_tensor_cores_read():
-    """Lane 4 g + r // 4: member 16 t + 8 h + g of row r is byte r % 4 of word h, and that of row r + 16 of word h + 2."""
+    """Lane 4 g + r // 4: member 16 t + 8 h + g of row r is byte r % 4 of word h; that of r + 16 of word h + 2."""
     shape, belongs = Picking.of(["T(1)"], 40, 8), np.zeros((3, 40), dtype=bool)
     belongs[0, [0, 39]] = belongs[1, 21] = True
     (place,) = shape.places(belongs, [3])

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.card.draws import AHEAD, DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.draws import DRAWS, MOST_ROWS, Picking
 from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.formula import (
     BANKS,
@@ -300,7 +300,7 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Seq
     for word, text in parts.items():
         body = body.replace(word, text, 1)
     defined = {"PLACES": start, "PLACES_END": -(-start // 8) * 4, "WIDTH": picking.width, "TILES": picking.tiles}
-    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words, "AHEAD": AHEAD}
+    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
     return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + body
 
 
@@ -393,12 +393,12 @@ class Cuda(Device):
         used = shape.shared_bytes(places)
         kernel.max_dynamic_shared_size_bytes = used
         for part in self._parts(inputs):
-            step = 32 * shape.warps * AHEAD
+            step = 32 * shape.warps
             each = step * -(-part.n // (step * max(self._limits[0], -(-part.n // MOST_ROWS))))
             grid = -(-part.n // each), shape.groups, shape.launches
             sizes = np.int64(part.n), np.int64(part.first), np.int64(each)
             arrays = arrays_of(part)
-            kernel(grid, (32 * shape.warps,), (*sizes, *arrays, *given, out), shared_mem=used)
+            kernel(grid, (step,), (*sizes, *arrays, *given, out), shared_mem=used)
         return shape.read(out.get())
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:

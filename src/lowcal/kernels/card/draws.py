@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 PICKED_UNITS = 65535.0
 #: Draws of a warp, and the most warps of a block.
 DRAWS, MOST_WARPS = 8, 13
-#: Groups of 32 rows that a warp prepares before all warps look at them.
-AHEAD = 2
 #: Sums that a thread can hold in registers.
 MOST_HELD = 84
 #: Bytes of shared memory that the places of the members of all levels may take.
@@ -84,7 +82,7 @@ class Picking:
     def shared_bytes(self, places: Sequence[NDArray[np.uint16]]) -> int:
         """Return the shared memory of a block."""
         table = sum(int(one[0].nbytes) for one in places)
-        return table + -table % 16 + 4 * AHEAD * self.warps * self.group_words
+        return table + -table % 16 + 4 * self.warps * self.group_words
 
     def places(self, belongs: NDArray[np.bool_], levels: Sequence[int]) -> list[NDArray[np.uint16]]:
         """Return where the members of every level are marked, for each code column (launches, levels, members of one).
@@ -114,19 +112,23 @@ class Picking:
 
 
 KERNEL = r"""
+#define STRIDE 0x9E3779B97F4A7C15ull
 __device__ __forceinline__ U mixed(U h) {
   h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
   return (h ^ (h >> 27)) * 0x94D049BB133111EBull;
 }
-// the upper half of a number decides, unless it is that of the bound
-__device__ __forceinline__ void pick_fast(U h, unsigned high, unsigned byte, unsigned& found, bool& is_even) {
-  const unsigned upper = (unsigned)(mixed(h) >> 32), number = upper ^ (upper >> 31);
-  is_even |= number == high;
-  if (number < high) found |= byte;
-}
-__device__ __forceinline__ unsigned pick_slowly(U h, unsigned low, unsigned high, unsigned byte) {
+__device__ __forceinline__ unsigned picked(U h, unsigned low, unsigned high, unsigned byte) {
   h = mixed(h);
   return (h ^ (h >> 31)) <= (((U)high << 32) | low) ? byte : 0u;
+}
+// which of the rows 4 r, ..., 4 r + 3 and 4 r + 16, ..., 4 r + 19 a key picks, a byte for each
+__device__ __forceinline__ uint2 pick_rows(const uint4* bound, int r, U h) {
+  const uint4 l0 = bound[r], l1 = bound[r + 4], h0 = bound[r + 8], h1 = bound[r + 12];
+  return make_uint2(
+      picked(h, l0.x, h0.x, 0xffu) | picked(h + STRIDE, l0.y, h0.y, 0xff00u)
+          | picked(h + 2 * STRIDE, l0.z, h0.z, 0xff0000u) | picked(h + 3 * STRIDE, l0.w, h0.w, 0xff000000u),
+      picked(h + 16 * STRIDE, l1.x, h1.x, 0xffu) | picked(h + 17 * STRIDE, l1.y, h1.y, 0xff00u)
+          | picked(h + 18 * STRIDE, l1.z, h1.z, 0xff0000u) | picked(h + 19 * STRIDE, l1.w, h1.w, 0xff000000u));
 }
 __device__ __forceinline__ void multiply(int* c, uint4 a, unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -142,68 +144,48 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) run(long long n, long l
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, four = lane % 4;
   for (int i = threadIdx.x; i < PLACES; i += blockDim.x) table[i] = members[blockIdx.z * PLACES + i];
   const int draw = (blockIdx.y * WARPS + warp) * 8;
-  const U key = keys[draw + g], stride = 0x9E3779B97F4A7C15ull;
+  const U key = keys[draw + g];
   int sums[WIDTH][TILES][4] = {};
   __syncthreads();
   const long long end = (blockIdx.x + 1) * each < n ? (blockIdx.x + 1) * each : n;
-  for (long long base = blockIdx.x * each; base < end; base += 32 * WARPS * AHEAD) {
-    for (int part = 0; part < AHEAD; part++) {
-      unsigned* const own = groups + (part * WARPS + warp) * GROUP;
-      const long long at = base + (part * WARPS + warp) * 32 + lane;
-      unsigned digit[WIDTH] = {};
-      U last = 0;
-      #pragma unroll
-      for (int t = 0; t < TILES; t++) ((uint4*)own)[32 * t + lane] = make_uint4(0, 0, 0, 0);
-      __syncwarp();
-      if (at < end) {
-        READS
-        LINES
-        const U top = (U)ceil((double)(q) * 0x1p53);
-        if (top) {
-          last = (top << 11) - 1;
-          DIGITS
-          unsigned char* const mark = (unsigned char*)own + 16 * (lane % 16 / 4) + 8 * (lane / 16) + lane % 4;
-          MEMBERS
-        }
+  for (long long base = blockIdx.x * each; base < end; base += 32 * WARPS) {
+    unsigned* const own = groups + warp * GROUP;
+    const long long at = base + warp * 32 + lane;
+    unsigned digit[WIDTH] = {};
+    U last = 0;
+    #pragma unroll
+    for (int t = 0; t < TILES; t++) ((uint4*)own)[32 * t + lane] = make_uint4(0, 0, 0, 0);
+    __syncwarp();
+    if (at < end) {
+      READS
+      LINES
+      const U top = (U)ceil((double)(q) * 0x1p53);
+      if (top) {
+        last = (top << 11) - 1;
+        DIGITS
+        unsigned char* const mark = (unsigned char*)own + 16 * (lane % 16 / 4) + 8 * (lane / 16) + lane % 4;
+        MEMBERS
       }
-      unsigned* const low = own + 128 * TILES + 16;
-      low[lane] = (unsigned)last;
-      low[32 + lane] = (unsigned)(last >> 32);
-      #pragma unroll
-      for (int d = 0; d < WIDTH; d++) ((unsigned char*)(low + 64))[32 * d + lane] = (unsigned char)digit[d];
     }
+    unsigned* const low = own + 128 * TILES + 16;
+    low[lane] = (unsigned)last;
+    low[32 + lane] = (unsigned)(last >> 32);
+    #pragma unroll
+    for (int d = 0; d < WIDTH; d++) ((unsigned char*)(low + 64))[32 * d + lane] = (unsigned char)digit[d];
     __syncthreads();
-    for (int w = 0; w < WARPS * AHEAD; w++) {
+    #pragma unroll 2
+    for (int w = 0; w < WARPS; w++) {
       const unsigned* const there = groups + w * GROUP;
       const unsigned* const bound = there + 128 * TILES + 16;
-      const uint4 h0 = ((const uint4*)bound)[four + 8], h1 = ((const uint4*)bound)[four + 12];
-      const U h = (U)(first + base + w * 32 + four * 4) * stride + key;
-      unsigned p0 = 0, p1 = 0;
-      bool is_even = false;
-      pick_fast(h, h0.x, 0xffu, p0, is_even);
-      pick_fast(h + stride, h0.y, 0xff00u, p0, is_even);
-      pick_fast(h + 2 * stride, h0.z, 0xff0000u, p0, is_even);
-      pick_fast(h + 3 * stride, h0.w, 0xff000000u, p0, is_even);
-      pick_fast(h + 16 * stride, h1.x, 0xffu, p1, is_even);
-      pick_fast(h + 17 * stride, h1.y, 0xff00u, p1, is_even);
-      pick_fast(h + 18 * stride, h1.z, 0xff0000u, p1, is_even);
-      pick_fast(h + 19 * stride, h1.w, 0xff000000u, p1, is_even);
-      if (is_even) {
-        p0 = p1 = 0;
-        for (int i = 0; i < 4; i++) {
-          const int r = 4 * four + i;
-          p0 |= pick_slowly(h + i * stride, bound[r], bound[r + 32], 0xffu << 8 * i);
-          p1 |= pick_slowly(h + (16 + i) * stride, bound[r + 16], bound[r + 48], 0xffu << 8 * i);
-        }
-      }
-      __syncwarp();
+      const U h = (U)(first + base + w * 32 + four * 4) * STRIDE + key;
+      const uint2 p = pick_rows((const uint4*)bound, four, h);
       const unsigned* const values = bound + 64;
       #pragma unroll
       for (int t = 0; t < TILES; t++) {
         const uint4 a = ((const uint4*)there)[32 * t + lane];
         #pragma unroll
         for (int d = 0; d < WIDTH; d++)
-          multiply(sums[d][t], a, p0 & values[8 * d + four], p1 & values[8 * d + 4 + four]);
+          multiply(sums[d][t], a, p.x & values[8 * d + four], p.y & values[8 * d + 4 + four]);
       }
     }
     __syncthreads();
