@@ -136,6 +136,7 @@ PARTS = {
   }""",
     ),
     "map": ("", "", ""),
+    "extremes": ("", "", ""),
     "pick": ("", "", ""),
 }
 
@@ -147,7 +148,7 @@ C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", 
 class Shape:
     """All that the source of a kernel depends on beside its formula."""
 
-    how: Literal["shared", "global", "total", "map", "pick"]
+    how: Literal["shared", "global", "total", "map", "extremes", "pick"]
     precision: Precision
     arrays: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
@@ -156,6 +157,8 @@ class Shape:
     looked_up: int
     out: str = "i8"
     copies: int = BANKS
+    #: All numbers that are looked up: those of every level, or of every cell of each.
+    table: int = 0
 
     @property
     def tile(self) -> int:
@@ -171,12 +174,17 @@ def source_of(formula: Formula, shape: Shape) -> str:
     loads = " ".join(f"const auto {name}4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
     reads = [f"const T {name} = (T){name}4.v[row_];" for name, _ in shape.arrays]
     reads += [f"const int i{j} = {offset} + (int)c{j}4.v[row_];" for j, offset in enumerate(shape.offsets)]
-    if shape.looked_up:
-        source = "tab" if shape.levels * shape.looked_up <= MOST_TABLE else "given"
-        reads.append(f"T L[{shape.looked_up}] = {{}};")
-        for s in range(shape.looked_up):
-            reads += [f"L[{s}] += {source}[i{j} * {shape.looked_up} + {s}];" for j in range(len(shape.codes))]
-    lines = [f"const {'int' if name == 'cell' else 'T'} {name} = {text};" for name, text in formula.lines]
+    is_by_cell, look_ups = shape.table > shape.levels * shape.looked_up, [f"T L[{shape.looked_up}] = {{}};"]
+    source = "tab" if shape.table <= MOST_TABLE else "given"
+    for s in range(shape.looked_up):
+        places = [f"(i{j} * {formula.cells} + cell)" if is_by_cell else f"i{j}" for j in range(len(shape.codes))]
+        look_ups += [f"L[{s}] += {source}[{place} * {shape.looked_up} + {s}];" for place in places]
+    if shape.looked_up and not is_by_cell:
+        reads += look_ups
+    lines = []
+    for name, text in formula.lines:
+        lines.append(f"const {'int' if text.startswith('whole(') else 'T'} {name} = {text};")
+        lines += look_ups if is_by_cell and name == "cell" else []
     terms = []
     for k, text in enumerate(formula.terms):
         if shape.how == "pick":
@@ -184,7 +192,9 @@ def source_of(formula: Formula, shape: Shape) -> str:
                 f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull); if (to < PICKED) out[1 + to] = at + row_; }}"
             )
         elif shape.how == "map":
-            terms.append(f"out[at + row_] = (OUT)({text});")
+            terms.append(f"out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});")
+        elif shape.how == "extremes":
+            terms.append(EXTREMES.format(text))
         elif shape.how == "total":
             terms.append(f"sums[{k}] += ROUND_WIDE((T)({text}) * scale[{k}]);")
         else:
@@ -212,10 +222,9 @@ def source_of(formula: Formula, shape: Shape) -> str:
     numbers |= {"LN2_HIGH": LN2_HIGH, "LN2_LOW": LN2_LOW, "LOG2E": LOG2E, "MOST_ODDS": MOST_ODDS}
     is_single = shape.precision == "single"
     defined = {**{name: repr(value) for name, value in numbers.items()}, "W": str(shape.levels * formula.cells * q)}
-    looked_up = shape.levels * shape.looked_up
-    table = looked_up if shape.looked_up and looked_up <= MOST_TABLE else 0
+    table = shape.table if shape.table <= MOST_TABLE else 0
     defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "PICKED": str(shape.levels)}
-    defined |= {"Q": str(q), "TILE": str(shape.tile), "COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
+    defined |= {"CELLS": str(formula.cells), "Q": str(q), "TILE": str(shape.tile), "COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
     defined |= {"SINGLE": "1"} if is_single else {}
     kinds = "typedef float T; typedef int A;" if is_single else "typedef double T; typedef long long A;"
     return "".join(f"#define {name} {value}\n" for name, value in defined.items()) + kinds + HEADER + body
@@ -224,6 +233,10 @@ def source_of(formula: Formula, shape: Shape) -> str:
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
+#: How the bits of a number that is not negative, which have its order, become the least and the largest of a cell.
+EXTREMES = """const long long bits = __double_as_longlong((double)({}));
+        if (bits < out[cell]) atomicMin(out + cell, bits);
+        if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);"""
 
 
 class Cuda(Device):
@@ -266,13 +279,14 @@ class Cuda(Device):
         kernel((blocks,), (self.threads,), (np.int64(inputs.n), *arrays, *given, keys, out), shared_mem=used)
 
     def _table_bytes(self, inputs: Inputs) -> int:
-        size = inputs.size * inputs.looked_up
+        size = 0 if inputs.tables is None else inputs.tables.size
         return (size + size % 2) * self.kind.itemsize if size <= MOST_TABLE else 0
 
     def _shape(self, how: Any, inputs: Inputs, out: str = "i8", copies: int = 4) -> Shape:
         arrays = tuple((name, array.dtype.str[1:]) for name, array in inputs.arrays.items())
         codes, offsets = tuple(c.dtype.str[1:] for c in inputs.codes), tuple(inputs.offsets)
-        return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies)
+        table = 0 if inputs.tables is None else inputs.tables.size
+        return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies, table)
 
     def _copies(self, width: int, inputs: Inputs) -> int:
         """Return in how many copies sums fit into shared memory: a power of two, 0 if not even one does."""
@@ -292,10 +306,23 @@ class Cuda(Device):
         self._launch(formula, inputs, self._shape("total", inputs), scales, out)
         return np.asarray(out.get())
 
-    def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row."""
+        out = self.block(len(formula.terms), inputs.n, kind)
+        self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
+        return out
+
+    def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the least and the largest value of the only term by cell."""
+        none = np.repeat(np.array([np.inf, 0.0]), formula.cells).view(np.int64)
+        out = self.xp.asarray(none)
+        self._launch(formula, inputs, self._shape("extremes", inputs), (), out)
+        return np.asarray(out.get()).view(np.float64).reshape(2, -1).T
+
+    def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
         out = self.xp.zeros(most + 1, dtype=np.int64)
-        self._launch(Formula((text,)), inputs, replace(self._shape("pick", inputs), levels=most), (), out)
+        self._launch(Formula((text,), lines), inputs, replace(self._shape("pick", inputs), levels=most), (), out)
         found = np.asarray(out.get())
         return np.sort(found[1 : 1 + min(most, found[0])])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -10,11 +11,24 @@ from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Fine, Grid, Tables, Wholes
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.loops import padded
-from lowcal.kernels.simplex import FloatArray
-from lowcal.notions.weights import n_intervals
-from lowcal.rows.base import START
-from lowcal.rows.card.coded import ROW, cell_text, weight_text
-from lowcal.rows.card.rows import MOST_CELLS, Card, on_card
+from lowcal.kernels.simplex import FLOOR, FloatArray, Geometry, IntArray
+from lowcal.notions.weights import Cell, Weight, n_intervals
+from lowcal.rows.base import START, State
+from lowcal.rows.card.coded import (
+    MOST_CELLS,
+    Lines,
+    arrays_of,
+    bound_of_text,
+    each,
+    grid_text,
+    largest,
+    listed_cells,
+    moved,
+    radix,
+    softmax_lines,
+    weight_text,
+)
+from lowcal.rows.card.rows import Card, on_card
 from lowcal.rows.passes import (
     MOST_SCORE,
     Along,
@@ -26,9 +40,14 @@ from lowcal.rows.passes import (
     Losses,
     MassSums,
     Moments,
+    Moved,
     Slopes,
+    Tries,
     reach,
 )
+
+#: The most sums by cell that a pass holds.
+MOST_CELL_SUMS = 1 << 23
 
 
 def to_wholes(grid: Grid, tables: Sequence[FloatArray]) -> Tables:
@@ -58,46 +77,98 @@ def _(one: MassSums, card: Card) -> Tables | None:
 
 @on_card.register
 def _(one: Losses, card: Card) -> Tables | None:
-    loss = "most(s, T(0)) - y*s + log_(T(1) + exp_(-size(s)))"
-    found = card.total(("(y - f)*(y - f)", loss), (1.0, MOST_SCORE), state=one.state)
+    if card.d == 1:
+        lines: Lines = ()
+        square, loss = "(y - f)*(y - f)", "most(s, T(0)) - y*s + log_(T(1) + exp_(-size(s)))"
+    else:
+        y, f, s = (each(stem, card.d) for stem in "yfs")
+        lines = (("all", " + ".join(f"most({name}, T({FLOOR!r}))" for name in f)),)
+        square = " + ".join(f"({a} - {b})*({a} - {b})" for a, b in zip(y, f, strict=True))
+        loss = f"log_(all) - ({' + '.join(f'{a}*{b}' for a, b in zip(y, s, strict=True))})"
+    found = card.total((square, loss), (2.0, MOST_SCORE), state=one.state, lines=lines)
     if found is None:
         return None
-    xp, end = card.device.xp, card.at(one.state)
-    is_bounded = all(update.geometry == "mirror" for update in one.state.updates)
-    sure = 0 if is_bounded else int((xp.isinf(end) & ~xp.isinf(card.at(START))).sum())
     grids = one._grids(card.scale)
     sums = np.array([fine_wholes(fine, value) for fine, value in zip(grids, found.tolist(), strict=True)])
-    return Tables([sums, np.array(sure)])
+    return Tables([sums, np.array(_newly_sure(card, one.state))])
+
+
+def _newly_sure(card: Card, state: State) -> int:
+    """Return how many rows became certain that were not at the start."""
+    if all(update.geometry == "mirror" for update in state.updates):
+        return 0
+    xp, end, start = card.device.xp, card.at(state), card.at(START)
+    if card.d == 1:
+        return int((xp.isinf(end) & ~xp.isinf(start)).sum())
+    is_new = ((end == 0.0) | (end == 1.0)) & (start > 0.0) & (start < 1.0)
+    return int(is_new.any(axis=0).sum())
+
+
+@on_card.register
+def _(one: Moved, card: Card) -> int | None:
+    after, f = card.at(one.after), each("f", card.d)
+    inputs = None if after is None else card.inputs(state=one.before, arrays=arrays_of(after, "e"))
+    if inputs is None:
+        return None
+    other = ["sigmoid(e)"] if card.d == 1 else each("e", card.d)
+    text = " | ".join(f"({a} != {b})" for a, b in zip(f, other, strict=True))
+    return round(float(card.device.total(Formula((f"pick({text}, T(1), T(0))",), card.lines, (1.0,)), inputs)[0]))
 
 
 @on_card.register
 def _(one: Moments, card: Card) -> Tables | None:
-    design, texts = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    if design is None or None in texts:
+    design, texts = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    if design is None or texts is None:
         return None
-    bounds = [MOST_SCORE if text == "s" else 1.0 for text in texts]
-    found = card.tables(design, [f"(y - f)*{text}" for text in texts], bounds, state=one.state)
+    bounds = [bound_of_text(text) for text in texts for _ in range(card.d)]
+    terms = [f"{rho}*{text}" for text in texts for rho in residual_texts(card.d)]
+    found = card.tables(design, terms, bounds, state=one.state)
     return None if found is None else to_wholes(card.scale.grid(max(bounds)), found)
+
+
+def residual_texts(d: int, now: str = "f") -> list[str]:
+    """Return y - f of every label."""
+    return [f"({y} - {f})" for y, f in zip(each("y", d), each(now, d), strict=True)]
+
+
+def weight_texts(weights: Sequence[Weight], d: int) -> list[str] | None:
+    """Return all weights as formulas; None: one has none."""
+    texts = [weight_text(u, d) for u in weights]
+    return None if None in texts else [text or "" for text in texts]
 
 
 @on_card.register
 def _(one: Evidence, card: Card) -> Tables | None:
-    design, texts = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    now = card.at(one.now)
-    if design is None or None in texts or now is None or one.own:
+    design, now, d = card.coded.design(one.families), card.at(one.now), card.d
+    if design is None or now is None:
         return None
-    curvature = f"most(g*(T(1) - g), T({LEAST_CURVATURE!r}))"
-    values = ["(y - g)", curvature] if one.is_even else ["(y - g)", curvature, f"w*{curvature}"]
-    terms = [f"{values[0]}*{text}" for text in texts]
-    terms += [f"{value}*({text})*({text})" for value in values[1:] for text in texts]
-    sizes = [MOST_SCORE if text == "s" else 1.0 for text in texts]
+    lines: Lines = (("g", "sigmoid(e)"),) if d == 1 else ()
+    given = {"state": one.base, "arrays": arrays_of(now, "e" if d == 1 else "g")}
+    curved = [f"most({g}*(T(1) - {g}), T({LEAST_CURVATURE!r}))" for g in each("g", d)]
+    values = [residual_texts(d, "g"), curved, [f"w*{text}" for text in curved]][: 2 if one.is_even else 3]
+    factors = [1.0, 1.0, card.scale.most][: len(values)]
+    if isinstance(one.weights[0], Cell):
+        listed = listed_cells([u for u in one.weights if isinstance(u, Cell)], card.device.kind)
+        if listed is None:
+            return None
+        terms, size = [text for each_of in values for text in each_of], len(one.weights) + 1
+        more = {**given, "constants": listed.constants}
+        sums = card.by_cell(design, terms, [1.0] * len(terms), size, (*lines, *listed.lines), **more)
+        ((_, _, grid),) = one._plan(design, card.scale, 1)
+        wide = Grid(np.repeat(grid.unit[:: one._size], d))
+        return None if sums is None else Tables([wide.wholes(sums[:, :-1] * np.repeat(factors, d))])
+    texts = [["T(1)"] * d, list(each("f", d))] if one.own else weight_texts(one.weights, d)
+    if texts is None:
+        return None
+    by_label = [text if isinstance(text, list) else [text] * d for text in texts]
+    terms = [f"{v}*({u})" for of_u in by_label for v, u in zip(values[0], of_u, strict=True)]
+    terms += [f"{v}*({u})*({u})" for of_v in values[1:] for of_u in by_label for v, u in zip(of_v, of_u, strict=True)]
+    sizes = [bound_of_text(u) for of_u in by_label for u in of_u]
     bounds = [*sizes, *[size * size for _ in values[1:] for size in sizes]]
-    found = card.tables(design, terms, bounds, state=one.base, arrays={"e": now}, lines=(("g", "sigmoid(e)"),))
-    if found is None:
-        return None
-    factors = np.repeat([1.0, 1.0, card.scale.most][: len(values)], len(texts))
-    (_, _, grid), *_ = one._plan(design, card.scale, 1)
-    return to_wholes(grid, [table * factors for table in found])
+    found = card.tables(design, terms, bounds, lines=lines, **given)
+    ((_, _, grid),) = one._plan(design, card.scale, d)
+    scales = np.repeat(factors, len(sizes))
+    return None if found is None else to_wholes(grid, [table * scales for table in found])
 
 
 @on_card.register
@@ -116,39 +187,80 @@ def _(one: Gradient, card: Card) -> Tables | None:
 
 @on_card.register
 def _(one: CellMoments, card: Card) -> CellSums | None:
-    design, cells = card.coded.design(one.families), n_intervals(one.width)
-    inputs = None if design is None or not 1 < cells <= MOST_CELLS else card.inputs(design, one.state)
-    if design is None or inputs is None:
+    design, d = card.coded.design(one.families), card.d
+    held = None if design is None else _held_cells(one, card)
+    if design is None or held is None:
         return None
-    lines = (*ROW, ("cell", cell_text(one.width, card.device.kind)))
-    found = card.device.histogram(Formula((*card.terms("y - f"), "T(1)"), lines, (1.0, 1.0), cells), inputs)
-    by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
-    held = np.flatnonzero(next(iter(by_column.values()))[:, :, 1].sum(axis=0))
-    pairs = zip(design.codes, design.decode, strict=True)
-    sums = np.concatenate([t.gather(by_column[id(c)][:, held, 0]) for c, t in pairs]) * card.scale.most
-    return CellSums(held[:, None], card.scale.grid().wholes(sums)[:, :, None])
+    listed = listed_cells([Cell(one.width, tuple(index)) for index in held.tolist()], card.device.kind)
+    if listed is None or design.shape[1] * len(held) * d > MOST_CELL_SUMS:
+        return None
+    more = {"state": one.state, "constants": listed.constants}
+    sums = card.by_cell(design, residual_texts(d), [1.0] * d, len(held) + 1, listed.lines, **more)
+    return None if sums is None else CellSums(held, card.scale.grid().wholes(sums[:, :-1]))
+
+
+def _held_cells(one: CellMoments, card: Card) -> IntArray | None:
+    """Return the cells that hold a row, shape (cells, d); None: the grid has too many to be counted."""
+    k, d = n_intervals(one.width), card.d
+    if k == 1 or k**d > MOST_CELLS:
+        return None
+    lines = (("cell", grid_text(one.width, d, card.device.kind)),)
+    found = card.in_cells(("T(1)",), (1.0,), k**d, lines, state=one.state)
+    return None if found is None else np.asarray(np.flatnonzero(found)[:, None] // radix(k, d) % k)
 
 
 @on_card.register
 def _(one: Along, card: Card) -> Farthest | None:
-    delta, far = card.displaced(one.state, one.terms), reach(one.terms)
+    delta, far, d = card.displaced(one.state, one.terms), reach(one.terms), card.d
     if delta is None:
         return None
-    bend = "delta*delta" if one.geometry == "euclidean" else "delta*delta*T(0.25)"
-    found = card.total(("delta*(y - f)", bend), (far, far * far), state=one.state, arrays={"delta": delta})
+    names = each("delta", d)
+    slope = " + ".join(f"{name}*{rho}" for name, rho in zip(names, residual_texts(d), strict=True))
+    lines, bend = _bend(names, one.geometry)
+    more = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
+    found = card.total((slope, bend), (2.0 * far, 2.0 * far * far), **more)
     assert found is not None
     farthest = max(float(delta.max()), -float(delta.min()))
     grids = one._grids(card.scale)
     return Farthest(np.array([fine_wholes(g, v) for g, v in zip(grids, found.tolist(), strict=True)]), farthest)
 
 
+def _bend(names: Sequence[str], geometry: Geometry) -> tuple[Lines, str]:
+    """Return lines and a formula of the bend of a displacement."""
+    if len(names) == 1:
+        return (), "delta*delta" if geometry == "euclidean" else "delta*delta*T(0.25)"
+    if geometry == "mirror":
+        least = reduce(lambda a, b: f"least({a}, {b})", names)
+        return (("range", f"{largest(names)} - {least}"),), "range*range*T(0.25)"
+    lines = (("mean", f"({' + '.join(names)})/T({len(names)})"),)
+    return lines, " + ".join(f"({name} - mean)*({name} - mean)" for name in names)
+
+
 @on_card.register
 def _(one: Slopes, card: Card) -> Wholes | None:
-    delta = card.displaced(one.base, one.terms)
+    delta, d = card.displaced(one.base, one.terms), card.d
     if delta is None:
         return None
-    steps = [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
-    given = {"state": one.now, "arrays": {"delta": delta}, "constants": one.steps}
-    found = card.total(steps, [one.most] * len(steps), **given)
+    lines: Lines = ()
+    falls = [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
+    for j in range(len(one.steps) if d > 1 else 0):
+        ahead = [f"s{a} + k[{j}]*delta{a}" for a in range(d)]
+        more, texts = softmax_lines(ahead, card.device.kind, f"e{j}_")
+        lines = *lines, *more
+        falls[j] = " + ".join(f"delta{a}*({text} - y{a})" for a, text in enumerate(texts))
+    given = {"state": one.now, "arrays": arrays_of(delta, "delta"), "constants": one.steps, "lines": lines}
+    found = card.total(falls, [2.0 * one.most] * len(falls), **given)
     fine = card.scale.fine(2.0 * one.most)
     return None if found is None else np.stack([fine_wholes(fine, v) for v in found.tolist()], axis=1)
+
+
+@on_card.register
+def _(one: Tries, card: Card) -> Wholes | None:
+    delta, d = card.displaced(one.state, one.terms), card.d
+    if delta is None or d == 1:
+        return None
+    lines, ahead = moved(d, "euclidean", card.device.kind, "k[0]*")
+    loss = " + ".join(f"(y{a} - {text})*(y{a} - {text})" for a, text in enumerate(ahead))
+    given = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
+    found = [card.total((loss,), (2.0,), constants=[eta], **given) for eta in one.steps]
+    return card.scale.grid(2.0).wholes(np.concatenate([each_one for each_one in found if each_one is not None]))

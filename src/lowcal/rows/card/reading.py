@@ -17,7 +17,7 @@ from lowcal.data.inputs import Layout, check_weight, read_probabilities
 from lowcal.kernels.card.cuda import open_device
 from lowcal.kernels.card.formula import Device, Formula, Inputs, chances
 from lowcal.kernels.simplex import IntArray
-from lowcal.rows.card import passes  # noqa: F401  (registers how a card sums what the solver asks for)
+from lowcal.rows.card import clipped, passes, smooth  # noqa: F401  (register how a card sums what the solver asks for)
 from lowcal.rows.card.coded import Coded, Moves
 from lowcal.rows.card.rows import BLOCK, Card
 from lowcal.rows.keys import key_of
