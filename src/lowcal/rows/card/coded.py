@@ -155,10 +155,8 @@ class Moves:
             listed = listed_cells(cells, kind)
             if listed is None:
                 return None
-            wide = np.concatenate([self.tables, np.zeros((levels, 1, d))], axis=1)
-            return replace(
-                self, tables=wide.reshape(-1, d), lines=listed.lines, constants=listed.constants, cells=S + 1
-            )
+            wide = np.concatenate([self.tables, np.zeros((levels, 1, d))], axis=1).reshape(-1, 1, d)
+            return replace(self, tables=wide, lines=listed.lines, constants=listed.constants, cells=S + 1)
         known = [weight_text(u, d) for u in weights]
         knots = [u for u, text in zip(weights, known, strict=True) if text is None]
         laid = grid_knots(knots, d)
@@ -166,34 +164,36 @@ class Moves:
             return None
         lines, heights, of_knots = laid
         texts = tuple(next(of_knots) if text is None else text for text in known)
-        return replace(self, tables=self.tables.reshape(levels, -1), texts=texts, lines=lines, constants=heights)
+        return replace(self, texts=texts, lines=lines, constants=heights)
 
-    def _inputs(self, given: dict[str, Any]) -> Inputs:
-        n = len(next(iter(given.values())))
-        return Inputs(n, given, self.codes, self.levels, self.tables, self.constants)
+    def _inputs(self, given: dict[str, Any], a: int = 0) -> Inputs:
+        n, table = len(next(iter(given.values()))), np.ascontiguousarray(self.tables[:, :, a])
+        return Inputs(n, given, self.codes, self.levels, table, self.constants)
 
     @property
     def _lines(self) -> Lines:
-        lines = (*score_lines(self.d), *self.lines)
-        if self.cells > 1:
-            return (*lines, *((name, f"L[{a}]") for a, name in enumerate(each("delta", self.d))))
-        moved = [
-            " + ".join(f"L[{s * self.d + a}]*({text})" for s, text in enumerate(self.texts)) for a in range(self.d)
-        ]
-        return (*lines, *zip(each("delta", self.d), moved, strict=True))
-
-    def _run(self, device: Device, z: Any, lines: Lines, texts: Sequence[str]) -> Any:
-        formula = Formula(tuple(texts), (*self._lines, *lines), cells=self.cells)
-        found = device.columns(formula, self._inputs(arrays_of(z)), device.kind)
-        return found if self.d > 1 else found[0]
+        """The lines up to the displacement of a label."""
+        products = " + ".join(f"L[{s}]*({text})" for s, text in enumerate(self.texts))
+        return (*score_lines(self.d), *self.lines, ("delta", "L[0]" if self.cells > 1 else products))
 
     def size(self, device: Device, z: Any) -> Any:
-        """Return the displacement of every row."""
-        return self._run(device, z, (), each("delta", self.d))
+        """Return the displacement of every row, label by label: one kernel serves them all."""
+        formula, given = Formula(("delta",), self._lines, cells=self.cells), arrays_of(z)
+        if self.d == 1:
+            return device.rows(formula, self._inputs(given), device.kind)
+        found = device.block(self.d, z.shape[1], device.kind)
+        for a in range(self.d):
+            found[a] = device.rows(formula, self._inputs(given, a), device.kind)
+        return found
 
     def after(self, device: Device, z: Any, geometry: Geometry) -> Any:
         """Return the log odds of every row after the move, or the probabilities of several classes."""
-        return self._run(device, z, *moved(self.d, geometry, device.kind))
+        if self.d == 1:
+            formula = Formula((MOVED[geometry],), self._lines, cells=self.cells)
+            return device.rows(formula, self._inputs(arrays_of(z)), device.kind)
+        lines, texts = moved(self.d, geometry, device.kind)
+        given = {**arrays_of(z), **arrays_of(self.size(device, z), "delta")}
+        return device.columns(Formula(texts, (*score_lines(self.d), *lines)), Inputs(z.shape[1], given), device.kind)
 
     def between(self, device: Device, given: Any, geometry: Geometry, is_first: bool, is_last: bool) -> Any:
         """Return the same from probabilities, if it is the first move, and as probabilities, if it is the last."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Fine, Grid, Tables, Wholes
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.loops import padded
+from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FLOOR, FloatArray, Geometry, IntArray
 from lowcal.notions.weights import Cell, Weight, n_intervals
 from lowcal.rows.base import START, State
@@ -93,6 +95,11 @@ def _(one: Losses, card: Card) -> Tables | None:
     return Tables([sums, np.array(_newly_sure(card, one.state))])
 
 
+def residual_texts(d: int) -> list[str]:
+    """Return y - f of every label."""
+    return [f"({y} - {f})" for y, f in zip(each("y", d), each("f", d), strict=True)]
+
+
 def _newly_sure(card: Card, state: State) -> int:
     """Return how many rows became certain that were not at the start."""
     if all(update.geometry == "mirror" for update in state.updates):
@@ -118,17 +125,24 @@ def _(one: Moved, card: Card) -> int | None:
 @on_card.register
 def _(one: Moments, card: Card) -> Tables | None:
     design, texts = card.coded.design(one.families), weight_texts(one.weights, card.d)
-    if design is None or texts is None:
+    if design is None or texts is None or card.at(one.state) is None:
         return None
-    bounds = [bound_of_text(text) for text in texts for _ in range(card.d)]
-    terms = [f"{rho}*{text}" for text in texts for rho in residual_texts(card.d)]
-    found = card.tables(design, terms, bounds, state=one.state)
-    return None if found is None else to_wholes(card.scale.grid(max(bounds)), found)
+    bounds = [bound_of_text(text) for text in texts]
+    found = label_tables(card, design, [f"(yo - o)*{text}" for text in texts], bounds, one.state)
+    return to_wholes(card.scale.grid(max(bounds)), found)
 
 
-def residual_texts(d: int, now: str = "f") -> list[str]:
-    """Return y - f of every label."""
-    return [f"({y} - {f})" for y, f in zip(each("y", d), each(now, d), strict=True)]
+def label_tables(
+    card: Card, design: Codes, terms: Sequence[str], bounds: Sequence[float], state: State = START, **more: Any
+) -> list[FloatArray]:
+    """Return the sums of terms of every label, for each distinct code column a table (levels, terms d)."""
+    lines = more.pop("lines", ())
+    every = []
+    for own in card.each_label(state, more.pop("now", None)):
+        found = card.tables(design, terms, bounds, **{**own, "lines": (*own["lines"], *lines)}, **more)
+        assert found is not None
+        every.append(found)
+    return [np.stack(tables, axis=2).reshape(len(tables[0]), -1) for tables in zip(*every, strict=True)]
 
 
 def weight_texts(weights: Sequence[Weight], d: int) -> list[str] | None:
@@ -140,35 +154,44 @@ def weight_texts(weights: Sequence[Weight], d: int) -> list[str] | None:
 @on_card.register
 def _(one: Evidence, card: Card) -> Tables | None:
     design, now, d = card.coded.design(one.families), card.at(one.now), card.d
-    if design is None or now is None:
+    if design is None or now is None or card.at(one.base) is None:
         return None
-    lines: Lines = (("g", "sigmoid(e)"),) if d == 1 else ()
-    given = {"state": one.base, "arrays": arrays_of(now, "e" if d == 1 else "g")}
-    curved = [f"most({g}*(T(1) - {g}), T({LEAST_CURVATURE!r}))" for g in each("g", d)]
-    values = [residual_texts(d, "g"), curved, [f"w*{text}" for text in curved]][: 2 if one.is_even else 3]
+    curved = f"most(g*(T(1) - g), T({LEAST_CURVATURE!r}))"
+    values = ["(yo - g)", curved, f"w*{curved}"][: 2 if one.is_even else 3]
     factors = [1.0, 1.0, card.scale.most][: len(values)]
     if isinstance(one.weights[0], Cell):
-        listed = listed_cells([u for u in one.weights if isinstance(u, Cell)], card.device.kind)
-        if listed is None:
-            return None
-        terms, size = [text for each_of in values for text in each_of], len(one.weights) + 1
-        more = {**given, "constants": listed.constants}
-        sums = card.by_cell(design, terms, [1.0] * len(terms), size, (*lines, *listed.lines), **more)
+        sums = cell_tables(card, design, one.weights, values, one.base, now)
         ((_, _, grid),) = one._plan(design, card.scale, 1)
         wide = Grid(np.repeat(grid.unit[:: one._size], d))
-        return None if sums is None else Tables([wide.wholes(sums[:, :-1] * np.repeat(factors, d))])
-    texts = [["T(1)"] * d, list(each("f", d))] if one.own else weight_texts(one.weights, d)
+        return None if sums is None else Tables([wide.wholes(sums * np.repeat(factors, d))])
+    texts = ["T(1)", "o"] if one.own else weight_texts(one.weights, d)
     if texts is None:
         return None
-    by_label = [text if isinstance(text, list) else [text] * d for text in texts]
-    terms = [f"{v}*({u})" for of_u in by_label for v, u in zip(values[0], of_u, strict=True)]
-    terms += [f"{v}*({u})*({u})" for of_v in values[1:] for of_u in by_label for v, u in zip(of_v, of_u, strict=True)]
-    sizes = [bound_of_text(u) for of_u in by_label for u in of_u]
+    terms = [f"{values[0]}*({u})" for u in texts]
+    terms += [f"{value}*({u})*({u})" for value in values[1:] for u in texts]
+    sizes = [bound_of_text(u) for u in texts]
     bounds = [*sizes, *[size * size for _ in values[1:] for size in sizes]]
-    found = card.tables(design, terms, bounds, lines=lines, **given)
+    found = label_tables(card, design, terms, bounds, one.base, now=now)
     ((_, _, grid),) = one._plan(design, card.scale, d)
-    scales = np.repeat(factors, len(sizes))
-    return None if found is None else to_wholes(grid, [table * scales for table in found])
+    scales = np.repeat(factors, len(texts) * d)
+    return to_wholes(grid, [table * scales for table in found])
+
+
+def cell_tables(
+    card: Card, design: Codes, weights: Sequence[Weight], terms: Sequence[str], state: State, now: Any = None
+) -> FloatArray | None:
+    """Return the sums of terms of every label by member and cell, shape (m, cells, terms d); None: cells are too many."""
+    cells = [u for u in weights if isinstance(u, Cell)]
+    listed = listed_cells(cells, card.device.kind)
+    if listed is None or design.shape[1] * len(cells) * card.d * len(terms) > MOST_CELL_SUMS:
+        return None
+    every = []
+    for own in card.each_label(state, now, listed.constants):
+        lines = (*own.pop("lines"), *listed.lines)
+        sums = card.by_cell(design, terms, [1.0] * len(terms), len(cells) + 1, lines, **own)
+        assert sums is not None
+        every.append(sums[:, :-1])
+    return np.stack(every, axis=3).reshape(*every[0].shape[:2], -1)
 
 
 @on_card.register
@@ -187,16 +210,13 @@ def _(one: Gradient, card: Card) -> Tables | None:
 
 @on_card.register
 def _(one: CellMoments, card: Card) -> CellSums | None:
-    design, d = card.coded.design(one.families), card.d
+    design = card.coded.design(one.families)
     held = None if design is None else _held_cells(one, card)
     if design is None or held is None:
         return None
-    listed = listed_cells([Cell(one.width, tuple(index)) for index in held.tolist()], card.device.kind)
-    if listed is None or design.shape[1] * len(held) * d > MOST_CELL_SUMS:
-        return None
-    more = {"state": one.state, "constants": listed.constants}
-    sums = card.by_cell(design, residual_texts(d), [1.0] * d, len(held) + 1, listed.lines, **more)
-    return None if sums is None else CellSums(held, card.scale.grid().wholes(sums[:, :-1]))
+    cells = [Cell(one.width, tuple(index)) for index in held.tolist()]
+    sums = cell_tables(card, design, cells, ["(yo - o)"], one.state)
+    return None if sums is None else CellSums(held, card.scale.grid().wholes(sums))
 
 
 def _held_cells(one: CellMoments, card: Card) -> IntArray | None:

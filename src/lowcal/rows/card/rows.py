@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, singledispatch
 from typing import Any
@@ -106,6 +106,21 @@ class Card(Far):
         codes = [] if design is None else [design.codes[k] for k in columns]
         levels = [] if design is None else [design.decode[k].shape[0] for k in columns]
         return Inputs(self.scale.n, arrays, codes, levels, **more)
+
+    def each_label(self, state: State, now: Any = None, constants: Sequence[float] | FloatArray = ()) -> Iterator[dict[str, Any]]:
+        """Yield what formulas of a label may use: `o` and `yo`, its prediction and outcome, and `g`, the former `now`.
+
+        The formulas of all labels are the same: one kernel serves them, however many classes there are.
+        """
+        known: dict[str, Any] = {"state": state, "constants": constants}
+        if self.d == 1:
+            lines = ("o", "f"), ("yo", "y"), *([] if now is None else [("g", "sigmoid(e)")])
+            yield {**known, "arrays": {} if now is None else {"e": now}, "lines": lines}
+            return
+        z, own = self.at(state), (("yo", f"pick(y == k[{len(constants)}], T(1), T(0))"),)
+        for a in range(self.d):
+            arrays = {"o": z[a]} if now is None else {"o": z[a], "g": now[a]}
+            yield {**known, "arrays": arrays, "lines": own, "constants": [*constants, float(a)]}
 
     def terms(self, *texts: str) -> tuple[str, ...]:
         """Return terms with their weight."""

@@ -25,13 +25,14 @@ def _(one: PlacedResiduals, card: Card) -> Tables | None:
     design, d = card.coded.design(one.families), card.d
     if design is None or not isinstance(one.places, LinePoints):
         return None
+    if card.at(one.state) is None:
+        return None
     points, rho, f = one.places.points, residual_texts(d), each("f", d)
     placed = []
-    for a in range(d):
-        lines = (("cell", point_text(f[a], points)),)
-        sums = card.by_cell(design, [rho[a]], [1.0], points + 1, lines, state=one.state)
-        if sums is None:
-            return None
+    for own in card.each_label(one.state):
+        lines = (*own.pop("lines"), ("cell", point_text("o", points)))
+        sums = card.by_cell(design, ["(yo - o)"], [1.0], points + 1, lines, **own)
+        assert sums is not None
         placed.append(card.scale.grid().wholes(sums[:, :, 0]))
     near = [f"T({point_text(name, points)})*T({1.0 / points!r})" for name in f]
     steep = 1.0 if d == 1 else 2.0
