@@ -9,15 +9,13 @@ import numpy as np
 
 from lowcal.kernels.card.formula import Formula, Inputs
 from lowcal.kernels.clipped import BINS, TINY, Clipping, Line
-from lowcal.rows.card.coded import ROW, Lines
+from lowcal.rows.card.coded import ROW, Lines, in_two
 from lowcal.rows.card.rows import Card, on_card
 from lowcal.rows.passes import Clipped, Hidden
 from lowcal.rows.passes import Lines as Found
 
 #: Displacements below this move nothing in single precision.
 TINY_SINGLE = 1e-30
-#: Terms are summed in two parts, in multiples of 1 / COARSE and the rest: where many rows hardly move, it counts.
-COARSE = 1 << 17
 
 
 def _lines(kind: np.dtype[Any]) -> Lines:
@@ -48,11 +46,9 @@ def _(one: Clipped, card: Card) -> Clipping | None:
         return None
     limits = card.device.extremes(Formula(("limit",), lines, cells=BINS + 1), inputs)[:BINS]
     terms = card.terms("part*part", "part*gap", "gap*gap", "(y - end)*(y - end)", "pick(gap*move < T(0), gap*gap, T(0))")
-    lines = *lines, ("part", "move*k[2]"), *((f"x{q}", text) for q, text in enumerate(terms))
-    high = [f"T(whole(x{q}*T({COARSE}) + T(0.5)))*T({1 / COARSE!r})" for q in range(5)]
-    both = *high, *(f"x{q} - {text}" for q, text in enumerate(high))
+    parts, both, bounds = in_two(terms, [1.0] * 5)
     whole = replace(inputs, codes=[card.coded.zeros], levels=[1], constants=[*inputs.constants, 1.0 / far])
-    formula = Formula(both, lines, (*[1.0] * 5, *[1.0 / COARSE] * 5), BINS + 1)
+    formula = Formula(both, (*lines, ("part", "move*k[2]"), *parts), bounds, BINS + 1)
     sums = card.device.histogram(formula, whole)[0, :BINS].reshape(BINS, 2, 5).sum(axis=1)
     sums *= np.array([far * far, far, 1.0, 1.0, 1.0]) * card.scale.most
     return Clipping.of(abs(one.ahead.newton), one._grid(card.scale), sums, limits)

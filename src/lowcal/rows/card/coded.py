@@ -19,6 +19,8 @@ from lowcal.subpopulations.base import Encoded, Everyone, Family
 from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.memberships import Members
 
+#: The unit of the first of two parts of a term, see `in_two`.
+COARSE = 1 << 17
 #: The most cells of a grid whose places are looked up.
 MOST_CELLS = 1 << 20
 #: The most piecewise linear weights of an update: each looks up its height at 65,537 points.
@@ -243,6 +245,19 @@ def projection_lines(v: Sequence[str]) -> tuple[Lines, tuple[str, ...]]:
         lines.append((f"m{turn}", " + ".join(f"pick({one}, u{a}, T(0))" for a, one in enumerate(above))))
         lines.append((f"t{turn}", f"(m{turn} - T(1))/n{turn}"))
     return tuple(lines), tuple(f"most(u{a} - t{d - 1}, T(0))" for a in range(d))
+
+
+def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[str, ...], tuple[float, ...]]:
+    """Return terms as sums of two, with bounds that are powers of two: multiples of 1 / COARSE of a bound, and the rest.
+
+    Terms that are small at most rows, as squares are, then lose nothing to the unit of the largest.
+    """
+    lines = tuple((f"x{q}", text) for q, text in enumerate(terms))
+    high = [
+        f"T(whole(x{q}*T({COARSE / bound!r}) + T(0.5)))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)
+    ]
+    low = [f"x{q} - {text}" for q, text in enumerate(high)]
+    return lines, (*high, *low), (*bounds, *(bound / COARSE for bound in bounds))
 
 
 def largest(texts: Sequence[str]) -> str:

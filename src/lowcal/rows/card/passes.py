@@ -171,7 +171,8 @@ def _(one: Evidence, card: Card) -> Tables | None:
     terms += [f"{value}*({u})*({u})" for value in values[1:] for u in texts]
     sizes = [bound_of_text(u) for u in texts]
     bounds = [*sizes, *[size * size for _ in values[1:] for size in sizes]]
-    found = label_tables(card, design, terms, bounds, one.base, now=now)
+    is_fine = d > 1 or not one.is_even  # noise is no multiple of curvature: both must be exact where they are small
+    found = label_tables(card, design, terms, bounds, one.base, now=now, is_fine=is_fine)
     ((_, _, grid),) = one._plan(design, card.scale, d)
     scales = np.repeat(factors, len(texts) * d)
     return to_wholes(grid, [table * scales for table in found])

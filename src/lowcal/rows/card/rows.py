@@ -14,7 +14,7 @@ from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
 from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, outdated
-from lowcal.rows.card.coded import Coded, Lines, Moves, arrays_of, each, flat_on, row_lines
+from lowcal.rows.card.coded import Coded, Lines, Moves, arrays_of, each, flat_on, in_two, row_lines
 from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
@@ -129,16 +129,21 @@ class Card(Far):
     def tables(
         self, design: Codes, terms: Sequence[str], bounds: Sequence[float], **more: Any
     ) -> list[FloatArray] | None:
-        """Return the sums of terms times weights, for each distinct code column a table (levels, terms)."""
-        lines = (*self.lines, *more.pop("lines", ()))
+        """Return the sums of terms times weights, for each distinct code column a table (levels, terms).
+
+        With `is_fine`, terms are summed in two parts.
+        """
+        lines, is_fine = (*self.lines, *more.pop("lines", ())), more.pop("is_fine", False)
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
-        each, size = [], max(1, MOST_SUMS // inputs.size)
+        every, size = [], max(1, MOST_SUMS // inputs.size // (1 + is_fine))
         for at in range(0, len(terms), size):
-            formula = Formula(self.terms(*terms[at : at + size]), lines, tuple(bounds[at : at + size]))
-            each.append(self.device.histogram(formula, inputs)[:, 0])
-        found = np.concatenate(each, axis=1) * self.scale.most
+            some, most = self.terms(*terms[at : at + size]), tuple(bounds[at : at + size])
+            parts, both, units = in_two(some, most) if is_fine else ((), some, most)
+            sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
+            every.append(sums.reshape(len(sums), -1, len(some)).sum(axis=1))
+        found = np.concatenate(every, axis=1) * self.scale.most
         return np.split(found, np.cumsum(inputs.levels)[:-1])
 
     def by_cell(
