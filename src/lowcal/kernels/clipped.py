@@ -93,6 +93,14 @@ class Clipping:
         self.far = np.zeros(5) if grid is None else grid.far
         self._open, self._sums = _empty_bins(), np.zeros((BINS, 5), dtype=np.int64)
 
+    @classmethod
+    def of(cls, scale: float, grid: Grid, sums: FloatArray, limits: FloatArray) -> Clipping:
+        """Return bins by their sums, shape (BINS, 5), and their least and largest limits, shape (BINS, 2)."""
+        bins = cls(scale, grid)
+        bins._sums += grid.wholes(sums)
+        bins._open[:, 5:] = limits
+        return bins
+
     def add(self, line: Line) -> NDArray[np.uint16]:
         """Add rows; return the bin of each, BINS for rows that do not move."""
         n = len(line.f)

@@ -148,6 +148,7 @@ PARTS = {
   if (threadIdx.x % 32 == 0) atomicMax((U*)out, (U)__double_as_longlong((double)largest));""",
     ),
     "map": ("", "", ""),
+    "extremes": ("", "", ""),
     "pick": ("", "", ""),
 }
 
@@ -161,7 +162,7 @@ C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", 
 class Shape:
     """All that the source of a kernel depends on beside its formula."""
 
-    how: Literal["shared", "global", "total", "largest", "map", "pick"]
+    how: Literal["shared", "global", "total", "largest", "map", "extremes", "pick"]
     precision: Precision
     arrays: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
@@ -170,6 +171,8 @@ class Shape:
     looked_up: int
     out: str = "i8"
     copies: int = BANKS
+    #: All numbers that are looked up: those of every level, or of every cell of each.
+    table: int = 0
 
     @property
     def given(self) -> list[tuple[str, str]]:
@@ -192,21 +195,28 @@ def source_of(formula: Formula, shape: Shape) -> str:
     reads = [f"const T {name} = (T){name}4.v[row_];" for name, _ in shape.arrays]
     for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
         reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}4.v[row_];"))
-    if shape.looked_up:
-        source = "tab" if shape.levels * shape.looked_up <= MOST_TABLE else "given"
-        reads.append(f"T L[{shape.looked_up}] = {{}};")
-        for s in range(shape.looked_up):
-            reads += [f"L[{s}] += {source}[i{j} * {shape.looked_up} + {s}];" for j in range(len(shape.codes))]
-    lines = [f"const {'int' if name == 'cell' else 'T'} {name} = {text};" for name, text in formula.lines]
+    is_by_cell, look_ups = shape.table > shape.levels * shape.looked_up, [f"T L[{shape.looked_up}] = {{}};"]
+    source = "tab" if shape.table <= MOST_TABLE else "given"
+    for s in range(shape.looked_up):
+        places = [f"(i{j} * {formula.cells} + cell)" if is_by_cell else f"i{j}" for j in range(len(shape.codes))]
+        look_ups += [f"L[{s}] += {source}[{place} * {shape.looked_up} + {s}];" for place in places]
+    if shape.looked_up and not is_by_cell:
+        reads += look_ups
+    lines = []
+    for name, text in formula.lines:
+        lines.append(f"const {'int' if text.startswith('whole(') else 'T'} {name} = {text};")
+        lines += look_ups if is_by_cell and name == "cell" else []
     terms = []
     for k, text in enumerate(formula.terms):
         if shape.how == "pick":
             terms.append(f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);")
             terms.append("if (to < PICKED) out[1 + to] = first + at + row_; }")
         elif shape.how == "map":
-            terms.append(f"out[at + row_] = (OUT)({text});")
+            terms.append(f"out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});")
         elif shape.how == "largest":
             terms.append(f"largest = most(largest, size({text}));")
+        elif shape.how == "extremes":
+            terms.append(EXTREMES.format(text))
         elif shape.how == "total":
             terms.append(f"sums[{k}] += ROUND_WIDE((T)({text}) * scale[{k}]);")
         else:
@@ -237,9 +247,9 @@ def source_of(formula: Formula, shape: Shape) -> str:
     }.items():
         body = body.replace(word, text, 1)
     defined = {"W": str(shape.levels * formula.cells * q), "Q": str(q), "PICKED": str(shape.levels)}
-    looked_up = shape.levels * shape.looked_up
-    table = looked_up if shape.looked_up and looked_up <= MOST_TABLE else 0
+    table = shape.table if shape.table <= MOST_TABLE else 0
     defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "TILE": str(shape.tile)}
+    defined |= {"CELLS": str(formula.cells)}
     defined |= {"COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
     return prelude(shape.precision, defined) + body
 
@@ -270,6 +280,10 @@ ADD_ALL = """
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
+#: How the bits of a number that is not negative, which have its order, become the least and the largest of a cell.
+EXTREMES = """const long long bits = __double_as_longlong((double)({}));
+        if (bits < out[cell]) atomicMin(out + cell, bits);
+        if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);"""
 
 
 def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Sequence[NDArray[np.uint16]]) -> str:
@@ -358,14 +372,14 @@ class Cuda(Device):
         )
 
     def _table_bytes(self, inputs: Inputs) -> int:
-        size = inputs.size * inputs.looked_up
+        size = 0 if inputs.tables is None else inputs.tables.size
         return (size + size % 2) * self.kind.itemsize if size <= MOST_TABLE else 0
 
     def _shape(self, how: Any, inputs: Inputs, out: str = "i8", copies: int = 4) -> Shape:
         arrays = tuple((name, array.dtype.str[1:]) for name, array in inputs.arrays.items())
         codes = tuple(ONE_LEVEL if isinstance(c, OneLevel) else c.dtype.str[1:] for c in inputs.codes)
-        offsets = tuple(inputs.offsets)
-        return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies)
+        offsets, table = tuple(inputs.offsets), 0 if inputs.tables is None else inputs.tables.size
+        return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies, table)
 
     def _copies(self, width: int, inputs: Inputs) -> int:
         """Return in how many copies sums fit into shared memory: a power of two, 0 if not even one does."""
@@ -414,11 +428,29 @@ class Cuda(Device):
             self._launch(formula, part, self._shape("largest", inputs, "f8"), (), out)
         return float(out[0])
 
-    def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
+    def block(self, q: int, n: int, kind: Any) -> Any:
+        """Return room for q numbers of n rows on the card, as kernels read it."""
+        return self.cupy.empty((q, -(-n // 4) * 4), dtype=kind)[:, :n]
+
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row."""
+        out = self.block(len(formula.terms), inputs.n, kind)
+        self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
+        return out
+
+    def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the least and the largest value of the only term by cell."""
+        none = np.repeat(np.array([np.inf, 0.0]), formula.cells).view(np.int64)
+        out = self.cupy.asarray(none)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("extremes", inputs), (), out)
+        return np.asarray(out.get()).view(np.float64).reshape(2, -1).T
+
+    def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
         out = self.cupy.zeros(most + 1, dtype=np.int64)
         for part in self._parts(inputs):
-            self._launch(Formula((text,)), part, replace(self._shape("pick", inputs), levels=most), (), out)
+            self._launch(Formula((text,), lines), part, replace(self._shape("pick", inputs), levels=most), (), out)
         found = np.asarray(out.get())
         return np.sort(found[1 : 1 + min(most, found[0])])
 
@@ -484,12 +516,17 @@ class Streamed(Cuda):
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""
-        out, shape = self._pinned(inputs.n, kind), self._shape("map", inputs, np.dtype(kind).str[1:])
+        return self.columns(formula, inputs, kind)[0]
+
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row."""
+        out, shape = self.block(len(formula.terms), inputs.n, kind), self._shape("map", inputs, np.dtype(kind).str[1:])
         for part in self._parts(inputs):
-            here = self.cupy.empty(part.n, dtype=kind)
+            here = Cuda.block(self, len(out), part.n, kind)
             self._launch(formula, part, shape, (), here)
-            start = part.first - inputs.first
-            here.get(out=out[start : start + part.n], stream=self.cupy.cuda.get_current_stream(), blocking=False)
+            stream, start = self.cupy.cuda.get_current_stream(), part.first - inputs.first
+            for to, of in zip(out, here, strict=True):
+                of.get(out=to[start : start + part.n], stream=stream, blocking=False)
         return out
 
     @cached_property
@@ -497,10 +534,14 @@ class Streamed(Cuda):
         """Arrays that were given out, by their place."""
         return WeakValueDictionary()
 
-    def _pinned(self, n: int, kind: Any) -> Any:
-        out = import_module("cupyx").empty_pinned(n, dtype=kind)
+    def _pinned(self, shape: int | tuple[int, int], kind: Any) -> Any:
+        out = import_module("cupyx").empty_pinned(shape, dtype=kind)
         self._pins[out.ctypes.data] = out
         return out
+
+    def block(self, q: int, n: int, kind: Any) -> Any:
+        """Return room for q numbers of n rows."""
+        return self._pinned((q, n), kind)
 
     def own(self, array: Any) -> Any:
         """Return an array of this machine's memory that the card reads without help."""

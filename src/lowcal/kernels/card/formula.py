@@ -41,8 +41,8 @@ class Formula:
 
     A line may use the inputs' names, earlier lines, `L[s]`, the sums of look-ups in all code columns, `k[j]`, the
     constants, `drawn(b, q)`, whether the number in [0, 1) of key b and the row is below q, and what `_functions`
-    lists. `bounds` are the largest sizes of the terms. With `cells`, sums are by the whole number of the line `cell`,
-    too.
+    lists; one that begins with `whole(` is a whole number. `bounds` are the largest sizes of the terms. With `cells`,
+    sums are by the whole number of the line `cell`, too, and so are look-ups in tables that have a row for each.
     """
 
     terms: tuple[str, ...]
@@ -69,7 +69,8 @@ class OneLevel:
 class Inputs:
     """The arrays of all rows that a formula reads, code columns with their levels, look-up tables, and constants.
 
-    `tables` has a row for each level of each column, one column after the other, and S numbers in each.
+    `tables` has a row for each level of each column, one column after the other, and S numbers in each; or a row for
+    each cell of each level.
     """
 
     n: int
@@ -91,6 +92,10 @@ class Inputs:
     def looked_up(self) -> int:
         """The numbers that are looked up for each level."""
         return 0 if self.tables is None else int(self.tables.shape[1])
+
+    def are_by_cell(self, formula: Formula) -> bool:
+        """Whether tables have a row for each cell of a formula."""
+        return self.tables is not None and formula.cells > 1 and len(self.tables) == self.size * formula.cells
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -173,7 +178,22 @@ class Device(ABC):
         """Return the only term at every row."""
 
     @abstractmethod
-    def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row, shape (terms, n); the rows of each lie together."""
+
+    def block(self, q: int, n: int, kind: Any) -> Any:
+        """Return room for q numbers of n rows, as kernels read it."""
+        return self.xp.empty((q, -(-n // 4) * 4), dtype=kind)[:, :n]
+
+    @abstractmethod
+    def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the least and the largest value of the only term by cell, (cells, 2); it is not negative.
+
+        A cell without rows has inf and 0.
+        """
+
+    @abstractmethod
+    def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
 
     @abstractmethod

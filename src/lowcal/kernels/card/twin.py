@@ -91,6 +91,10 @@ def _drawn(inputs: Inputs, part: slice, b: int, q: Any) -> NDArray[np.bool_]:
     return np.asarray(chances(inputs.keys[b], inputs.first + np.arange(part.start, part.stop)) < q)
 
 
+def _looked_up(tables: NDArray[Any], at: Sequence[NDArray[np.int64]]) -> list[Any]:
+    return [sum((tables[i, s] for i in at), tables.dtype.type(0)) for s in range(tables.shape[1])]
+
+
 class Twin(Device):
     """Memory in the place of a card: the definition of what kernels return."""
 
@@ -102,18 +106,20 @@ class Twin(Device):
 
     def _blocks(self, formula: Formula, inputs: Inputs) -> Any:
         """Yield slices of the rows, the code columns' places in all tables, the lines' values, and the terms."""
-        constants = [self.kind.type(c) for c in inputs.constants]
+        constants = np.asarray(inputs.constants, dtype=np.float64).astype(self.kind)
         tables = None if inputs.tables is None else inputs.tables.astype(self.kind)
         for start in range(0, inputs.n, TWIN_ROWS):
             part = slice(start, min(start + TWIN_ROWS, inputs.n))
             here = {name: np.asarray(a[part]).astype(self.kind) for name, a in inputs.arrays.items()}
             at = [c[part].astype(np.int64) + o for c, o in zip(inputs.codes, inputs.offsets, strict=True)]
             known = {**self._names, **here, "k": constants}
-            if tables is not None:
-                known["L"] = [sum((tables[i, s] for i in at), self.kind.type(0)) for s in range(tables.shape[1])]
+            if tables is not None and not inputs.are_by_cell(formula):
+                known["L"] = _looked_up(tables, at)
             known["drawn"] = partial(_drawn, inputs, part)
             for name, text in formula.lines:
                 known[name] = eval(text, known)
+                if name == "cell" and tables is not None and inputs.are_by_cell(formula):
+                    known["L"] = _looked_up(tables, [i * formula.cells + known["cell"] for i in at])
             yield part, at, known, [eval(text, known) for text in formula.terms]
 
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
@@ -161,9 +167,25 @@ class Twin(Device):
             found[part] = term
         return found
 
-    def picked(self, text: str, inputs: Inputs, most: int) -> Wholes:
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row."""
+        found = self.block(len(formula.terms), inputs.n, kind)
+        for part, _, _, terms in self._blocks(formula, inputs):
+            for row, term in zip(found, terms, strict=True):
+                row[part] = term
+        return found
+
+    def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
+        """Return the least and the largest value of the only term by cell."""
+        found = np.tile([np.inf, 0.0], (formula.cells, 1))
+        for _, _, known, (term,) in self._blocks(formula, inputs):
+            np.minimum.at(found[:, 0], known["cell"], term.astype(np.float64))
+            np.maximum.at(found[:, 1], known["cell"], term.astype(np.float64))
+        return found
+
+    def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
-        held = self.rows(Formula((text,)), inputs, np.bool_)
+        held = self.rows(Formula((text,), lines), inputs, np.bool_)
         return np.flatnonzero(held)[:most]
 
     def own(self, array: Any) -> Any:

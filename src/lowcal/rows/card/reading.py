@@ -13,12 +13,12 @@ from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, read_card
 from lowcal.data.errors import InvalidInput, MissingColumn, load_extra
 from lowcal.data.files.batches import at_row
 from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import Layout, check_weight, read_probabilities
+from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabilities
 from lowcal.kernels.card import cuda
 from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
-from lowcal.rows.card import passes  # noqa: F401  (registers how a card sums what the solver asks for)
-from lowcal.rows.card.coded import Coded, Moves
+from lowcal.rows.card import clipped, passes, smooth  # noqa: F401  (register how a card sums what the solver asks for)
+from lowcal.rows.card.coded import Coded, Moves, arrays_of, each
 from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
@@ -38,11 +38,18 @@ from lowcal.subpopulations.base import Encoded, Encoder
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.memberships import Bits, MembershipEncoder
 
+#: The most classes: the predictions of a row are held in registers.
+MOST_CLASSES = 16
+#: Labels of at most this many rows are listed at once.
+SKETCHED = 1 << 16
+#: Numbers in single precision tell whole numbers up to this one apart.
+MOST_WHOLE = 1 << 24
+
 
 def rows_of(device: Device, column: Any, some: IntArray | slice) -> Any:
     """Return some rows of a column, which may be in this machine's memory."""
     is_far = isinstance(some, np.ndarray) and not isinstance(column, np.ndarray)
-    return column[device.xp.asarray(some) if is_far else some]
+    return column[..., device.xp.asarray(some) if is_far else some]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +144,10 @@ def settle_on_card(
         if not bool((weight > 0).all()):
             kept = device.download(device.xp.flatnonzero(weight > 0))
             columns = {name: rows_of(device, column, kept) for name, column in table.columns.items()}
-            y, p, weight = (rows_of(device, each, kept) for each in (y, p, weight))
+            y, p, weight = (rows_of(device, one, kept) for one in (y, p, weight))
             table = CardTable(device, columns, len(kept))
-    z = checked_odds(device, p)
-    layout, codes, outcomes = read_labels(device, y, classes)
+    z = checked_odds(device, p) if p.ndim == 1 else checked_points(device, p)
+    layout, codes, outcomes = read_labels(device, y, classes, 2 if p.ndim == 1 else len(p))
     names = list(wanted_columns(subpopulations) or table.columns)
     some = sampled(device, seed, table.n, sample_size(len(names)))
     sample = {**table.near(some, names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
@@ -191,15 +198,21 @@ def checked_odds(device: Device, p: Any) -> Any:
     return device.rows(Formula(("logit(p)",)), Inputs(len(p), {"p": p}), device.kind)
 
 
-def read_labels(device: Device, y: Any, classes: Sequence[Any] | None) -> tuple[Layout, IntArray, Any]:
-    """Return the layout of outcomes, the classes that occur, and outcomes: 0 and 1 in a byte, or numbers in [0, 1]."""
-    labels = Labels(2)
+def read_labels(
+    device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int = 2
+) -> tuple[Layout, IntArray, Any]:
+    """Return the layout of outcomes, the classes that occur, and outcomes: places in a byte, or numbers in [0, 1]."""
+    labels = Labels(n_classes)
     if not is_number(y):  # names of classes, in this machine's memory
-        labels.add(np.unique(y), None)
+        names, which = np.unique(y, return_inverse=True)
+        labels.add(names, None)
         layout, codes = labels.layout(classes)
         assert layout.classes is not None
-        return layout, codes, device.own((y == layout.classes[1]).astype(np.uint8))
+        places = np.array([list(layout.classes).index(name) for name in names.tolist()], dtype=np.uint8)
+        return layout, codes, device.own(places[which])
     y = device.own(y)
+    if n_classes > 2:
+        return read_classes(device, y, classes, n_classes)
     low, high = float(y.min()), float(y.max())
     others = device.picked("(y != k[0]) & (y != k[1])", Inputs(len(y), {"y": y}, constants=[low, high]), 100)
     labels.add(np.append(np.array([low, high]).astype(y.dtype), device.download(y[others])), None)
@@ -207,6 +220,53 @@ def read_labels(device: Device, y: Any, classes: Sequence[Any] | None) -> tuple[
     if layout.classes is None:
         return layout, codes, device.own(y.astype(device.kind))
     return layout, codes, device.own((y == layout.classes[1]).astype(np.uint8))
+
+
+def checked_points(device: Device, p: Any) -> Any:
+    """Return probabilities of several classes as kernels read them, shape (d, n), with rows that sum to one.
+
+    A row that does not, up to rounding, or with a number outside [0, 1] is named.
+    """
+    d, n = p.shape
+    kept = device.block(d, n, device.kind)
+    kept[...] = device.xp.asarray(p)
+    arrays, names = arrays_of(kept), each("f", d)
+    all_of = (("all", " + ".join(names)),)
+    right = [f"({name} >= T(0)) & ({name} <= T(1))" for name in names]
+    right.append(f"(size(all - T(1)) <= T({SUM_TOLERANCE!r}))")
+    for row in device.picked(f"({' & '.join(right)}) == 0", Inputs(n, arrays), 1, all_of).tolist():
+        with at_row(row):
+            read_probabilities(device.download(p[:, row : row + 1].T), Layout(d, None))
+    shares = Formula(tuple(f"{name}/all" for name in names), all_of)
+    return device.columns(shares, Inputs(n, arrays), device.kind)
+
+
+def read_classes(device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int) -> tuple[Layout, IntArray, Any]:
+    """Return the layout of several classes, those that occur, and the place of every row's class in a byte."""
+    labels, (values, keys, y) = Labels(n_classes), distinct_labels(device, y, n_classes)
+    labels.add(values, None)
+    layout, codes = labels.layout(classes)
+    places = [(layout.classes or ()).index(value) for value in values.tolist()]
+    text = " + ".join(f"pick(y == k[{j}], k[{len(places) + j}], T(0))" for j in range(len(places)))
+    inputs = Inputs(len(y), {"y": y}, constants=[*keys, *places])
+    return layout, codes, device.rows(Formula((text,)), inputs, np.uint8)
+
+
+def distinct_labels(device: Device, y: Any, most: int) -> tuple[NDArray[Any], list[float], Any]:
+    """Return the labels that occur (more than `most` of them need not be all), numbers for them, and these numbers.
+
+    Labels of some rows are listed first, then those that are none of them, until there are no others.
+    """
+    if y.dtype.kind in "ui" and max(int(y.max()), -int(y.min())) >= MOST_WHOLE:
+        values, y = device.xp.unique(y, return_inverse=True)
+        return device.download(values), list(range(len(values))), device.own(y.astype(np.int32))
+    known = np.unique(device.download(y[:: max(1, len(y) // SKETCHED)]))
+    others = np.arange(1)
+    while len(others) and len(known) <= most:
+        text = " & ".join(f"(y != k[{j}])" for j in range(len(known)))
+        others = device.picked(text, Inputs(len(y), {"y": y}, constants=known.tolist()), SKETCHED)
+        known = np.union1d(known, device.download(y[device.xp.asarray(others)]))
+    return known, [float(value) for value in known], y
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,23 +281,39 @@ class Given:
 
 @told_when_full
 def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
-    """Return rows on a card, or beside one, as those of two classes; the precision of arrays there is that of p."""
+    """Return rows on a card, or beside one; the precision of arrays there is that of p."""
     columns = {} if X is None else columns_of(X)
-    y, p = take_role(X, columns, "y", y), take_role(X, columns, "p", p)
+    y, p = take_role(X, columns, "y", y), take_points(X, columns, p)
     weight = None if weight is None else take_role(X, columns, "sample_weight", weight)
-    if p.ndim == 2 and p.shape[1] == 2:
-        p = p[:, 1]
-    if len(p) == 0:
+    n = p.shape[-1]
+    if n == 0:
         raise InvalidInput("There are no rows: p is empty.")
-    lengths = {len(each) for each in (y, p, *([] if weight is None else [weight]), *columns.values())}
-    if p.ndim != 1 or len(lengths) != 1:
+    lengths = {n, *(len(one) for one in (y, *([] if weight is None else [weight]), *columns.values()))}
+    if len(lengths) != 1:
         raise InvalidInput(
-            f"On a card p must be one probability a row and everything as long as y, but p has the shape {p.shape} "
-            f"and lengths are {sorted(lengths)}. Several classes are fitted in memory: give arrays of NumPy."
+            f"On a card y, p, weights and all columns must have the same length, but lengths are {sorted(lengths)}."
         )
     device = device_for(X, p, columns)
-    given = (None if each is None else device.own(each) if is_number(each) else each for each in (y, p, weight))
-    return Given(CardTable(device, columns, len(p)), *given)
+    weight = None if weight is None else device.own(weight)
+    return Given(CardTable(device, columns, n), y, p, weight)
+
+
+def take_points(X: object, columns: dict[str, Any], p: Any) -> Any:
+    """Return p as (n,) for two classes or (l, n) for several, from an array, a column or a list of columns."""
+    if isinstance(p, list | tuple) and p and all(isinstance(name, str) for name in p):
+        found = [take_role(X, columns, "p", name) for name in p]
+    else:
+        given = take_role(X, columns, "p", p)
+        if given.ndim not in (1, 2):
+            raise InvalidInput(f"p must have the shape (n,) or (n, l) for l classes, but its shape is {given.shape}.")
+        found = [given] if given.ndim == 1 else list(given.T)
+    if len(found) > MOST_CLASSES:
+        raise InvalidInput(
+            f"p holds {len(found)} classes, but on a card at most {MOST_CLASSES} are fitted; give arrays of NumPy."
+        )
+    if len(found) <= 2:
+        return found[-1]
+    return np.stack(found) if isinstance(X, ThroughCard) else read_card(found)
 
 
 def columns_of(X: object) -> dict[str, Any]:
@@ -254,7 +330,7 @@ def device_for(X: object, p: Any, columns: Mapping[str, Any]) -> Device:
         return open_device("double" if p.dtype == np.float64 else "single")
     size = 4 if X.precision == "single" else 8
     coded = sum(column.dtype.itemsize if is_number(column) else 4 for column in columns.values())
-    needed = len(p) * (coded + STATES * size + 1)
+    needed = p.shape[-1] * (coded + STATES * size * (1 if p.ndim == 1 else len(p)) + 1)
     return open_device(X.precision, needed, X.memory)
 
 
@@ -286,17 +362,26 @@ def take_role(X: object, columns: dict[str, Any], role: str, given: Any) -> Any:
 def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
     """Return calibrated probabilities on the device, in the type of p."""
     columns = {} if X is None else columns_of(X)
-    given = take_role(X, columns, "p", p)
-    table = CardTable(device_for(X, given, columns), columns, len(given))
+    given = take_points(X, columns, p)
+    n_given = 2 if given.ndim == 1 else len(given)
+    if n_given != predictor.layout.n_classes:
+        raise InvalidInput(f"p holds {n_given} classes, but the predictor has {predictor.layout.n_classes}.")
+    table = CardTable(device_for(X, given, columns), columns, given.shape[-1])
     device, last = table.device, len(predictor.updates) - 1
-    moved, coded = checked_probabilities(device, given), Coded(device, table.encoded(predictor.encoder), table.n)
+    check = checked_probabilities if given.ndim == 1 else checked_points
+    moved, coded = check(device, given), Coded(device, table.encoded(predictor.encoder), table.n)
     for k, update in enumerate(predictor.updates):
         moves = Moves.of(update.terms, coded)
         if moves is None:
             return _predict_near(predictor, table, given)
         moved = moves.between(device, moved, update.geometry, k == 0, k == last)
-    found = moved.astype(given.dtype, copy=False)
-    return device.download(found) if isinstance(X, ThroughCard) else found
+    moved = moved.astype(given.dtype, copy=False)
+    xp = device.xp
+    if given.ndim == 2:
+        moved = xp.ascontiguousarray(moved.T)
+    elif getattr(p, "ndim", 1) == 2 and p.shape[1] == 2:
+        moved = xp.stack([1 - moved, moved], axis=1)
+    return device.download(moved) if isinstance(X, ThroughCard) else moved
 
 
 def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
@@ -305,6 +390,6 @@ def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
     for at in range(0, table.n, BLOCK):
         part = slice(at, at + BLOCK)
         here = Frame.of(table.near(part, list(table.columns)))
-        found.append(predictor(table.device.download(p[part]), here))
+        found.append(predictor(np.ascontiguousarray(table.device.download(p[..., part]).T), here))
     every = np.concatenate(found).astype(p.dtype)
     return every if isinstance(p, np.ndarray) else table.device.upload(every)

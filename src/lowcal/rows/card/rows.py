@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, singledispatch, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -13,8 +14,8 @@ from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
 from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, outdated
-from lowcal.rows.card.coded import ROW, Coded, Moves, flat_on
-from lowcal.rows.disk import Far
+from lowcal.rows.card.coded import Coded, Lines, Moves, arrays_of, each, flat_on, in_two, row_lines
+from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
 from lowcal.rows.updates import Term
@@ -32,8 +33,6 @@ MOST_VALUES = 1 << 16
 MOST_SUMS = 1 << 13
 #: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
 STATES = 6
-#: The most cells of a grid that are counted on the card.
-MOST_CELLS = 64
 
 
 def told_when_full(work: Callable[P, T]) -> Callable[P, T]:
@@ -65,19 +64,20 @@ def on_card(one: object, card: Card) -> Any | None:  # noqa: ARG001
 
 
 class Card(Far):
-    """Rows of two classes, or with outcomes in [0, 1], on a device.
+    """Rows on a device: of two classes, or with outcomes in [0, 1], or of several classes.
 
-    `weight` holds weights over the largest one, or None where all rows weigh the same.
+    Predictions `z` are log odds, shape (n,), or the probabilities of several classes, shape (d, n). Then y is the place
+    of a class. `weight` holds weights over the largest one, or None where all rows weigh the same.
     """
 
     reason = "lie on a card"
 
     def __init__(self, device: Device, rows: Encoded, z: Any, y: Any, weight: Any | None) -> None:
-        self.device, self.y, self.weight, self.d = device, y, weight, 1
-        self.coded = Coded(device, rows, len(z))
+        self.device, self.y, self.weight, self.d = device, y, weight, 1 if z.ndim == 1 else len(z)
+        n = z.shape[-1]
+        self.coded, self.lines = Coded(device, rows, n), row_lines(self.d)
         self._z: dict[Trail, Any] = {START: z}
         self._displaced: tuple[State, Sequence[Term], Any] | None = None
-        n = len(z)
         mass, square = float(n), float(n)
         if weight is not None:
             mass, square = device.total(Formula(("w", "w*w"), bounds=(1.0, 1.0)), Inputs(n, {"w": weight})).tolist()
@@ -100,16 +100,21 @@ class Card(Far):
 
     def _shard(self, first: int) -> Shard:
         part = slice(first, first + BLOCK)
-        p, y, weight = (self._near(each, part) for each in (self._z[START], self.y, self.weight))
-        return Shard(
-            self._rebuilt(part), from_scores(p[:, None]), y[:, None], weight * self.scale.most, self.scale, first
-        )
+        weight = self._near(self.weight, part) * self.scale.most
+        return Shard(self._rebuilt(part), *self._outcomes(part), weight, self.scale, first)
+
+    def _outcomes(self, part: Any) -> tuple[FloatArray, FloatArray]:
+        """Return predictions and outcomes of some rows in this machine's memory."""
+        z, y = self._near(self._z[START], part), self._near(self.y, part)
+        if self.d == 1:
+            return from_scores(z[:, None]), y[:, None]
+        return np.ascontiguousarray(z.T), outcomes_of(y.astype(np.intp), self.d)
 
     def _near(self, array: Any | None, part: Any) -> FloatArray:
         """Return numbers of some rows in this machine's memory; None: ones."""
         if array is None:
             return np.ones(len(range(self.scale.n)[part]) if isinstance(part, slice) else len(part))
-        return self.device.download(array[part]).astype(np.float64)
+        return self.device.download(array[..., part]).astype(np.float64)
 
     def _rebuilt(self, part: Any) -> Encoded:
         arrays, rebuild = self._flat
@@ -120,15 +125,33 @@ class Card(Far):
         return flat_on(self.coded.rows)
 
     def inputs(self, design: Codes | None = None, state: State = START, **more: Any) -> Inputs | None:
-        """Return what a formula reads: log odds of a state, outcomes, weights, and the code columns of a design."""
+        """Return what a formula reads: predictions of a state, outcomes, weights, and the code columns of a design."""
         z = self.at(state)
         if z is None:
             return None
-        arrays = {"z": z, "y": self.y, **({} if self.weight is None else {"w": self.weight}), **more.pop("arrays", {})}
+        weight = {} if self.weight is None else {"w": self.weight}
+        arrays = {**arrays_of(z), "y": self.y, **weight, **more.pop("arrays", {})}
         columns = [] if design is None else list(design.firsts.values())
         codes = [] if design is None else [design.codes[k] for k in columns]
         levels = [] if design is None else [design.decode[k].shape[0] for k in columns]
         return Inputs(self.scale.n, arrays, codes, levels, **more)
+
+    def each_label(
+        self, state: State, now: Any = None, constants: Sequence[float] | FloatArray = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what formulas of a label may use: `o` and `yo`, its prediction and outcome, and `g`, the former `now`.
+
+        The formulas of all labels are the same: one kernel serves them, however many classes there are.
+        """
+        known: dict[str, Any] = {"state": state, "constants": constants}
+        if self.d == 1:
+            lines = ("o", "f"), ("yo", "y"), *([] if now is None else [("g", "sigmoid(e)")])
+            yield {**known, "arrays": {} if now is None else {"e": now}, "lines": lines}
+            return
+        z, own = self.at(state), (("yo", f"pick(y == k[{len(constants)}], T(1), T(0))"),)
+        for a in range(self.d):
+            arrays = {"o": z[a]} if now is None else {"o": z[a], "g": now[a]}
+            yield {**known, "arrays": arrays, "lines": own, "constants": [*constants, float(a)]}
 
     def terms(self, *texts: str) -> tuple[str, ...]:
         """Return terms with their weight."""
@@ -137,35 +160,68 @@ class Card(Far):
     def tables(
         self, design: Codes, terms: Sequence[str], bounds: Sequence[float], **more: Any
     ) -> list[FloatArray] | None:
-        """Return the sums of terms times weights, for each distinct code column a table (levels, terms)."""
-        lines = (*ROW, *more.pop("lines", ()))
+        """Return the sums of terms times weights, for each distinct code column a table (levels, terms).
+
+        With `is_fine`, terms are summed in two parts.
+        """
+        lines, is_fine = (*self.lines, *more.pop("lines", ())), more.pop("is_fine", False)
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
-        each, size = [], max(1, MOST_SUMS // inputs.size)
+        every, size = [], max(1, MOST_SUMS // inputs.size // (1 + is_fine))
         for at in range(0, len(terms), size):
-            formula = Formula(self.terms(*terms[at : at + size]), lines, tuple(bounds[at : at + size]))
-            each.append(self.device.histogram(formula, inputs)[:, 0])
-        found = np.concatenate(each, axis=1) * self.scale.most
+            some, most = self.terms(*terms[at : at + size]), tuple(bounds[at : at + size])
+            parts, both, units = in_two(some, most) if is_fine else ((), some, most)
+            sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
+            every.append(sums.reshape(len(sums), -1, len(some)).sum(axis=1))
+        found = np.concatenate(every, axis=1) * self.scale.most
         return np.split(found, np.cumsum(inputs.levels)[:-1])
 
-    def total(self, terms: Sequence[str], bounds: Sequence[float], **more: Any) -> FloatArray | None:
-        """Return the sums of terms times weights over all rows."""
+    def by_cell(
+        self, design: Codes, terms: Sequence[str], bounds: Sequence[float], cells: int, lines: Lines, **more: Any
+    ) -> FloatArray | None:
+        """Return the sums of terms times weights of every member and cell, shape (m, cells, terms)."""
+        inputs = self.inputs(design, **more)
+        if inputs is None:
+            return None
+        formula = Formula(self.terms(*terms), (*self.lines, *lines), tuple(bounds), cells)
+        found = self.device.histogram(formula, inputs) * self.scale.most
+        by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
+        pairs = zip(design.codes, design.decode, strict=True)
+        sums = np.concatenate([t.gather(by_column[id(c)].reshape(t.shape[0], -1)) for c, t in pairs])
+        return sums.reshape(len(sums), cells, len(terms))
+
+    def in_cells(
+        self, terms: Sequence[str], bounds: Sequence[float], cells: int, lines: Lines, **more: Any
+    ) -> FloatArray | None:
+        """Return the sums of terms times weights of all rows by cell, shape (cells, terms)."""
         inputs = self.inputs(**more)
         if inputs is None:
             return None
-        return self.device.total(Formula(self.terms(*terms), ROW, tuple(bounds)), inputs) * self.scale.most
+        formula = Formula(self.terms(*terms), (*self.lines, *lines), tuple(bounds), cells)
+        whole = replace(inputs, codes=[self.coded.zeros], levels=[1])
+        return np.asarray(self.device.histogram(formula, whole)[0] * self.scale.most)
 
-    def count_certain(self, state: State) -> float:
-        """Return how many rows have become certain since the start."""
-        arrays = {"z": self.at(state), "a": self._z[START]}
-        certain = "pick((size(z) > T(1e30)) & (size(a) < T(1e30)), T(1), T(0))"
-        return float(self.device.total(Formula((certain,), bounds=(1.0,)), Inputs(self.scale.n, arrays))[0])
+    def total(self, terms: Sequence[str], bounds: Sequence[float], **more: Any) -> FloatArray | None:
+        """Return the sums of terms times weights over all rows."""
+        lines = (*self.lines, *more.pop("lines", ()))
+        inputs = self.inputs(**more)
+        if inputs is None:
+            return None
+        return self.device.total(Formula(self.terms(*terms), lines, tuple(bounds)), inputs) * self.scale.most
+
+    def own_rows(self, z: Any) -> Any:
+        """Return predictions as kernels read them."""
+        if self.d == 1:
+            return self.device.own(z)
+        found = self.device.block(self.d, z.shape[1], z.dtype)
+        found[...] = z
+        return found
 
     # --- states ---
 
     def at(self, state: Trail) -> Any | None:
-        """Return the log odds after the updates of a state; None: an update is made of more than look-ups."""
+        """Return the predictions after the updates of a state; None: an update is made of more than look-ups."""
         if state not in self._z:
             before = self.at(state.before) if isinstance(state, State) and state.before is not None else None
             moved = self._moved(before, state) if isinstance(state, State) and before is not None else None
@@ -178,6 +234,8 @@ class Card(Far):
 
     def _moved(self, z: Any, state: State) -> Any | None:
         assert state.update is not None
+        if not state.update.terms:
+            return z
         moves = Moves.of(state.update.terms, self.coded)
         return None if moves is None else moves.after(self.device, z, state.update.geometry)
 
@@ -195,8 +253,8 @@ class Card(Far):
 
     def _gather(self, rows: IntArray) -> Shard:
         on = self.device.xp.asarray(rows)
-        z, y, weight = (self._near(each, on) for each in (self._z[START], self.y, self.weight))
-        return Shard(self._rebuilt(on), from_scores(z[:, None]), y[:, None], weight / weight.sum(), self.scale)
+        weight = self._near(self.weight, on)
+        return Shard(self._rebuilt(on), *self._outcomes(on), weight / weight.sum(), self.scale)
 
     @told_when_full
     def part(self, mask: Mask) -> Card:
@@ -207,7 +265,8 @@ class Card(Far):
         arrays, rebuild = self._flat
         weight = None if self.weight is None else self.device.own(self.weight[some] / self.weight[some].max())
         rows = rebuild(self.device.own(array[some]) for array in arrays)
-        return Card(self.device, rows, self.device.own(self._z[START][some]), self.device.own(self.y[some]), weight)
+        z = self.own_rows(self._z[START][..., some])
+        return Card(self.device, rows, z, self.device.own(self.y[some]), weight)
 
     @told_when_full
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Card:
@@ -227,6 +286,22 @@ class Card(Far):
         other, z, key = self._copy(), self.at(state), int(key_of(seed))
         if z is None:
             raise InvalidInput("Labels can't be drawn on a card for this class; give the rows in memory.")
-        drawn = Formula(("pick(drawn(0, f), T(1), T(0))",), (("f", "sigmoid(z)"),))
-        other.y = self.device.rows(drawn, Inputs(self.scale.n, {"z": z}, keys=[key]), np.uint8)
+        lines, label = drawn_label(each("f", self.d), 0)
+        lines = (("f", "sigmoid(z)"), *lines) if self.d == 1 else lines
+        drawn = Inputs(self.scale.n, arrays_of(z), keys=[key])
+        other.y = self.device.rows(Formula((label,), lines), drawn, np.uint8)
         return other
+
+
+def drawn_label(chance: Sequence[str], key: int) -> tuple[Lines, str]:
+    """Return lines and the formula of a label that is drawn by a key: 0 or 1 of one chance, or a place, as in memory.
+
+    >>> drawn_label(["f0", "f1", "f2"], 0)[1]
+    'pick(drawn(0, below0_0), T(0), T(1)) + pick(drawn(0, below0_1), T(0), T(1))'
+    """
+    if len(chance) == 1:
+        return (), f"pick(drawn({key}, {chance[0]}), T(1), T(0))"
+    names = [f"below{key}_{a}" for a in range(len(chance) - 1)]
+    sums = [chance[0], *(f"{below} + {q}" for below, q in zip(names, chance[1:], strict=False))]
+    lines = tuple(zip(names, sums[: len(names)], strict=True))
+    return lines, " + ".join(f"pick(drawn({key}, {name}), T(0), T(1))" for name in names)
