@@ -527,7 +527,7 @@ def test_more_monomials_than_memory_holds():
     with says("degree 7 in 10 classes have 19,448 monomials", "more than the 3,000", "degree-2"):
         lowcal.measure(np.arange(60) % 10, np.full((60, 10), 0.1), notion="degree-8")
     with says("degree must be at most 64, but 100000 was given"):
-        lowcal.hierarchy.degree_to_smooth(Y, P, degree=100_000)
+        lowcal.LowDegree(100_000)
     assert len(lowcal.LowDegree(2).basis(np.full((1, 5000), 1 / 5000), 0.1)) == 5001  # as many as p has columns
 
 

@@ -13,25 +13,19 @@ between the two at l = 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, comb, inf, isfinite, log2, sqrt
+from math import ceil, inf, isfinite, log2, sqrt
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import Literal, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, suggest
-from lowcal.data.inputs import check_length, check_whole, read_outcomes
+from lowcal.data.inputs import check_whole
 from lowcal.data.signatures import spelled_out
-from lowcal.kernels.reference import Matrix
-from lowcal.kernels.simplex import FloatArray
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
-from lowcal.notions.moments import moments
 from lowcal.notions.weights import n_cells, n_intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 Constants = Literal["sharp", "paper", "best"]
 
@@ -331,29 +325,6 @@ def _within_cells(width: float, degree: int) -> float:
     return max((float((mass * (b**j - a**j)).max()) for j in range(1, degree + 1)), default=0.0)
 
 
-def full_to_smooth(
-    y: ArrayLike,
-    p: ArrayLike,
-    c: ArrayLike | None = None,
-    width: float = 0.1,
-    *,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-) -> float:
-    """Return the smooth alpha that the cells of these rows prove for one subpopulation c (None: everyone).
-
-    max(sum v+, sum v-) + width / 2 for scalars, sum_P ||v_P||_1 / 2 + l width on the simplex, where v_P is the residual
-    of the cell P; much less than the number of cells times the largest (spec 3.5).
-
-    >>> full_to_smooth([1, 0, 1, 0], [0.85, 0.15, 0.85, 0.15], width=0.1).__round__(12)
-    0.125
-    """
-    notion = Full(width)
-    f, rho, design = _residuals(y, p, c, sample_weight, classes)
-    found = float(notion.suprema(f, rho, design).value[0])
-    return implied_alpha(notion, Smooth(), found, max(2, f.shape[1]), per_cell=False)
-
-
 def best_width(
     want: str | Notion, alpha: float, n_classes: int = 2, *, constants: Constants = "sharp"
 ) -> tuple[Full, float]:
@@ -403,34 +374,6 @@ def _bernstein(k: int, alpha: float, setting: _Setting) -> float:
     """
     factor = 3.0**k if setting.constants == "sharp" else (3.0**k + 1) / 2
     return factor * alpha + 1 / (2 * sqrt(k))
-
-
-def degree_to_smooth(
-    y: ArrayLike,
-    p: ArrayLike,
-    c: ArrayLike | None = None,
-    degree: int = 2,
-    *,
-    sample_weight: ArrayLike | None = None,
-    classes: Sequence[Any] | None = None,
-) -> float:
-    """Return the smooth alpha that the moments of degree below k prove for one subpopulation c (None: everyone).
-
-    max(sum_j b_j+, sum_j b_j-) + 1 / (2 sqrt K) with K = k - 1 and b_j = E[c C(K, j) f^j (1 - f)^(K-j) (y - f)],
-    for binary problems (spec 3.9).
-
-    >>> degree_to_smooth([1, 0, 1, 0], [0.8, 0.2, 0.8, 0.2], degree=5).__round__(6)
-    0.3292
-    """
-    check_whole("degree", degree, 2)
-    LowDegree(degree)  # checks that it is not too high
-    f, rho, design = _residuals(y, p, c, sample_weight, classes)
-    if f.shape[1] > 1:
-        raise InvalidInput(f"degree_to_smooth is about binary problems, but p has {f.shape[1]} classes.")
-    k = degree - 1
-    basis = np.column_stack([comb(k, j) * f[:, 0] ** j * (1.0 - f[:, 0]) ** (k - j) for j in range(k + 1)])
-    b = moments(design, basis, rho)[0, :, 0]
-    return float(max(np.maximum(b, 0.0).sum(), np.maximum(-b, 0.0).sum())) + 1 / (2 * sqrt(k))
 
 
 def binary_to_simplex(notion: str | Notion, alpha: float) -> float:
@@ -529,18 +472,3 @@ def _check_above_zero(alpha: object) -> None:
     _check_numbers(alpha=alpha)
     if alpha == 0:
         raise InvalidInput(f"alpha must be above 0, but {alpha!r} was given.")
-
-
-def _residuals(
-    y: ArrayLike, p: ArrayLike, c: ArrayLike | None, sample_weight: ArrayLike | None, classes: Sequence[Any] | None
-) -> tuple[FloatArray, FloatArray, Matrix]:
-    """Return predictions, weighted residuals and the one column of memberships."""
-    outcomes = read_outcomes(y, p, sample_weight, classes)
-    member = np.ones(len(outcomes.p)) if c is None else np.asarray(c, dtype=np.float64)
-    if member.ndim != 1:
-        raise InvalidInput(f"c must have one dimension, but its shape is {member.shape}. Give one subpopulation.")
-    check_length("c", len(member), len(outcomes.p))
-    if not (np.abs(member) <= 1).all():
-        raise InvalidInput("c must lie in [0, 1] (or in [-1, 1] for signed members). Rescale or clip it.")
-    rho = outcomes.weight[:, None] * (outcomes.y - outcomes.p)
-    return outcomes.p, rho, Matrix(member[:, None])
