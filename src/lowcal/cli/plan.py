@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from lowcal.cli.terminal import DONE, WrongUsage
+from lowcal.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
-from lowcal.theory.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 
 _SETTINGS: tuple[tuple[Setting, str], ...] = (
     ("fresh", "new rows for every update"),

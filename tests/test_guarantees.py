@@ -36,9 +36,9 @@ from lowcal.guarantees import (
     true_positive_rate,
     variance,
 )
+from lowcal.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
+from lowcal.guarantees.groups import mean as group_mean
 from lowcal.kernels.reference import Matrix
-from lowcal.theory.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
-from lowcal.theory.guarantees.groups import mean as group_mean
 
 ONE_LABEL = [
     moment_match,

@@ -14,8 +14,8 @@ from sklearn.utils import Tags
 
 from lowcal.data.checked_json import Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
-from lowcal.deploy.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+from lowcal.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.subpopulations import CLASSES
 from lowcal.subpopulations.features import LARGEST
 
