@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
+from lowcal.kernels.reference import CACHE
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
-#: The number of codes counted at a time: what counting needs stays in cache.
-ROWS = 1 << 16
-#: From this many on, codes of a byte are counted in pairs: a million take half the time, few do not pay for the table.
-PAIRED = 1 << 16
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
@@ -693,20 +690,20 @@ def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
         total[1:] = bytes_[: count + 1]
         total[-1] += bytes_[MISSING]
         return total[1:]
-    for start in range(0, len(codes), ROWS):
-        total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
+    for start in range(0, len(codes), CACHE):
+        total += np.bincount(np.add(codes[start : start + CACHE], 1, dtype=np.intp), minlength=count + 2)
     total[-1] += total[0]
     return total[1:]
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Say how many rows have each byte: two neighbours are counted as one number, which takes half the steps."""
-    if len(codes) < PAIRED or not codes.flags.c_contiguous:
+    """Return the number of rows with each byte; many are counted in pairs, which takes half the steps."""
+    if len(codes) < CACHE or not codes.flags.c_contiguous:
         return np.bincount(codes, minlength=256)
     total, even, values = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2, int(codes.max()) + 1
     pairs = np.zeros((values, 256), dtype=np.intp)
-    for start in range(0, even, 2 * ROWS):
-        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
+    for start in range(0, even, CACHE):
+        part = codes[start : min(start + CACHE, even)].view(np.uint16)
         pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
     total[:values] = pairs.sum(axis=1)
     total += pairs.sum(axis=0)

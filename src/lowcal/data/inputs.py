@@ -19,7 +19,7 @@ from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
-from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 SUM_TOLERANCE = 1e-4
 #: Probabilities may be outside [0, 1] by this much, and are then clipped.
 RANGE_TOLERANCE = 1e-6
-#: A row stands for no more rows than this: counts beyond it are not whole numbers in float64.
-MOST_COPIES = 2**53
 
 
 @dataclass(frozen=True)
@@ -317,7 +315,7 @@ def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
     if given.ndim != 1:
         raise InvalidInput(f"frequency_weight must have one dimension, but its shape is {given.shape}.")
     check_length("frequency_weight", len(given), n)
-    bad = ~((given >= 0) & (given <= MOST_COPIES) & (given == np.floor(given)))
+    bad = ~((given >= 0) & (given <= MOST_EXACT) & (given == np.floor(given)))
     if bad.any():
         row = int(bad.argmax())
         raise InvalidInput(

@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from lowcal.data.checked_json import Kinds, Plain, PlainFields
+from lowcal.data.checked_json import MOST_LISTED, Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
+from lowcal.data.inputs import RANGE_TOLERANCE
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, scores
+from lowcal.kernels.simplex import FLOOR, MOST_EXACT, FloatArray, IntArray, log_odds_of, scores
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -28,8 +29,8 @@ MANY_WEIGHTS = 8
 MOST_MONOMIALS = 3000
 #: A graph holds the distances to this many centres at once, and finds cells by tables of at most this many entries.
 CENTRES, MOST_ENTRIES = 128, 1 << 22
-#: Files: predictions and weights lie in [0, 1], up to rounding; more factors or intervals of a grid are not believed.
-LOW, HIGH, MOST_FACTORS, MOST_INTERVALS = -1e-6, 1.0 + 1e-6, 1_000, 1 << 50
+#: Predictions and weights in a file lie in [0, 1], up to rounding.
+LOW, HIGH = -RANGE_TOLERANCE, 1.0 + RANGE_TOLERANCE
 
 #: Weights that files may hold.
 WEIGHTS = Kinds("a weight", "Build your notion from Monomial, Cell, Knots or Points")
@@ -94,8 +95,8 @@ class Monomial(PlainFields):
         """Return the weight of plain data, for predictions with d coordinates."""
         _, factors = at.fields("kind", "factors")
         listed = factors.items()
-        if len(listed) > MOST_FACTORS:
-            factors.refuse(f"a list of at most {MOST_FACTORS} factors")
+        if len(listed) > MOST_LISTED:
+            factors.refuse(f"a list of at most {MOST_LISTED} factors")
         return cls(tuple(factor.whole(0, d - 1) for factor in listed))
 
 
@@ -206,7 +207,7 @@ class Cell:
     def from_dict(cls, at: Plain, d: int) -> Cell:
         """Return the weight of plain data, for predictions with d coordinates."""
         _, width, index = at.fields("kind", "width", "index")
-        side = width.number(1.0 / MOST_INTERVALS, 1.0)
+        side = width.number(1.0 / MOST_EXACT, 1.0)
         place = tuple(one.whole(0, n_intervals(side) - 1) for one in index.items())
         if len(place) != d:
             index.refuse(f"a list of {d} numbers")

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags
 
-from lowcal.data.checked_json import Plain, pack_labels, pack_number
+from lowcal.data.checked_json import MOST_LISTED, Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
 from lowcal.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
@@ -22,9 +22,6 @@ from lowcal.subpopulations.features import LARGEST
 KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
 #: Types of `classes_` that are kept; text has the width that it needs.
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-
-#: More columns are not believed: the name of each is held in memory.
-MOST_FEATURES = 1 << 20
 
 
 class MissingBase(BaseEstimator):  # type: ignore[misc]
@@ -87,7 +84,7 @@ def read(at: Plain, base: object) -> Any:
     cls = KINDS[kind.choice(KINDS)]
     model = cls(estimator=_base(name, base, cls is MulticalibratedClassifier), **_read_settings(settings, cls))
     model.estimator_ = model.estimator
-    model.n_features_in_ = n_features.whole(0, MOST_FEATURES)
+    model.n_features_in_ = n_features.whole(0, MOST_LISTED)
     if not names.is_null:
         model.feature_names_in_ = np.array(names.texts(), dtype=object)
         if len(names.value) != model.n_features_in_:

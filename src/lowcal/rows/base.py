@@ -26,10 +26,12 @@ Result = TypeVar("Result", covariant=True)
 
 #: How many states a shard keeps predictions of, beside the start.
 REMEMBERED = 3
-#: How many designs and log odds a shard keeps.
+#: The number of designs, log odds and sums of trees that are kept.
 DESIGNS = 8
 #: Up to this many rows are looked at in the order of what they hold, where sums of floats depend on an order.
 SORTED = 20_000
+#: Up to this many rows may be asked for all at once, wherever they live.
+MOST_LOCAL = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.errors import InvalidInput, load_extra, missing_column, repeated, suggest
+from lowcal.kernels.exact import BLOCK
 
-#: The number of rows in work at a time: what a pass needs of them stays in cache.
-BATCH_ROWS = 1 << 18
+#: The number of rows in a batch: no more than exact sums take at once.
+BATCH_ROWS = BLOCK
 #: Bytes of JSON lines that are read at a time.
 JSON_BYTES = 1 << 22
 #: Of a folder, files with these endings are read.
