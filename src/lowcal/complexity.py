@@ -259,7 +259,7 @@ def audit_rows(
 
     Parameters
     ----------
-    notion : multiaccuracy or degree-k; the bands of other notions are no union over few constraints.
+    notion : multiaccuracy or degree-k; the bands of other notions are not a union over few constraints.
     rate : the base rate of the label; 1/2 is the worst case. share : of the largest group; everyone is 1.
 
     >>> audit_rows("degree-2", 0.01, 20), audit_rows("degree-2", 0.01, 20, rate=0.1)

@@ -100,7 +100,9 @@ class Forecaster:
     def predict(self, c: ArrayLike) -> float | FloatArray:
         """Return the forecast for a row with memberships c in [-1, 1], shape (n_groups,)."""
         if self._pending is not None:
-            raise InvalidInput("predict was called twice; tell the outcome of the last forecast with update(y) first.")
+            raise InvalidInput(
+                "predict was called twice; report the outcome of the last forecast with update(y) first."
+            )
         given = _numbers(c, "c")
         if given.shape != (self.n_groups,):
             raise InvalidInput(f"c must hold {self.n_groups} memberships, but its shape is {given.shape}.")

@@ -280,7 +280,7 @@ def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
     ahead = next(batches, None)
     if ahead is None:
         raise InvalidInput(
-            "There is one batch only; give at least two, one for the groups and one for the first round."
+            "There is only one batch; give at least two, one for the groups and one for the first round."
         )
     while True:
         y, p, rows = ahead

@@ -2,7 +2,7 @@
 
 An array of few numbers is a list; of more than 64 it is {"dtype", "shape", "base64"}: the bytes of its numbers in C
 order, little endian. In lists of numbers, and for single ones, the texts "nan", "inf" and "-inf" stand for what JSON
-lacks; among labels, where a text is a text, {"number": "inf"} does. Errors say where in the file a value stood.
+lacks; among labels, where a text is a text, {"number": "inf"} does. Errors name the place in the file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ T = TypeVar("T", bound=type)
 FEW = 64
 #: How numbers may be written as bytes; the first that holds an array of whole numbers is used.
 WHOLE = ("uint8", "uint16", "int16", "int32", "int64")
+#: No array has more axes.
+MOST_AXES = 4
 #: What JSON has no number for.
 SPECIAL = {"nan": float("nan"), "inf": inf, "-inf": -inf}
-#: No fit makes larger coefficients, and sums and products of a few so large ones stay finite.
+#: No fit makes larger coefficients; sums and products of a few of this size stay finite.
 MOST = 1e100
-#: A file names or counts no more classes, columns or factors than this: they are held in memory.
+#: A file names or counts no more classes or columns than this: they are held in memory.
 MOST_LISTED = 1 << 20
 
 #: A label or a category: text, a number or a boolean.
@@ -87,7 +89,7 @@ class _Written(Protocol):
 
 
 class Pool:
-    """Plain values, each once: `place` says where one stands."""
+    """Plain values, each once: `place` gives the position of one."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -195,7 +197,7 @@ class Plain:
 
     def kind(self, known: Iterable[str], or_else: str = "") -> str:
         """Return the "kind" of an object, one of those known."""
-        self._must(isinstance(self.value, dict) and "kind" in self.value, "an object that tells its kind")
+        self._must(isinstance(self.value, dict) and "kind" in self.value, "an object with a kind")
         return Plain(self.value["kind"], f"{self.place}.kind").choice(known, or_else)
 
     def items(self) -> list[Plain]:
@@ -285,21 +287,17 @@ class Plain:
 
     def _array(self, shape: Sequence[int | None], read: Callable[[Any], Any], dtypes: Sequence[str]) -> NDArray[Any]:
         """Return an array of the shape, from nested lists or from bytes of one of the types."""
-        array = (
-            self._of_bytes(len(shape), dtypes)
-            if isinstance(self.value, dict)
-            else self._of_lists(len(shape), read, dtypes[-1])
-        )
+        array = self._of_bytes(dtypes) if isinstance(self.value, dict) else self._of_lists(len(shape), read, dtypes[-1])
         if self.value == [] and None in shape:
             array = array.reshape([length or 0 for length in shape])
         fits = array.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
         self._must(fits, f"an array of the shape ({', '.join('any' if n is None else str(n) for n in shape)})")
         return array
 
-    def _of_bytes(self, axes: int, dtypes: Sequence[str]) -> NDArray[Any]:
+    def _of_bytes(self, dtypes: Sequence[str]) -> NDArray[Any]:
         dtype, lengths, content = self.fields("dtype", "shape", "base64")
         shape = [length.whole(1, 2**40) for length in lengths.items()]
-        lengths._must(len(shape) == axes, f"a list of {axes} lengths")
+        lengths._must(len(shape) <= MOST_AXES, f"a list of at most {MOST_AXES} lengths")
         kind = np.dtype(dtype.choice(dtypes)).newbyteorder("<")
         try:
             data = base64.b64decode(content.text().encode("ascii"), validate=True)

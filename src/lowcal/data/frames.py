@@ -9,7 +9,7 @@ of two things:
 - categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
 
 Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Times of day, durations, lists
-and other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
+and other containers are refused. Data frames are read through narwhals alone, which is imported when one arrives.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class Table:
         return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
 
     def name_of(self, name: str | int) -> str:
-        """Give the name of a column that is named, or told by its position; nothing is converted."""
+        """Give the name of a column, given its name or its position; nothing is converted."""
         return self.names[self._find(name)]
 
     def named(self, names: Sequence[str]) -> Table:
@@ -348,7 +348,7 @@ class Table:
         return f"Table({self.n_rows} rows: {some_of(self.names)})"
 
 
-# Kinds of tables: each names the columns and says how to read one.
+# Kinds of tables: each has names of columns and reads one.
 
 
 def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool, source: Any = None) -> Table:
@@ -683,7 +683,7 @@ def _float(number: float) -> float:
 
 
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
+    """Return the number of rows with each code 0, ..., count - 1, and last, of those with none: -1 or `count`."""
     total = np.zeros(count + 2, dtype=np.intp)
     if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
         bytes_ = count_bytes(codes.view(np.uint8))

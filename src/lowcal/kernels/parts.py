@@ -17,7 +17,7 @@ from lowcal.kernels.products import gram, product
 from lowcal.kernels.reference import CACHE, Codes, Decode, Design, Matrix, Stacked, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 
-#: Up to so many products a row are written out and counted in histograms, which is faster than sorting the rows.
+#: Up to this many products a row are written out and counted in histograms, which is faster than sorting the rows.
 FEW_PRODUCTS = 64
 #: At most this many sums are held while the parts of one code column are added up to its subpopulations.
 MOST_SUMS = 1 << 23

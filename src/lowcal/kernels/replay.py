@@ -42,7 +42,7 @@ class Read:
 class Masks:
     """Updates that move one group by a number: which group, how far. A group is looked up once for all its updates.
 
-    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) tell the groups.
+    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) are the groups.
     """
 
     group: IntArray

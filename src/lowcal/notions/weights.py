@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from lowcal.data.checked_json import MOST_LISTED, Kinds, Plain, PlainFields
+from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import RANGE_TOLERANCE
 from lowcal.data.onnx_graph import Graph, Value
@@ -29,8 +29,8 @@ MANY_WEIGHTS = 8
 MOST_MONOMIALS = 3000
 #: A graph holds the distances to this many centres at once, and finds cells by tables of at most this many entries.
 CENTRES, MOST_ENTRIES = 128, 1 << 22
-#: Predictions and weights in a file lie in [0, 1], up to rounding.
-LOW, HIGH = -RANGE_TOLERANCE, 1.0 + RANGE_TOLERANCE
+#: Predictions and weights in a file lie in [0, 1], up to rounding, and a monomial has at most this many factors.
+LOW, HIGH, MOST_FACTORS = -RANGE_TOLERANCE, 1.0 + RANGE_TOLERANCE, 1_000
 
 #: Weights that files may hold.
 WEIGHTS = Kinds("a weight", "Build your notion from Monomial, Cell, Knots or Points")
@@ -95,8 +95,8 @@ class Monomial(PlainFields):
         """Return the weight of plain data, for predictions with d coordinates."""
         _, factors = at.fields("kind", "factors")
         listed = factors.items()
-        if len(listed) > MOST_LISTED:
-            factors.refuse(f"a list of at most {MOST_LISTED} factors")
+        if len(listed) > MOST_FACTORS:
+            factors.refuse(f"a list of at most {MOST_FACTORS} factors")
         return cls(tuple(factor.whole(0, d - 1) for factor in listed))
 
 
@@ -232,7 +232,7 @@ class Knots(PlainFields):
         return f"a Lipschitz function of p{self.coordinate} with {len(self.positions)} knots"
 
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
-        """Return u in a graph: the segment of each row tells its start, height and slope."""
+        """Return u in a graph: the segment of each row gives its start, height and slope."""
         value = graph.add("Gather", p, self.coordinate, axis=1)
         rise, run = np.diff(self.heights), np.diff(self.positions)
         slope = np.divide(rise, run, out=np.zeros(len(run)), where=run > 0)

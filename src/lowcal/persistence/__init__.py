@@ -303,7 +303,7 @@ def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
     except (TypeError, OverflowError):
         at.refuse(f"a {kind}")
     except InvalidInput as error:
-        raise DamagedFile(f"{at.place} is no {kind}: {error}") from error
+        raise DamagedFile(f"{at.place} is not a valid {kind}: {error}") from error
 
 
 def _read_setting(at: Plain) -> Any:

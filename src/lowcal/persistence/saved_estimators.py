@@ -62,7 +62,7 @@ def write(model: object) -> dict[str, Any] | None:
         raise InvalidInput(f"The {type(model).__name__} is not fitted yet. Call fit before saving it.")
     settings = {name: value for name, value in model.get_params(deep=False).items() if name != "estimator"}
     if not isinstance(settings["random_state"], int | np.integer | None):
-        settings["random_state"] = None  # the state of a generator is no setting
+        settings["random_state"] = None  # the state of a generator is not a setting
     names = getattr(model, "feature_names_in_", None)
     base = model.estimator_.estimator if isinstance(model.estimator_, FrozenEstimator) else model.estimator_
     return {
@@ -101,7 +101,7 @@ def read(at: Plain, base: object) -> Any:
 
 
 def _columns(model: Any) -> tuple[str, ...] | None:
-    """Return the names under which the predictor knows the columns, where these can be told."""
+    """Return the names under which the predictor knows the columns, where these are known."""
     names = getattr(model, "feature_names_in_", None)
     every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
     return every if set(every).issuperset(model.predictor_.columns) else None

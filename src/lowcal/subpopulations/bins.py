@@ -292,7 +292,7 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
 
 
 def _is_heavy(mass: FloatArray, n_bins: int) -> NDArray[np.bool_]:
-    """Say which values are worth at least an even share of the bins that heavier values leave."""
+    """Return which values are worth at least an even share of the bins that heavier values leave."""
     heavy = np.zeros(len(mass), dtype=bool)
     while True:
         left = n_bins - int(heavy.sum())

@@ -362,8 +362,8 @@ def weighted_values(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the distinct values that are present and have weight, sorted, and the weight of each.
 
-    Whole numbers of a small range are counted, others sorted: of more than `most_sorted` rows so many, which stand for
-    the others.
+    Whole numbers of a small range are counted, others sorted: of more than `most_sorted` rows a
+    sample of that size, which stands for the others.
 
     >>> weighted_values(np.array([2.0, np.nan, 0.5, 2.0]), np.array([1.0, 1.0, 2.0, 3.0]))
     (array([0.5, 2. ]), array([2., 4.]))
@@ -465,7 +465,7 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
-    """Write distinct numbers with six digits, or with as many as tell them apart; -0.0 is 0.
+    """Write distinct numbers with six digits, or with as many as distinguish them; -0.0 is 0.
 
     >>> show_numbers([0.5, 1 / 3]), show_numbers([1000001.0, 1000002.0])
     (('0.5', '0.333333'), ('1000001', '1000002'))
