@@ -31,7 +31,7 @@ __all__ = [
 ]
 # fmt: on
 
-#: The public modules. Each has a file here; most stand for a module deeper in the package.
+#: The public modules.
 _MODULES = (
     *("accounting", "complexity", "datasets", "errors", "guarantees", "hierarchy", "metrics", "online", "persistence"),
     *("sampling", "testing"),
@@ -46,14 +46,14 @@ _NAMES = {
     "data.cells": "cells cells_sql",
     "data.errors": "AuditWarning CannotWrite CardFull CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
-    "deploy.export": "to_onnx",
-    "deploy.persistence": "load save",
     "estimators": "MulticalibratedClassifier MulticalibratedRegressor",
     "notions": "Full LowDegree Multiaccuracy Notion Smooth parse_notion",
+    "online": "Forecaster",
+    "persistence": "load save",
+    "persistence.export": "to_onnx",
     "rows.explaining": "Explanation",
     "rows.updates": "Predictor Update",
     "solve.fitting": "multicalibrate",
-    "solve.online": "Forecaster",
     "solve.private": "PrivateFit",
     "solve.recalibration": "recalibrate",
     "solve.runs": "Fit Record",
@@ -82,14 +82,14 @@ if TYPE_CHECKING:  # the same table for type checkers
         FitWarning,
     )
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra
-    from lowcal.deploy.export import to_onnx
-    from lowcal.deploy.persistence import load, save
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.online import Forecaster
+    from lowcal.persistence import load, save
+    from lowcal.persistence.export import to_onnx
     from lowcal.rows.explaining import Explanation
     from lowcal.rows.updates import Predictor, Update
     from lowcal.solve.fitting import multicalibrate
-    from lowcal.solve.online import Forecaster
     from lowcal.solve.private import PrivateFit
     from lowcal.solve.recalibration import recalibrate
     from lowcal.solve.runs import Fit, Record

@@ -809,7 +809,7 @@ def test_outputs_are_checked_before_any_work(here, data, capsys):
     assert main(["audit", "no.csv", *OPTIONS, "--html", "a", "--json", "a"]) == 64
     assert "Two outputs have the same name" in capsys.readouterr().err
     assert main(["predict", "no.json", "no.csv", "--out", "o.xyz"]) == 65
-    assert "does not tell a format" in capsys.readouterr().err
+    assert "has no known extension" in capsys.readouterr().err
 
 
 def test_outputs_that_would_replace_an_input_are_refused(model, data, capsys):

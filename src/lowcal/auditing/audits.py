@@ -46,6 +46,8 @@ from lowcal.data.errors import (
 )
 from lowcal.data.inputs import Layout, check_share, check_whole
 from lowcal.data.progress import Passes
+from lowcal.guarantees import GroupMoments
+from lowcal.guarantees.groups import moment_columns, read_moments
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import Matrix, rows_in_cache
 from lowcal.kernels.simplex import SMALLEST, FloatArray
@@ -61,8 +63,6 @@ from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
-from lowcal.theory.guarantees import GroupMoments
-from lowcal.theory.guarantees.groups import moment_columns, read_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

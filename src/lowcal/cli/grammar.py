@@ -344,7 +344,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(WRONG_USAGE, f"lowcal: {sentence(message)} Try '{self.prog} --help'.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the nearest."""
+        """Refuse a value that is not a choice, and name the nearest."""
         if action.choices is not None and value not in action.choices:
             choices = [str(one) for one in action.choices]
             raise argparse.ArgumentError(

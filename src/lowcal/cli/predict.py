@@ -20,8 +20,8 @@ from lowcal.data.files.text import FALSE, MISSING, TRUE, factorise, is_text, num
 from lowcal.data.frames import Column, Table, categorical
 from lowcal.data.inputs import read_probabilities
 from lowcal.data.progress import Passes
-from lowcal.deploy.persistence import read
 from lowcal.kernels.simplex import FloatArray
+from lowcal.persistence import read
 from lowcal.rows.explaining import Explanation, explain_rows
 from lowcal.rows.updates import Predictor
 from lowcal.solve.runs import Fit

@@ -26,7 +26,7 @@ class InvalidInput(LowcalError, ValueError):
 
 
 class MissingColumn(InvalidInput, KeyError):
-    """A column was asked for that the data does not have."""
+    """The data lacks a column that was asked for."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 

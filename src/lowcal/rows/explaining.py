@@ -55,7 +55,7 @@ class Contribution:
 class Explanation:
     """Why a probability changed: contributions, the largest first, that sum to the change.
 
-    `scale` says what they add to: the "log odds", or the "probability" where all updates are Euclidean. With several
+    `scale` is what they add to: the "log odds", or the "probability" where all updates are Euclidean. With several
     classes, `start`, `end` and all values have a number for each, and the log odds of a class are log p less the mean
     of log p over the classes. `print(explanation)` shows a table.
     """
@@ -143,7 +143,7 @@ def _total(some: Sequence[Contribution]) -> Amount:
 
 
 def _became(start: Any, end: Any) -> str:
-    """Say how a probability changed, with as many decimals as tell it from before, and from 0 and 1.
+    """Describe how a probability changed, with enough decimals to distinguish it from before, and from 0 and 1.
 
     >>> _became(0.3012, 0.0702), _became(0.0004, 0.0125), _became(0.5, 0.5)
     ('0.30 became 0.07', '0.0004 became 0.0125', '0.50 stayed 0.50')

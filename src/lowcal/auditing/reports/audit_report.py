@@ -22,11 +22,11 @@ from lowcal.auditing.reports.page import fragment, page
 from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
+from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
 from lowcal.solve.options import Tolerance
 from lowcal.solve.runs import Fit
-from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay

@@ -21,10 +21,10 @@ import numpy as np
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
+from lowcal.guarantees import GroupPage, describe
+from lowcal.guarantees.groups import read_label
 from lowcal.kernels.simplex import FloatArray
 from lowcal.solve.runs import Candidate
-from lowcal.theory.guarantees import GroupPage, describe
-from lowcal.theory.guarantees.groups import read_label
 
 if TYPE_CHECKING:
     from jinja2 import Environment

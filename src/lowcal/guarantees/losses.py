@@ -25,9 +25,7 @@ from scipy.special import expit, logit, logsumexp, softmax, xlog1py, xlogy
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import Outcomes, check_whole, read_outcomes
 from lowcal.data.signatures import spelled_out
-from lowcal.kernels.products import product
-from lowcal.kernels.simplex import FLOOR, FloatArray
-from lowcal.theory.guarantees.groups import (
+from lowcal.guarantees.groups import (
     AboutRows,
     Alpha,
     GroupRows,
@@ -42,6 +40,8 @@ from lowcal.theory.guarantees.groups import (
     read_label,
     read_memberships,
 )
+from lowcal.kernels.products import product
+from lowcal.kernels.simplex import FLOOR, FloatArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

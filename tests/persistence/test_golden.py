@@ -17,7 +17,7 @@ import pytest
 import lowcal
 from lowcal import persistence
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS: dict[str, Any] = json.loads((GOLDEN / "rows-v1.json").read_text(encoding="utf-8"))
 KINDS = {
     "groups": lowcal.Predictor,

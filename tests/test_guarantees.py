@@ -36,9 +36,9 @@ from lowcal.guarantees import (
     true_positive_rate,
     variance,
 )
+from lowcal.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
+from lowcal.guarantees.groups import mean as group_mean
 from lowcal.kernels.reference import Matrix
-from lowcal.theory.guarantees.groups import GroupRows, Replicates, moment_columns, power_means, read_moments
-from lowcal.theory.guarantees.groups import mean as group_mean
 
 ONE_LABEL = [
     moment_match,
@@ -568,7 +568,7 @@ P3, Y3 = [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]], ["a", "b", "c"]
         (lambda: covariance(Y, P, alpha=-0.1), r"alpha must be a number of at least 0.*-0.1"),
         (lambda: covariance(Y, P, alpha="0.1"), r"alpha must be"),
         (lambda: covariance(Y, P, label=0), r"second class, 1"),
-        (lambda: covariance(Y3, P3), r"Say which class.*'a', 'b', 'c'"),
+        (lambda: covariance(Y3, P3), r"Name the class.*'a', 'b', 'c'"),
         (lambda: covariance(Y3, P3, label="d"), r"label='d' is not a class"),
         (lambda: covariance(Y, P, f_star=P, replicates=[[0, 1]] * 4), r"Both f_star and replicates"),
         (lambda: covariance(Y, P, f_star=[0.5]), r"f_star has 1 rows"),

@@ -418,7 +418,9 @@ def read_memberships(c: Membership, n: int) -> FloatArray:
     try:
         C = np.array(c, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"c must hold memberships, numbers in [0, 1], but can't be read so ({error}).") from error
+        raise InvalidInput(
+            f"c must hold memberships, numbers in [0, 1], but could not be read as such ({error})."
+        ) from error
     if C.ndim not in (1, 2):
         raise InvalidInput(f"c must have a row for each prediction, but its shape is {C.shape}.")
     C = C.reshape(len(C), -1)
@@ -441,7 +443,7 @@ def read_label(label: Any, layout: Layout) -> int:
             "For the other class pass 1 - p and classes=[second, first]."
         )
     if label is None:
-        raise InvalidInput(f"Say which class is meant: label= one of {', '.join(map(repr, names))}.")
+        raise InvalidInput(f"Name the class: label= one of {', '.join(map(repr, names))}.")
     if label not in names:
         raise InvalidInput(f"label={label!r} is not a class; the classes are {', '.join(map(repr, names))}.")
     return names.index(label)

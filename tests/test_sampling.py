@@ -330,7 +330,7 @@ def test_nothing_was_done_and_nothing_is_paid_but_the_pairs() -> None:
         (lambda d: fresh(*d, subpopulations=Private(Groups(), 1.0)), "is for multicalibrate alone"),
         (lambda d: fresh(*d, subpopulations="sex"), "subpopulations must be a class"),
         (lambda d: fresh_stream([]), "There is no batch"),
-        (lambda d: fresh_stream([d]), "There is one batch only"),
+        (lambda d: fresh_stream([d]), "There is only one batch"),
         (lambda d: fresh_stream([d, d[:2]]), "A batch is a tuple"),
         (lambda d: fresh_stream(lambda k: None), "There is no batch"),
         (lambda d: fresh_stream([d, (d[0], np.full((2000, 3), 1 / 3), d[2])]), "columns for 3"),

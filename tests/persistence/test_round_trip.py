@@ -33,9 +33,9 @@ from lowcal import (
     persistence,
 )
 from lowcal.data.checked_json import Plain
-from lowcal.deploy.persistence import read_model, write_model
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions.weights import Points
+from lowcal.persistence import read_model, write_model
 from lowcal.rows.updates import MANY, Compiled, Term, Update
 from lowcal.subpopulations.codes import CodeFamily
 from study import multicalibrate

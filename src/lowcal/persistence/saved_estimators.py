@@ -12,19 +12,16 @@ from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags
 
-from lowcal.data.checked_json import Plain, pack_labels, pack_number
+from lowcal.data.checked_json import MOST_LISTED, Plain, pack_labels, pack_number
 from lowcal.data.errors import InvalidInput
-from lowcal.deploy.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+from lowcal.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
 from lowcal.subpopulations import CLASSES
 from lowcal.subpopulations.features import LARGEST
 
 KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
 #: Types of `classes_` that are kept; text has the width that it needs.
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-
-#: More columns are not believed: the name of each is held in memory.
-MOST_FEATURES = 1 << 20
 
 
 class MissingBase(BaseEstimator):  # type: ignore[misc]
@@ -65,7 +62,7 @@ def write(model: object) -> dict[str, Any] | None:
         raise InvalidInput(f"The {type(model).__name__} is not fitted yet. Call fit before saving it.")
     settings = {name: value for name, value in model.get_params(deep=False).items() if name != "estimator"}
     if not isinstance(settings["random_state"], int | np.integer | None):
-        settings["random_state"] = None  # the state of a generator is no setting
+        settings["random_state"] = None  # the state of a generator is not a setting
     names = getattr(model, "feature_names_in_", None)
     base = model.estimator_.estimator if isinstance(model.estimator_, FrozenEstimator) else model.estimator_
     return {
@@ -87,7 +84,7 @@ def read(at: Plain, base: object) -> Any:
     cls = KINDS[kind.choice(KINDS)]
     model = cls(estimator=_base(name, base, cls is MulticalibratedClassifier), **_read_settings(settings, cls))
     model.estimator_ = model.estimator
-    model.n_features_in_ = n_features.whole(0, MOST_FEATURES)
+    model.n_features_in_ = n_features.whole(0, MOST_LISTED)
     if not names.is_null:
         model.feature_names_in_ = np.array(names.texts(), dtype=object)
         if len(names.value) != model.n_features_in_:
@@ -104,7 +101,7 @@ def read(at: Plain, base: object) -> Any:
 
 
 def _columns(model: Any) -> tuple[str, ...] | None:
-    """Return the names under which the predictor knows the columns, where these can be told."""
+    """Return the names under which the predictor knows the columns, where these are known."""
     names = getattr(model, "feature_names_in_", None)
     every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
     return every if set(every).issuperset(model.predictor_.columns) else None

@@ -22,10 +22,10 @@ from lowcal import CannotWrite, InvalidInput, MissingExtra
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Layout
 from lowcal.data.onnx_graph import FEW, Graph, GraphColumns, Port
-from lowcal.deploy.export import input_names, move, to_onnx
 from lowcal.kernels.reference import DecodeTable
 from lowcal.notions import weights
 from lowcal.notions.weights import Cell, Knots, Monomial, Points
+from lowcal.persistence.export import input_names, move, to_onnx
 from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations import codes
 from lowcal.subpopulations.features import learn_features

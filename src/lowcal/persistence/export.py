@@ -175,7 +175,7 @@ def _json(value: Any) -> str:
 
 
 def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
-    """Return the model; a uniform start that no input tells the number of rows of becomes an input."""
+    """Return the model; a uniform start becomes an input where no other input has the number of rows."""
     predictor = source.predictor
     names = predictor.columns
     places = places_of(predictor.encoder, names, source.is_bare if matrix is None else matrix)
@@ -335,7 +335,7 @@ def _project(graph: Graph, v: Value, d: int) -> Value:
 
 
 def text_columns(encoder: Encoder) -> frozenset[str]:
-    """Return the columns that are given as text: some category is text, or none is left to tell."""
+    """Return the columns that are given as text: some category is text, or there are none."""
     known = levels_of(encoder)
     text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
     silent = {levels.column for levels in known} - {levels.column for levels in known if levels.categories != ()}

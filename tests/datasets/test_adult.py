@@ -11,7 +11,7 @@ import lowcal.datasets as adult
 from lowcal.datasets import load_adult
 from lowcal.errors import InvalidInput
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PARQUET = ROOT.parent / "shared" / "data" / "adult.parquet"
 SHIPPED = Path(adult.__file__).parent / "data" / "adult.npz"
 

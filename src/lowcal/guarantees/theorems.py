@@ -22,10 +22,7 @@ import numpy as np
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
 from lowcal.data.signatures import spelled_out
-from lowcal.kernels.products import product
-from lowcal.kernels.simplex import FloatArray
-from lowcal.notions.low_degree import best_linear
-from lowcal.theory.guarantees.groups import (
+from lowcal.guarantees.groups import (
     AboutRows,
     Alpha,
     GroupMoments,
@@ -40,6 +37,9 @@ from lowcal.theory.guarantees.groups import (
     ratio,
     read_label,
 )
+from lowcal.kernels.products import product
+from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.low_degree import best_linear
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -18,11 +18,9 @@ from lowcal.hierarchy import (
     basis_to_smooth,
     best_width,
     binary_to_simplex,
-    degree_to_smooth,
     dyadic_for,
     dyadic_to_smooth,
     explain,
-    full_to_smooth,
     implied_alpha,
     lipschitz_robustness,
     robustness,
@@ -273,22 +271,3 @@ def test_wrong_arguments_say_what_is_wrong() -> None:
         best_width("full-0.1", 0.1)
     with pytest.raises(InvalidInput, match="basis_to_smooth"):
         basis_to_class("smooth", 0.1)
-
-
-def test_wrong_data_say_what_is_wrong() -> None:
-    y, p = [0, 1, 1], [0.2, 0.5, 0.6]
-    with pytest.raises(InvalidInput, match="degree must be a whole number of at least 2"):
-        degree_to_smooth(y, p, degree=1)
-    with pytest.raises(InvalidInput, match="binary problems, but p has 3 classes"):
-        degree_to_smooth([0, 1, 2], np.full((3, 3), 1 / 3))
-    with pytest.raises(InvalidInput, match="c has 2 rows"):
-        full_to_smooth(y, p, [1.0, 1.0])
-    with pytest.raises(InvalidInput, match="one dimension"):
-        full_to_smooth(y, p, np.ones((3, 2)))
-    for c in ([1.0, 2.0, 1.0], [1.0, float("nan"), 1.0]):
-        with pytest.raises(InvalidInput, match=r"c must lie in \[0, 1\]"):
-            full_to_smooth(y, p, c)
-    with pytest.raises(InvalidInput, match="width"):
-        full_to_smooth(y, p, width=0.0)
-    # signed members are allowed
-    assert full_to_smooth(y, p, [-1.0, -1.0, -1.0]) == full_to_smooth(y, p)

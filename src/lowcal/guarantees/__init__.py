@@ -22,8 +22,8 @@ The numbers refer to the rows given. Where f* enters, single labels are noisy st
 grants the population may fail on a sample by that noise.
 """
 
-from lowcal.theory.guarantees.groups import GroupMoments, Guarantee, Inequality, group_moments
-from lowcal.theory.guarantees.losses import (
+from lowcal.guarantees.groups import GroupMoments, Guarantee, Inequality, group_moments
+from lowcal.guarantees.losses import (
     Convex,
     above,
     distance_from,
@@ -33,8 +33,8 @@ from lowcal.theory.guarantees.losses import (
     power,
     squared_loss,
 )
-from lowcal.theory.guarantees.pages import GroupPage, describe
-from lowcal.theory.guarantees.theorems import (
+from lowcal.guarantees.pages import GroupPage, describe
+from lowcal.guarantees.theorems import (
     Confusion,
     confusion,
     covariance,

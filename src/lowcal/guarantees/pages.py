@@ -13,8 +13,8 @@ from numbers import Real
 import numpy as np
 
 from lowcal.data.errors import InvalidInput, printable
-from lowcal.theory.guarantees.groups import ROUNDING, GroupMoments
-from lowcal.theory.guarantees.theorems import excess_variance, holder, true_positive_rate, unjustified
+from lowcal.guarantees.groups import ROUNDING, GroupMoments
+from lowcal.guarantees.theorems import excess_variance, holder, true_positive_rate, unjustified
 
 
 @dataclass(frozen=True, eq=False)

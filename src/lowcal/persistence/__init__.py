@@ -27,9 +27,9 @@ from lowcal.data.version import __version__
 from lowcal.notions import Full, LowDegree, Multiaccuracy, Smooth
 from lowcal.rows.documents import read_predictor, write_predictor
 from lowcal.rows.updates import Predictor
+from lowcal.sampling import FreshFit, PopulationStatement
 from lowcal.solve.private import PrivacyGuarantee, PrivateFit
 from lowcal.solve.runs import Candidate, Candidates, Fit, Record
-from lowcal.solve.sampling import FreshFit, PopulationStatement
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations import CLASSES, Regressor
 
@@ -181,7 +181,7 @@ def write_model(model: object) -> dict[str, Any]:
     if any(type(model) is cls for cls, _ in FITS.values()):
         return write_fit(model)
     if "lowcal.estimators" in sys.modules:  # otherwise nobody can have one, and scikit-learn need not be imported
-        from lowcal.deploy import saved_estimators as estimators
+        from lowcal.persistence import saved_estimators as estimators
 
         if (written := estimators.write(model)) is not None:
             return written
@@ -195,7 +195,7 @@ def read_model(at: Plain, base: object = None) -> Any:
     """Return the model of plain data; `base` is the base model that an estimator was saved without."""
     kind = at.kind(("predictor", *FITS, "classifier", "regressor"))
     if kind in ("classifier", "regressor"):
-        from lowcal.deploy import saved_estimators as estimators
+        from lowcal.persistence import saved_estimators as estimators
 
         return estimators.read(at, base)
     if base is not None:
@@ -303,7 +303,7 @@ def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
     except (TypeError, OverflowError):
         at.refuse(f"a {kind}")
     except InvalidInput as error:
-        raise DamagedFile(f"{at.place} is no {kind}: {error}") from error
+        raise DamagedFile(f"{at.place} is not a valid {kind}: {error}") from error
 
 
 def _read_setting(at: Plain) -> Any:
