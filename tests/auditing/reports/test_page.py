@@ -147,7 +147,9 @@ def test_cards_show_who_is_off_most_and_every_number_is_the_report_s(made):
         assert [*bars, *line] == pytest.approx(
             [scale * value for value in (old.predicted, gap.predicted, gap.actual, *ends)], abs=0.2
         )
-        assert ("within chance" in text) == (not clear(one))
+        assert text.partition("): ")[2].startswith("within chance") == (
+            one.largest_gap.lower < 0 < one.largest_gap.upper
+        )
     assert longest == pytest.approx(130.0, abs=0.1)
 
 
@@ -178,9 +180,19 @@ def test_the_plain_verdict_of_an_audit_that_passes_or_is_open():
     )
     assert plain_words.next_step(passed).startswith("Nothing for now.")
     undecided = replace(passed, verdict=Verdict.UNDECIDED, certified_lower=0.004, certified_alpha=0.03)
-    assert "These 3,000 rows are too few to tell" in plain_words.verdict(undecided, "", "")
+    calm = [
+        replace(one, lower=-0.1, upper=0.1, gaps=tuple(replace(gap, lower=-0.1, upper=0.1) for gap in one.gaps))
+        for one in undecided.findings
+    ]
+    quiet = plain_words.verdict(replace(undecided, findings=tuple(calm)), "", "")
+    assert quiet == "These 3,000 rows are too few to tell whether this model is right for all 13 groups."
     assert "lies between 0.40 and 3.00 percentage points; 1 is tolerated." in plain_words.reason(undecided)
     assert f"at least {100 * undecided.detectable:.2f} percentage points" in plain_words.next_step(undecided)
+    off = sum(clear(one) for one in undecided.findings)
+    assert plain_words.verdict(undecided, "", "") == (
+        f"This model is off for {off} of 13 groups; these 3,000 rows are too few to tell whether by more than is "
+        "tolerated."
+    )
     unknown = replace(passed, verdict=Verdict.UNDECIDED)  # a column could not be examined
     assert plain_words.verdict(unknown, "", "").startswith("Some groups could not be examined")
     strict = audited(2, alpha=None, per_person=0.02)
@@ -191,16 +203,44 @@ def test_the_plain_verdict_of_an_audit_that_passes_or_is_open():
     assert plain_words.reason(nobody) == "Audit more rows, or larger groups."
 
 
-def test_an_error_that_averages_hide_is_said_without_averages():
-    report = audited(2)
-    hidden = tuple(
+def hiding(report):
+    """The same report with gaps that chance explains."""
+    findings = tuple(
         replace(one, gaps=tuple(replace(gap, lower=-0.5, upper=0.5) for gap in one.gaps)) for one in report.findings
     )
-    odd = replace(report, findings=hidden)
-    assert plain_words.example(odd) is odd.proof
-    assert plain_words.verdict(odd, "GROUP", "").endswith(f"for GROUP, predictions are {words.side(odd.proof)}.")
-    texts = [text for text, _, _ in cards_of(odd.to_html())]
-    assert any("at the high end" in text for text in texts)
+    return replace(report, findings=findings)
+
+
+def test_an_error_that_averages_hide_is_shown_where_it_is_largest():
+    report = hiding(audited(2))
+    assert plain_words.example(report) is report.proof
+    [bins] = report.reliability[report.proof.subpopulation]
+    lower, upper = bins.limits(0.95)
+    far = np.maximum(lower - bins.prediction, bins.prediction - upper)
+    b = far.argmax()
+    said = f"for GROUP, {bins.outcome[b]:.1%} is true where it predicts about {bins.prediction[b]:.1%}."
+    assert far[b] > 0
+    assert plain_words.verdict(report, "GROUP", "").endswith(said)
+    assert any("within chance on average, but" in text for text, _, _ in cards_of(report.to_html()))
+    unseen = replace(report, reliability={})
+    side = words.side(report.proof)
+    assert plain_words.verdict(unseen, "GROUP", "").endswith(f"for GROUP, predictions are {side}.")
+    several = hiding(audited(5))
+    assert plain_words.part_of(several, several.proof) == f"predictions are {words.side(several.proof)}"
+
+
+def test_memberships_with_signs_have_no_means_over_people():
+    report = audited(2)
+    nan = float("nan")
+    signed = tuple(
+        replace(one, gaps=tuple(replace(gap, lower=nan, upper=nan) for gap in one.gaps)) for one in report.findings
+    )
+    odd = replace(report, findings=signed)
+    assert plain_words.affected(odd) == []
+    assert plain_words.verdict(odd, "GROUP", "").endswith(f"predictions are {words.side(odd.proof)}.")
+    heads, *rows = read(odd.to_html()).tables["groups-table"]
+    for row in rows:
+        assert dict(zip(heads, row, strict=True))["Predicted"] == "–"  # noqa: RUF001
 
 
 def test_weighted_people_are_an_effective_number():

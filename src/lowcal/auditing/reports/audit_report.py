@@ -94,8 +94,8 @@ class Gap:
 
     @property
     def least(self) -> float:
-        """The least size of the gap: above 0 where its interval excludes 0."""
-        return max(self.lower, -self.upper, 0.0)
+        """The least size of the gap: above 0 where its interval excludes 0; 0 where there is no interval."""
+        return max(0.0, self.lower, -self.upper)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gap as plain data."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lowcal.auditing.reports import words
 
 if TYPE_CHECKING:
@@ -26,27 +28,44 @@ def verdict(audit: AuditReport, group: str, label: str) -> str:
     if audit.verdict == "satisfied":
         return f"This model is right for {every}, within the tolerance."
     if audit.verdict == "violated":
-        return f"This model is wrong for at least one group: {_error(example(audit), group, label)}."
+        return f"This model is wrong for at least one group: {_error(audit, example(audit), group, label)}."
     if audit.largest.upper <= audit.tolerance.largest:
         return "Some groups could not be examined, so it stays open whether this model is right for them."
+    off = sum(map(is_off, audit.findings))
+    if off:
+        found = f"This model is off for {off:,} of {words.several(n, 'group')}"
+        return f"{found}; these {audit.n_rows:,} rows are too few to tell whether by more than is tolerated."
     return f"These {audit.n_rows:,} rows are too few to tell whether this model is right for {every}."
 
 
-def _error(one: Finding, group: str, label: str) -> str:
+def _error(audit: AuditReport, one: Finding, group: str, label: str) -> str:
     """Say how a group is off: on average, or in part of the predictions."""
     gap = one.largest_gap
     if gap.least == 0.0:
-        return f"for {group}, predictions are {words.side(one)}"
+        return f"for {group}, {part_of(audit, one)}"
     predicted, actual, *_ = words.means(gap)
     what = "it predicts" if len(one.gaps) == 1 else f"it predicts {label} with"
     return f"for {group}, {what} {predicted} where {actual} is true"
+
+
+def part_of(audit: AuditReport, one: Finding) -> str:
+    """Say where the predictions of a group are off that are right on average: in the bin farthest outside its band."""
+    bins = audit.reliability.get(one.subpopulation, ())
+    if len(bins) == 1 and len(bins[0].rows) and not isnan(one.largest_gap.lower):
+        lower, upper = bins[0].limits(audit.confidence)
+        far = np.maximum(lower - bins[0].prediction, bins[0].prediction - upper)
+        b = int(far.argmax())
+        if far[b] > 0.0:
+            predicted, actual = words.rate(bins[0].prediction[b]), words.rate(bins[0].outcome[b])
+            return f"{actual} is true where it predicts about {predicted}"
+    return f"predictions are {words.side(one)}"
 
 
 def largest_over_all(audit: AuditReport, group: str, label: str) -> str:
     """Return who shows the largest error over all people, where that is another group than the one in the verdict."""
     is_other = audit.verdict == "violated" and audit.by == "violation" and audit.proof is not example(audit)
     return (
-        f" Weighed by the number of people, another error is the largest: {_error(audit.proof, group, label)}."
+        f" Weighed by the number of people, another error is the largest: {_error(audit, audit.proof, group, label)}."
         if is_other
         else ""
     )
@@ -108,9 +127,9 @@ def people(audit: AuditReport, one: Finding) -> str:
     return f"{count} ({one.mass:.1%})"
 
 
-def error_of(one: Finding) -> str:
+def error_of(audit: AuditReport, one: Finding) -> str:
     """Return on which side a group is off, for everyone."""
     gap = one.largest_gap
     if gap.least > 0.0:
         return "predictions are too low" if gap.gap > 0 else "predictions are too high"
-    return f"predictions are {words.side(one)}" if one.is_significant else "within chance"
+    return f"within chance on average, but {part_of(audit, one)}" if one.is_significant else "within chance"

@@ -80,6 +80,8 @@ def means(gap: Gap) -> tuple[str, ...]:
     >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
     (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.12%', '0.09%', '-0.03', '-0.08', '+0.02'))
     """
+    if isnan(gap.lower):  # nobody, or memberships with signs: no mean over people
+        return ("–",) * 5  # noqa: RUF001
     largest = 100 * max(abs(one) for one in (gap.gap, gap.lower, gap.upper))
     k = max(1, min(6, 1 + ceil(-log10(largest)))) if 0.0 < largest < inf else 1
     shares = (f"{number(100 * value, k)}%" for value in (gap.predicted, gap.actual))
