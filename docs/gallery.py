@@ -30,7 +30,8 @@ EXAMPLES = HERE / "examples"
 #: The order of the gallery.
 NAMES = ("census", "credit", "survey", "readmission", "superclasses", "monitoring", "gate", "large", "topics")
 CELL = re.compile(r"^# %%\n", flags=re.MULTILINE)
-DECISION = re.compile(r"^Decision: .*$", flags=re.MULTILINE)
+DECISION = re.compile(r"^(Decision: .*)\n", flags=re.MULTILINE)
+DECIDED = re.compile(r"^\*\*(Decision: .*)\*\*$", flags=re.MULTILINE)
 FILE = re.compile(r"DATA / \"([\w.]+)\"")
 #: What a figure shows, for who cannot see it: a comment above the code that draws it, of one line or more.
 FIGURE = re.compile(r"^# Figure: (.*(?:\n# .*)*)", flags=re.MULTILINE)
@@ -46,6 +47,25 @@ ELSEWHERE = (
     "Its data ({files}) are not part of the repository: set `LOWCAL_DATA` to a folder that holds them. "
     "Without them, `make docs` shows the output as it was committed."
 )
+OVERVIEW = """\
+<!-- Written by `python docs/gallery.py`; edit that or the scripts instead. -->
+
+# Examples
+
+Nine models as practitioners have them: audited, recalibrated where needed, and decided about. Each page is one script
+that runs in well under a minute. `make docs` runs those whose data and packages are present and shows the others as
+they were committed; four use data that every copy of lowcal has.
+
+| figure | question and decision |
+|---|---|
+{rows}
+
+```{{toctree}}
+:hidden:
+
+{names}
+```
+"""
 
 
 @dataclass(frozen=True)
@@ -120,9 +140,14 @@ def run(example: Example, out: Path) -> str:
         with redirect_stdout(printed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*non-interactive.*")  # plt.show()
             exec(compile(code, f"{example.name}.py", "exec", dont_inherit=True), names)
-        shown = f"```text\n{printed.getvalue().rstrip()}\n```" if printed.getvalue() else ""
-        parts += [draw(example, out, code), shown]
+        parts += [draw(example, out, code), show(printed.getvalue())]
     return "\n\n".join(part.strip("\n") for part in [*parts, foot(example)] if part) + "\n"
+
+
+def show(printed: str) -> str:
+    """Return what was printed in Markdown; the decision is a line of its own."""
+    rest = DECISION.sub("", printed).rstrip()
+    return "\n\n".join([f"```text\n{rest}\n```"] * bool(rest) + [f"**{one}**" for one in DECISION.findall(printed)])
 
 
 def draw(example: Example, out: Path, code: str) -> str:
@@ -146,7 +171,7 @@ def foot(example: Example) -> str:
 
 def decision(page: str) -> str:
     """Return the line of a page that says what to do."""
-    return DECISION.findall(page)[-1]
+    return DECIDED.findall(page)[-1]
 
 
 # --- the gallery --------------------------------------------------------------------------------------------------
@@ -154,10 +179,7 @@ def decision(page: str) -> str:
 
 def overview() -> str:
     """Return the first page of the gallery, from the pages of the examples."""
-    rows = "\n".join(map(_row, NAMES))
-    listed = "\n".join(NAMES)
-    head = (EXAMPLES / "_head.md").read_text("utf-8").rstrip()
-    return f"{head}\n\n| | what it shows |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    return OVERVIEW.format(rows="\n".join(map(_row, NAMES)), names="\n".join(NAMES))
 
 
 def _row(name: str) -> str:

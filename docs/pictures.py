@@ -1,10 +1,11 @@
 """Draw the pictures of the first page and of Concepts, from real audits of UCI Adult.
 
-Run: python docs/pictures.py
+Run: python docs/pictures.py [--out FOLDER]
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from sklearn.preprocessing import StandardScaler
 
 import lowcal
 
-OUT = Path(__file__).parent / "_static"
+STATIC = Path(__file__).parent / "_static"
 FEATURES = ("age", "education_num", "hours_per_week", "capital_gain")
 GROUPS = ("sex", "race", "marital_status")
 WHO = lowcal.Groups(list(GROUPS), min_mass=300)
 #: Rows to train on, to recalibrate on, and to audit.
 SPLIT = (10_000, 30_000)
+MARRIED = "marital_status=Married-civ-spouse"
 #: What the first picture calls the groups.
 NAMES = {
     "everyone": "Everyone",
@@ -32,7 +34,7 @@ NAMES = {
     "sex=Male": "Men",
     "race=Black": "Black",
     "race=White": "White",
-    "marital_status=Married-civ-spouse": "Married",
+    MARRIED: "Married",
     "marital_status=Never-married": "Never married",
     "marital_status=Divorced": "Divorced",
 }
@@ -64,16 +66,16 @@ class World:
         return fit.predictor(*self.rows(self.test)[1:])
 
 
-def save(figure: Any, name: str, text: str) -> None:
+def save(figure: Any, path: Path, text: str) -> None:
     """Write a picture and print what it shows."""
-    figures.save(figure, OUT / f"{name}.svg", text)
-    print(f"{name}.svg: {text}")
+    figures.save(figure, path, text)
+    print(f"{path.name}: {text}")
 
 
 # --- an audit before and after ----------------------------------------------------------------------------------------
 
 
-def before_and_after() -> None:
+def before_and_after(out: Path) -> None:
     """Draw what was predicted for each group and what happened, before and after recalibration."""
     from matplotlib import pyplot as plt
 
@@ -86,13 +88,19 @@ def before_and_after() -> None:
         ax.set_title(head, fontsize=10.5, pad=26)
         ax.text(0, 1.035, _verdict(report), transform=ax.transAxes, color=QUIET, fontsize=9.5)
     figure.supxlabel("share earning more than 50,000 dollars, in percent", fontsize=10)
-    before, after = (report.finding("sex=Female").largest_gap for report in reports)
-    text = (
-        f"An audit of a model on 18,842 people, before and after recalibration. Before, women are predicted "
-        f"{before.predicted:.1%} where {before.actual:.1%} is true; after, {after.predicted:.1%}."
-    )
-    save(figure, "before-after", text)
+    save(figure, out / "before-after.svg", _description(*reports))
     plt.close(figure)
+
+
+def _description(*reports: lowcal.AuditReport) -> str:
+    """Return what the picture shows, with the figures of these audits."""
+    women, married = ([r.finding(name).largest_gap for r in reports] for name in ("sex=Female", MARRIED))
+    return (
+        f"An audit of a census model on {reports[0].n_rows:,} people, before and after recalibration. Before, the "
+        f"average is right, but women are predicted {women[0].predicted:.0%} where {women[0].actual:.0%} is true, and "
+        f"married people {married[0].predicted:.0%} where {married[0].actual:.0%} is true. After, the predictions are "
+        f"{women[1].predicted:.0%} and {married[1].predicted:.0%}."
+    )
 
 
 def _verdict(report: lowcal.AuditReport) -> str:
@@ -130,7 +138,7 @@ def _dumbbells(ax: Any, report: lowcal.AuditReport, colour: str) -> None:
 # --- Concepts ---------------------------------------------------------------------------------------------------------
 
 
-def concepts() -> None:
+def concepts(out: Path) -> None:
     """Draw the four ideas of an audit: groups, degrees, chance and verdicts."""
     from matplotlib import pyplot as plt
 
@@ -145,7 +153,7 @@ def concepts() -> None:
     _verdicts(axes[1, 1], world)
     save(
         figure,
-        "concepts",
+        out / "concepts.svg",
         "Four panels: the average is right while groups are not; the mean is right while low predictions are too low "
         "and high ones too high; what chance shows in a perfect model; and intervals that make the three verdicts.",
     )
@@ -235,6 +243,9 @@ def _intervals(ax: Any, audits: Sequence[lowcal.AuditReport], notes: Sequence[st
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=STATIC, help="where the pictures are written")
+    given = parser.parse_args()
     figures.use_style()
-    before_and_after()
-    concepts()
+    before_and_after(given.out)
+    concepts(given.out)

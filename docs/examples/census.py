@@ -59,9 +59,9 @@ for finding in worst[:5]:
     print(f"  {finding.subpopulation:28} predicted {gap.predicted:5.1%}, actual {gap.actual:5.1%}")
 
 # %%
-# Leaving the columns out did not make the model fair. It cannot tell a 25-year-old from a 50-year-old, so it
-# promises the young three times the income that they have. `alpha` limits the violation, a mean over everyone; the
-# table shows the error per person, within the group ([Concepts](../concepts.md) explains both).
+# Leaving the columns out did not make the model fair. It cannot tell a 25-year-old from a 50-year-old, so it gives
+# the young three times their real chance. `alpha` limits the violation, a mean over everyone; the table shows the
+# error per person, within the group ([Concepts](../concepts.md) explains both).
 #
 # ## Recalibrate
 #
