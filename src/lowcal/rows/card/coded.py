@@ -17,6 +17,8 @@ from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Encoded, Everyone, Family
 from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.memberships import Members
+from lowcal.subpopulations.trees import TreeNodes
+from lowcal.subpopulations.union import Part
 
 #: What every formula may use: log odds that are never infinite, and the prediction.
 ROW = (("s", "inside(z)"), ("f", "sigmoid(z)"))
@@ -48,13 +50,21 @@ class Coded:
 
     def design(self, families: Sequence[Family]) -> Codes | None:
         """Return the memberships in all families, if they are code columns of 0 and 1."""
-        if not all(look_ups_of(family) is not None or isinstance(family, Everyone | Members) for family in families):
+        if not all(self._is_coded(family, self.rows) for family in families):
             return None
         design = stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
         if not isinstance(design, Codes) or design.power(2) is not design:
             return None
         is_here = self.device.xp.ndarray
         return Codes(tuple(c if isinstance(c, is_here) else self._zeros for c in design.codes), design.decode)
+
+    def _is_coded(self, family: Family, rows: Encoded) -> bool:
+        """Whether a family is made of code columns; the leaves of a tree are found here, so that it finds them."""
+        if isinstance(family, Part):
+            return self._is_coded(family.family, rows[family.index])
+        if isinstance(family, TreeNodes):
+            rows.once(family.tree, lambda: rows.leaves(self.device, family.tree))
+        return look_ups_of(family) is not None or isinstance(family, Everyone | Members | TreeNodes)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:
