@@ -154,7 +154,8 @@ def displacement(coded: Coded, z: Any, terms: Sequence[Term]) -> Any | None:
     device, others = coded.device, [term for term in terms if tree_sum(term.family) is None]
     moves = Moves.of(others, coded) if others else None
     sums = [term for term in terms if tree_sum(term.family) is not None]
-    if (others and moves is None) or any(weight_text(u) is None for term in sums for u in term.weights):
+    has_texts = all(term.theta.shape[2] == 1 and all(map(weight_text, term.weights)) for term in sums)
+    if (others and moves is None) or not has_texts:
         return None
     delta = device.own(device.xp.zeros(coded.n, dtype=device.kind)) if moves is None else moves.size(device, z)
     for term in sums:

@@ -19,7 +19,7 @@ from lowcal.rows.base import State, outdated
 from lowcal.rows.card import passes  # noqa: F401  (what is registered there is extended here)
 from lowcal.rows.card.coded import ROW, cell_text, weight_text
 from lowcal.rows.card.forests import BinColumns, forest_values, tree_sum, tree_sum_values
-from lowcal.rows.card.rows import BLOCK, MOST_CELLS, Card, on_card
+from lowcal.rows.card.rows import BLOCK, Card, on_card
 from lowcal.rows.passes import MOST_SCORE, CellMoments, CellSums, MassSums, Moments, bound_of
 from lowcal.rows.questions import Probed, Witnessed
 from lowcal.subpopulations.asking import Residuals, part_of_rows
@@ -27,6 +27,8 @@ from lowcal.subpopulations.base import Everyone, Family
 from lowcal.subpopulations.growing import LEAST_BEND, Grown, LevelSums
 from lowcal.subpopulations.trees import Largest, LargestValues, Start, Unexplained
 
+#: The most cells of a grid that are counted on the card.
+MOST_CELLS = 64
 #: Whole numbers at every row, None: 1, and their unit.
 Whole: TypeAlias = tuple[Any | None, float]
 #: A pass, a card, and a family, if it is the sum of a forest -> sums; and how several of them become one.
@@ -262,6 +264,8 @@ def _beside_sums(plain: Own, own: Own, join: Join, join_runs: Join) -> Callable[
 
     def taken(one: Any, card: Card) -> Any | None:
         runs = []
+        if card.d > 1 and any(map(tree_sum, one.families)):
+            return None
         for is_sum, run in groupby(one.families, key=lambda family: tree_sum(family) is not None):
             some = tuple(run)
             each = [own(one, card, family) for family in some] if is_sum else [plain(replace(one, families=some), card)]
