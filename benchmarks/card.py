@@ -1,7 +1,7 @@
 """A graphics card: a billion rows x 100 groups that lie on it, fitted, measured, audited and predicted (needs CuPy).
 
 Run: python benchmarks/card.py [--rows 1000000000] [--check]
-     python benchmarks/card.py --trees [--rows 10000000]
+     python benchmarks/card.py --trees [--rows 10000000] [--check]
 
 Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass is timed by CUDA events
 and stands beside the card's own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns
@@ -9,8 +9,9 @@ after a first one, in which kernels are compiled. `--check` compares kernels wit
 in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
 
 `--trees` grows 100 trees of depth 4 on 20 columns, half of them numbers, half of 10 values, on the card and in memory:
-the same call of `multicalibrate`, which takes a step for everyone and one along the sum of the trees. In memory a core
-grows trees alone; so the growth itself stands beside that of rows in as many shards as there are cores, by threads.
+the same call of `multicalibrate`, which takes a step for everyone, one along the sum of the trees, and stops. In memory
+a single core grows trees; so the growth itself stands beside that of rows in as many shards as there are cores, by
+threads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import lowcal
 from lowcal.data.progress import Passes
 from lowcal.kernels.card.cuda import Cuda
 from lowcal.kernels.card.formula import Formula, Inputs
+from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.card.twin import Twin
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START, Memory
@@ -146,6 +148,34 @@ def agreement(xp: Any, n: int = 10_000_000) -> float:
     return worst
 
 
+def check_trees(n: int = 200_003) -> list[list[str]]:
+    """Compare the kernels of trees with their twins, for several grids and sizes of shared memory."""
+    rng, found = np.random.default_rng(0), []
+    counts, build = np.array([66] * 10 + [12] * 10), rng.random(8) < 0.5
+    numbers = rng.standard_normal(n, dtype=np.float32)
+    numbers[::9] = np.nan
+    cuts, kind = np.sort(rng.standard_normal(63)), np.dtype(np.uint8)
+    near = [rng.integers(0, count, n).astype(kind) for count in counts]
+    node, feature, cut = rng.integers(0, 8, n).astype(kind), rng.integers(-1, 20, (9, 15)), rng.integers(0, 60, (9, 15))
+    value = rng.normal(size=(9, 16))
+    for precision in ("single", "double"):
+        twin = trees_on(Twin(precision))
+        terms = [rng.integers(-(1 << 18), 1 << 18, n).astype(twin.whole) for _ in range(3)]
+        want = twin.bin(numbers, cuts, kind), twin.step(near, node, feature[0, :8], cut[0, :8])
+        want = *want, twin.evaluate(near, feature, cut, value), twin.add_up(near, counts, node, build, [None, *terms])
+        for threads, blocks, shared in ((1024, None, None), (512, 7, 50_000), (32, 132, None), (96, 50, 0)):
+            device = Cuda(precision, threads, blocks, shared)
+            card, columns, far = trees_on(device), [device.upload(c) for c in near], device.upload(node)
+            sums = card.add_up(columns, counts, far, build, [None, *(device.upload(term) for term in terms)])
+            rows = card.bin(device.upload(numbers), cuts, kind), card.step(columns, far, feature[0, :8], cut[0, :8])
+            have = *map(device.download, (*rows, card.evaluate(columns, feature, cut, value))), sums
+            same = [bool((a == b).all()) for a, b in zip(want, have, strict=True)]
+            room = "all" if shared is None else f"{shared:,} B of"
+            what = f"trees, {precision}, {threads} threads, {blocks or 'all'} blocks, {room} shared memory"
+            found.append([what, "same bits" if all(same) else f"DIFFERENT: {same}"])
+    return found
+
+
 def tree_rows(n: int, columns: int = 20) -> tuple[Any, Any, dict[str, Any]]:
     """Return labels, probabilities in single precision and columns, in this machine's memory."""
     rng = np.random.default_rng(0)
@@ -181,7 +211,8 @@ def trees(xp: Any, n: int) -> None:
     y, p, X = tree_rows(n)
     on_card = xp.asarray(y), xp.asarray(p), {name: xp.asarray(column) for name, column in X.items()}
     wide, cores = p.astype(np.float64), len(os.sched_getaffinity(0))
-    how: dict[str, Any] = {"guard": False, "max_updates": 2, "random_state": 0}
+    # at a limit of updates a learner would be asked once more, and grow another forest
+    how: dict[str, Any] = {"guard": False, "callback": lambda record: record.n_updates == 2, "random_state": 0}
     how["subpopulations"] = lowcal.Trees(max_depth=4, n_trees=100)
     small = tree_rows(50_000)  # loads compiled kernels
     lowcal.multicalibrate(small[0], small[1].astype(np.float64), small[2], **how)
@@ -235,6 +266,8 @@ def main() -> None:
     import cupy as xp
 
     if asked.trees:
+        if asked.check:
+            print(table(["kernels of trees and their twins, 200,003 rows", ""], check_trees()), flush=True)
         trees(xp, asked.rows or 10_000_000)
         return
     if asked.check:

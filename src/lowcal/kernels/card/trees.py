@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.card.cuda import C_TYPES, Cuda, padded_rows
-from lowcal.kernels.card.formula import BANKS, HELD_ROWS, TWIN_ROWS, Device
+from lowcal.kernels.card.formula import BANKS, HELD_ROWS, Device
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.simplex import FloatArray, IntArray
 
@@ -237,15 +237,15 @@ class TwinTrees(TreeKernels):
     def _add_up(
         self, columns: Sequence[Any], counts: IntArray, node: Any, places: NDArray[np.int32], terms: Sequence[Any]
     ) -> Wholes:
-        starts, bins = np.cumsum(counts) - counts, int(counts.sum())
-        total = np.zeros((int(places.max()) + 1) * bins * len(terms), dtype=np.int64)
-        for at in range(0, len(node), TWIN_ROWS):
-            place = places[node[at : at + TWIN_ROWS]].astype(np.intp)
-            inside = at + np.flatnonzero(place >= 0)
-            for column, start in zip(columns, starts, strict=True):
-                cell = (places[node[inside]].astype(np.intp) * bins + start + column[inside]) * len(terms)
-                for q, term in enumerate(terms):
-                    np.add.at(total, cell + q, 1 if term is None else term[inside])
+        ends, n_places = np.cumsum(counts), int(places.max()) + 1
+        total = np.zeros((n_places, int(counts.sum()), len(terms)), dtype=np.int64)
+        inside = np.flatnonzero(places[node] >= 0)
+        place, own = places[node[inside]].astype(np.intp), [None if t is None else t[inside] for t in terms]
+        for column, count, end in zip(columns, counts.tolist(), ends.tolist(), strict=True):
+            cell = place * count + column[inside]
+            for q, term in enumerate(own):  # sums are whole numbers below 2^53
+                sums = np.bincount(cell, term, n_places * count)
+                total[:, end - count : end, q] = sums.astype(np.int64).reshape(n_places, count)
         return total
 
 

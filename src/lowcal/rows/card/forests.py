@@ -93,7 +93,7 @@ def codes_on(device: Device, column: Any, level: Levels, kind: np.dtype[Any]) ->
     if column.dtype.kind in "bui" and column.dtype.itemsize <= 2:
         every = every_value(column.dtype)
         table = _seen(level, level.codes(Frame.of({level.column: every})))[:, None].astype(np.float64)
-        codes = device.own(column.view(f"u{column.dtype.itemsize}"))
+        codes = device.own(column.view(np.dtype(f"u{column.dtype.itemsize}")))
         return device.rows(Formula(("L[0]",)), Inputs(len(codes), {}, [codes], [len(every)], table), kind)
     if column.dtype.kind in "fui" and level.categories is None and not level.is_date:
         wide = column.astype(np.float32) if column.dtype == np.float16 else device.own(column)

@@ -108,7 +108,7 @@ class CardTable:
                 column = self.columns[level.column]
                 every = Frame.of({level.column: every_value(column.dtype)})
                 tables.append(level.codes(every).astype(np.float64) * stride)
-                columns.append(self.device.own(column.view(f"u{column.dtype.itemsize}")))
+                columns.append(self.device.own(column.view(np.dtype(f"u{column.dtype.itemsize}"))))
             text = "L[0]" if columns else "T(0)"
             inputs = Inputs(
                 self.n, {}, columns, [len(t) for t in tables], np.concatenate(tables)[:, None] if tables else None
