@@ -1,16 +1,23 @@
 """A graphics card: a billion rows x 100 groups that lie on it, fitted, measured, audited and predicted (needs CuPy).
 
 Run: python benchmarks/card.py [--rows 1000000000] [--check]
+     python benchmarks/card.py --trees [--rows 10000000] [--check]
 
 Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass is timed by CUDA events
 and stands beside the card's own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns
 after a first one, in which kernels are compiled. `--check` compares kernels with their twins in NumPy, to the last bit
 in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
+
+`--trees` grows 100 trees of depth 4 on 20 columns, half of them numbers, half of 10 values, on the card and in memory:
+the same call of `multicalibrate`, which takes a step for everyone, one along the sum of the trees, and stops. In memory
+a single core grows trees; so the growth itself stands beside that of rows in as many shards as there are cores, by
+threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -22,17 +29,23 @@ from common import table
 
 import lowcal
 from lowcal.auditing.on_card import members_of_levels
+from lowcal.data.progress import Passes
 from lowcal.kernels.card.cuda import Cuda
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
+from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.card.twin import Twin
 from lowcal.kernels.reference import Codes
 from lowcal.notions.weights import Monomial
-from lowcal.rows import START
+from lowcal.rows import START, Memory
 from lowcal.rows.card.coded import ROW, Moves
 from lowcal.rows.card.reading import open_card, settle_on_card
 from lowcal.rows.card.rows import Card
 from lowcal.rows.keys import key_of
 from lowcal.rows.passes import Gradient, Losses, Moments
+from lowcal.rows.questions import Probed
+from lowcal.solve.homes import open_home
+from lowcal.subpopulations.growing import Growth, Request, grow_forests
+from lowcal.subpopulations.trees import Start
 
 COLUMNS, VALUES, MADE_AT_ONCE = 10, 10, 100_000_000
 
@@ -147,18 +160,132 @@ def agreement(xp: Any, n: int = 10_000_000) -> float:
     return worst
 
 
+def check_trees(n: int = 200_003) -> list[list[str]]:
+    """Compare the kernels of trees with their twins, for several grids and sizes of shared memory."""
+    rng, found = np.random.default_rng(0), []
+    counts, build = np.array([66] * 10 + [12] * 10), rng.random(8) < 0.5
+    numbers = rng.standard_normal(n, dtype=np.float32)
+    numbers[::9] = np.nan
+    cuts, kind = np.sort(rng.standard_normal(63)), np.dtype(np.uint8)
+    near = [rng.integers(0, count, n).astype(kind) for count in counts]
+    node, feature, cut = rng.integers(0, 8, n).astype(kind), rng.integers(-1, 20, (9, 15)), rng.integers(0, 60, (9, 15))
+    value = rng.normal(size=(9, 16))
+    for precision in ("single", "double"):
+        twin = trees_on(Twin(precision))
+        terms = [rng.integers(-(1 << 18), 1 << 18, n).astype(twin.whole) for _ in range(3)]
+        want = twin.bin(numbers, cuts, kind), twin.step(near, node, feature[0, :8], cut[0, :8])
+        want = *want, twin.evaluate(near, feature, cut, value), twin.add_up(near, counts, node, build, [None, *terms])
+        for threads, blocks, shared in ((1024, None, None), (512, 7, 50_000), (32, 132, None), (96, 50, 0)):
+            device = Cuda(precision, threads, blocks, shared)
+            card, columns, far = trees_on(device), [device.upload(c) for c in near], device.upload(node)
+            sums = card.add_up(columns, counts, far, build, [None, *(device.upload(term) for term in terms)])
+            rows = card.bin(device.upload(numbers), cuts, kind), card.step(columns, far, feature[0, :8], cut[0, :8])
+            have = *map(device.download, (*rows, card.evaluate(columns, feature, cut, value))), sums
+            same = [bool((a == b).all()) for a, b in zip(want, have, strict=True)]
+            room = "all" if shared is None else f"{shared:,} B of"
+            what = f"trees, {precision}, {threads} threads, {blocks or 'all'} blocks, {room} shared memory"
+            found.append([what, "same bits" if all(same) else f"DIFFERENT: {same}"])
+    return found
+
+
+def tree_rows(n: int, columns: int = 20) -> tuple[Any, Any, dict[str, Any]]:
+    """Return labels, probabilities in single precision and columns, in this machine's memory."""
+    rng = np.random.default_rng(0)
+    X: dict[str, Any] = {f"x{j}": rng.standard_normal(n, dtype=np.float32) for j in range(columns // 2)}
+    X |= {f"c{j}": rng.integers(0, VALUES, n, dtype=np.uint8) for j in range(columns - len(X))}
+    z = rng.standard_normal(n, dtype=np.float32)
+    shift = 0.5 * (X["x0"] > 0) * (X["c0"] < 4) - 0.3 * np.abs(X["x1"]) + 0.2 * X["x2"] * (X["c1"] > 6)
+    p = (1 / (1 + np.exp(-1.8 * z))).astype(np.float32)
+    return (rng.random(n, dtype=np.float32) < 1 / (1 + np.exp(shift - z))).astype(np.uint8), p, X
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return how long a call takes, and what it returns."""
+    start = perf_counter()
+    found = work()
+    return perf_counter() - start, found
+
+
+def grow(rows: Any, learner: Any) -> Any:
+    """Return a boosted forest on rows at the start."""
+    start = Start(Probed(START, ((Monomial(), 0),)), "mirror", 1)
+    counts = np.array([level.count for level in learner.encoder.levels])
+    return grow_forests(rows, Request(start, ((0, 1),), 1.0, counts, Growth(4, 30, 100, 0.1, "mirror")))[0]
+
+
+def splits(forest: Any) -> list[Any]:
+    """Return the features and cuts of a forest."""
+    return [forest.feature.tolist(), forest.cut.tolist()]
+
+
+def trees(xp: Any, n: int) -> None:
+    """Print how long 100 trees of depth 4 take on the card and in memory, and how far predictions are apart."""
+    y, p, X = tree_rows(n)
+    on_card = xp.asarray(y), xp.asarray(p), {name: xp.asarray(column) for name, column in X.items()}
+    wide, cores = p.astype(np.float64), len(os.sched_getaffinity(0))
+    # at a limit of updates a learner would be asked once more, and grow another forest
+    how: dict[str, Any] = {"guard": False, "callback": lambda record: record.n_updates == 2, "random_state": 0}
+    how["subpopulations"] = lowcal.Trees(max_depth=4, n_trees=100)
+    small = tree_rows(50_000)  # loads compiled kernels
+    lowcal.multicalibrate(small[0], small[1].astype(np.float64), small[2], **how)
+    fast = timed(xp, lambda: lowcal.multicalibrate(*on_card, **how), 3)
+    print(f"card, multicalibrate: {fast:.2f} s", flush=True)
+    given, trees_of = open_card(*on_card), how["subpopulations"]
+    encoding = timed(xp, lambda: settle_on_card(trees_of, given, None, 0, True), 3)
+    rows, learner, _ = settle_on_card(trees_of, given, None, 0, True)
+    growing = timed(xp, lambda: grow(rows, learner), 3)
+    rows = learner = None  # type: ignore[assignment]
+    on = lowcal.multicalibrate(*on_card, **how)
+    predicting = timed(xp, lambda: on.predictor(*on_card[1:]), 3)
+    print(f"card, encoding {encoding:.3f} s, growing {growing:.3f} s, predict {predicting:.3f} s", flush=True)
+    here = open_home(y, wide, X, None, None, trees_of, 0, None, Passes(False))
+    assert isinstance(here.rows, Memory)
+    in_shards = here.rows.split(cores, cores)
+    by_threads, _ = seconds(lambda: grow(in_shards, here.learner))
+    print(f"memory, growing in {cores} shards by {cores} threads: {by_threads:.2f} s", flush=True)
+    slow, off = seconds(lambda: lowcal.multicalibrate(y, wide, X, **how))
+    back, moved = seconds(lambda: off.predictor(wide, X))
+    sums = [
+        [t.family.forest for u in fit.predictor.updates for t in u.terms if hasattr(t.family, "forest")]
+        for fit in (on, off)
+    ]
+    same = [splits(forest) for forest in sums[0]] == [splits(forest) for forest in sums[1]]
+    apart = np.abs(on.predictor(*on_card[1:]).get() - moved)
+    lines = [
+        ["multicalibrate", f"{fast:.2f} s", f"{slow:.2f} s", f"{slow / fast:.1f}"],
+        [
+            f"growing alone, memory by {cores} threads",
+            f"{growing:.2f} s",
+            f"{by_threads:.2f} s",
+            f"{by_threads / growing:.1f}",
+        ],
+        ["predict", f"{predicting:.3f} s", f"{back:.2f} s", f"{back / predicting:.1f}"],
+    ]
+    grown = sum(len(forest.feature) for forest in sums[0])
+    print(table([f"{n:,} rows x 20 columns, {grown} trees of depth 4", "card", "memory", "ratio"], lines))
+    print(
+        f"splits are the same: {same}; predictions differ by at most {apart.max():.1e}, {np.median(apart):.1e} median"
+    )
+
+
 def main() -> None:
     """Print the table of a size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000_000)
+    parser.add_argument("--rows", type=int, help="1,000,000,000; of trees 10,000,000")
+    parser.add_argument("--trees", action="store_true", help="grow trees on the card and in memory instead")
     parser.add_argument("--check", action="store_true", help="compare kernels with their twins first")
     asked = parser.parse_args()
     import cupy as xp
 
+    if asked.trees:
+        if asked.check:
+            print(table(["kernels of trees and their twins, 200,003 rows", ""], check_trees()), flush=True)
+        trees(xp, asked.rows or 10_000_000)
+        return
     if asked.check:
         print(table(["kernels and their twins, 1,000,003 rows", ""], check(xp)), flush=True)
         print(f"moments of 10,000,000 rows against float64: {agreement(xp):.1e} of the mass\n", flush=True)
-    n, bandwidth = asked.rows, copy_bandwidth(xp)
+    n, bandwidth = asked.rows or 1_000_000_000, copy_bandwidth(xp)
     xp.get_default_memory_pool().free_all_blocks()
     y, p, columns = rows_on_card(xp, n)
     groups = lowcal.Groups(n_bins=VALUES)

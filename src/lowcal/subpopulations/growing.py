@@ -213,7 +213,7 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class _Grown:
+class Grown:
     """Rows on the way through the trees: what the forests start from, or that after one more tree of each.
 
     `bounds` are those of the residuals of each forest.
@@ -221,13 +221,14 @@ class _Grown:
 
     request: Request
     bounds: tuple[float, ...]
-    before: _Grown | None = None
+    before: Grown | None = None
     trees: tuple[Forest, ...] = ()
     remembered: int = 1
 
-    def then(self, trees: tuple[Forest, ...]) -> _Grown:
+    def then(self, trees: tuple[Forest, ...]) -> Grown:
+        """Return the rows after one more tree of each forest."""
         bounds = [bound + float(np.abs(tree.value).max()) for bound, tree in zip(self.bounds, trees, strict=True)]
-        return _Grown(self.request, tuple(bounds), self, trees)
+        return Grown(self.request, tuple(bounds), self, trees)
 
     def advance(self, before: FloatArray | None, shard: Visited) -> FloatArray:
         """Return the numbers of a shard: those before, moved by the values of the last trees."""
@@ -354,14 +355,14 @@ def shares(shard: Visited) -> FloatArray:
 
 def _grow_in_passes(source: Source, request: Request, targets: tuple[tuple[int, ...], ...]) -> list[Forest]:
     """Return the forests of some targets, the trees of all of them level by level."""
-    grown, each = _Grown(replace(request, targets=targets), (request.bound,) * len(targets)), []
+    grown, each = Grown(replace(request, targets=targets), (request.bound,) * len(targets)), []
     for _ in range(request.growth.n_trees):
         each.append(_grow_trees(source, grown))
         grown = grown.then(each[-1])
     return [Forest.join(trees) for trees in zip(*each, strict=True)]
 
 
-def _grow_trees(source: Source, grown: _Grown) -> tuple[Forest, ...]:
+def _grow_trees(source: Source, grown: Grown) -> tuple[Forest, ...]:
     """Return a tree for every target, grown level by level."""
     request = grown.request
     growing = [_Growing(request, source.scale) for _ in request.targets]
@@ -370,7 +371,7 @@ def _grow_trees(source: Source, grown: _Grown) -> tuple[Forest, ...]:
         builds = tuple(one.build for one in growing)
         so_far = tuple(replace(tree) for tree in trees)  # as values: the trees themselves grow on
         for part in _feature_parts(request):
-            tables = source.run(_LevelSums(grown, so_far, builds, depth, part))
+            tables = source.run(LevelSums(grown, so_far, builds, depth, part))
             for one, table in zip(growing, tables, strict=True):
                 one.see(table, part)
         for one in growing:
@@ -388,19 +389,20 @@ def _feature_parts(request: Request) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class _LevelSums:
+class LevelSums:
     """The sums of a level of every tree, shape (nodes x bins, 3 + q): mass, its square, the bend, the residuals.
 
     `builds` says of which nodes. `part` are the features whose bins are added up.
     """
 
-    grown: _Grown
+    grown: Grown
     trees: tuple[Forest, ...]
     builds: tuple[NDArray[np.bool_], ...]
     depth: int
     part: slice
 
     def __call__(self, shard: Visited) -> Tables:
+        """Return the sums of rows at hand."""
         request, n = self.grown.request, shard.scale.n
         kernels, codes = request.kernels(n), request.rows(shard).codes
         state, share = self.grown.of(shard), shares(shard)
@@ -444,6 +446,7 @@ class _LevelSums:
         return table
 
     def read(self, total: Tables, some: Any, scale: Scale) -> Tables:
+        """Return the sums of all rows."""
         return total
 
 

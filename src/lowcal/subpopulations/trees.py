@@ -176,7 +176,7 @@ class _Learn:
         growth = Growth(t.max_depth, t.min_mass, t.n_trees, t.shrinkage, t.geometry)
         width = 2 if t.geometry == "mirror" else 1
         forests = self._grow(asked, growth, d, tuple(tuple(range(width * a, width * (a + 1))) for a in range(d)))
-        scales = asked.rows.run(_LargestValues(tuple(forests), asked.part)).tolist()
+        scales = asked.rows.run(LargestValues(tuple(forests), asked.part)).tolist()
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
         share = (d - 1) / d if d > 1 and t.geometry == "mirror" else 1.0
         for label, (forest, scale) in enumerate(zip(forests, scales, strict=True)):
@@ -209,25 +209,26 @@ class Start:
         return np.column_stack([odds_of(Z[:, a]) for a in range(self.size)])
 
 
-class _Largest(NamedTuple):
+class Largest(NamedTuple):
     """The largest of some numbers, of all rows."""
 
     most: FloatArray
 
-    def __add__(self, other: _Largest) -> _Largest:  # type: ignore[override]
-        return _Largest(np.maximum(self.most, other.most))
+    def __add__(self, other: Largest) -> Largest:  # type: ignore[override]
+        return Largest(np.maximum(self.most, other.most))
 
 
 @dataclass(frozen=True, eq=False)
-class _LargestValues:
+class LargestValues:
     """The largest absolute value of every forest on rows that have weight; 0 without a split."""
 
     forests: tuple[Forest, ...]
     part: tuple[int, ...]
 
-    def __call__(self, shard: Visited) -> _Largest:
+    def __call__(self, shard: Visited) -> Largest:
+        """Return the largest values of rows at hand."""
         rows, seen = part_of_rows(shard.rows, self.part), shard.weight > 0
-        return _Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
+        return Largest(np.array([self._largest(forest, rows, seen) for forest in self.forests]))
 
     @staticmethod
     def _largest(forest: Forest, rows: Binned, seen: NDArray[np.bool_]) -> float:
@@ -236,7 +237,8 @@ class _LargestValues:
         h = rows.once(forest, lambda: forest(rows))
         return float(np.abs(h[seen]).max(initial=0.0))
 
-    def read(self, total: _Largest, some: Any, scale: Scale) -> FloatArray:
+    def read(self, total: Largest, some: Any, scale: Scale) -> FloatArray:
+        """Return the largest values of all rows."""
         return total.most
 
 
@@ -251,7 +253,7 @@ def is_seen(asked: Asked, seen: Asked) -> bool:
     theta = combination_of(asked.residuals(some), seen.residuals(some))
     if theta is None or n <= COMPARED:
         return theta is not None
-    return bool(asked.rows.run(_Unexplained(asked.residuals, seen.residuals, theta)))
+    return bool(asked.rows.run(Unexplained(asked.residuals, seen.residuals, theta)))
 
 
 def combination_of(Z: FloatArray, seen: FloatArray) -> FloatArray | None:
@@ -268,25 +270,27 @@ def combination_of(Z: FloatArray, seen: FloatArray) -> FloatArray | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Unexplained:
+class Unexplained:
     """Whether nothing is left of a residual when a combination of others is taken off, on all rows."""
 
     residuals: Residuals
     seen: Residuals
     theta: FloatArray
 
-    def __call__(self, shard: Any) -> _Largest:
+    def __call__(self, shard: Any) -> Largest:
+        """Return the largest residual of rows at hand, and the largest rest."""
         z = self.residuals(shard)[:, 0]
         rest = z - by_row(self.seen(shard), self.theta[:, None])[:, 0]
-        return _Largest(np.array([np.abs(z).max(initial=0.0), np.abs(rest).max(initial=0.0)]))
+        return Largest(np.array([np.abs(z).max(initial=0.0), np.abs(rest).max(initial=0.0)]))
 
-    def read(self, total: _Largest, some: Any, scale: Scale) -> bool:
+    def read(self, total: Largest, some: Any, scale: Scale) -> bool:
+        """Say whether nothing is left."""
         return bool(total.most[1] <= UNEXPLAINED * total.most[0])
 
 
 @FAMILIES.register
 @dataclass(frozen=True, eq=False)
-class _TreeNodes:
+class TreeNodes:
     """Some nodes of a tree, as a table over its leaves."""
 
     names: tuple[str, ...]
@@ -301,6 +305,7 @@ class _TreeNodes:
 
     @cached_property
     def table(self) -> DecodeTable:
+        """The nodes above each leaf."""
         leaves = np.arange(2**self.tree.depth) + 2**self.tree.depth - 1
         under = np.zeros((len(leaves), len(self.nodes)))
         for _ in range(self.tree.depth + 1):
@@ -308,8 +313,9 @@ class _TreeNodes:
             leaves = (leaves - 1) // 2
         return DecodeTable(sparse.csr_array(under))
 
-    def take(self, members: IntArray) -> _TreeNodes:
-        return _TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
+    def take(self, members: IntArray) -> TreeNodes:
+        """Return some of the nodes."""
+        return TreeNodes(tuple(self.names[j] for j in members), self.tree, self.nodes[members])
 
     def reads(self, facts: RowFacts) -> Sequence[Read]:
         """Read the leaf of a row, with those of all trees of this depth."""
@@ -323,11 +329,13 @@ class _TreeNodes:
         return [GraphLookUp(np.arange(len(self.names)), leaf, self.table)]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the family as plain data."""
         nodes = Numbers(self.nodes)
         return {"kind": self.kind, "names": list(self.names), "tree": self.tree.to_dict(), "nodes": nodes}
 
     @classmethod
-    def from_dict(cls, at: Plain, context: ReadFor) -> _TreeNodes:
+    def from_dict(cls, at: Plain, context: ReadFor) -> TreeNodes:
+        """Return the family of plain data."""
         _, names, tree, nodes = at.fields("kind", "names", "tree", "nodes")
         grown = _read_grown(at, tree, context)
         if len(grown.feature) != 1:
@@ -479,7 +487,7 @@ class _Walk:
         return node
 
 
-def family(tree: Forest, levels: Sequence[Levels]) -> _TreeNodes:
+def family(tree: Forest, levels: Sequence[Levels]) -> TreeNodes:
     """Return all nodes of a tree below the root, named by their conditions."""
     nodes: list[int] = []
     names: list[str] = []
@@ -494,7 +502,7 @@ def family(tree: Forest, levels: Sequence[Levels]) -> _TreeNodes:
             bounds[child] = {**bounds[k], f: interval}
             nodes.append(child)
             names.append(" & ".join(_condition(levels[j], *b) for j, b in sorted(bounds[child].items())))
-    return _TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
+    return TreeNodes(tuple(names), tree, np.array(nodes, dtype=np.intp))
 
 
 def _condition(levels: Levels, low: int, high: int) -> str:

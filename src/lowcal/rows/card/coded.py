@@ -18,6 +18,8 @@ from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Encoded, Everyone, Family
 from lowcal.subpopulations.codes import look_ups_of
 from lowcal.subpopulations.memberships import Members
+from lowcal.subpopulations.trees import TreeNodes
+from lowcal.subpopulations.union import Part
 
 #: The unit of the first of two parts of a term, see `in_two`.
 COARSE = 1 << 17
@@ -92,7 +94,7 @@ class Coded:
 
     def design(self, families: Sequence[Family]) -> Codes | None:
         """Return the memberships in all families, if they are code columns of 0 and 1."""
-        if not all(look_ups_of(family) is not None or isinstance(family, Everyone | Members) for family in families):
+        if not all(self._is_coded(family, self.rows) for family in families):
             return None
         design = stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
         if not isinstance(design, Codes) or design.power(2) is not design:
@@ -100,6 +102,14 @@ class Coded:
         pairs = zip(design.codes, design.decode, strict=True)
         codes: tuple[Any, ...] = tuple(self.zeros if t.shape[0] == 1 else c for c, t in pairs)
         return Codes(codes, design.decode)
+
+    def _is_coded(self, family: Family, rows: Encoded) -> bool:
+        """Whether a family is made of code columns; the leaves of a tree are found here, so that it finds them."""
+        if isinstance(family, Part):
+            return self._is_coded(family.family, rows[family.index])
+        if isinstance(family, TreeNodes):
+            rows.once(family.tree, lambda: rows.leaves(self.device, family.tree))
+        return look_ups_of(family) is not None or isinstance(family, Everyone | Members | TreeNodes)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:

@@ -17,8 +17,9 @@ from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabi
 from lowcal.kernels.card import cuda
 from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
-from lowcal.rows.card import clipped, passes, smooth  # noqa: F401  (register how a card sums what the solver asks for)
+from lowcal.rows.card import clipped, smooth, trees  # noqa: F401  (register how a card sums what is asked for)
 from lowcal.rows.card.coded import Coded, Moves, arrays_of, each
+from lowcal.rows.card.forests import binned_on, every_value, moved_probabilities
 from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
@@ -35,8 +36,10 @@ from lowcal.rows.reading import (
 from lowcal.rows.updates import Predictor
 from lowcal.subpopulations import Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Encoded, Encoder
+from lowcal.subpopulations.bins import BinEncoder
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.memberships import Bits, MembershipEncoder
+from lowcal.subpopulations.union import UnionEncoder
 
 #: The most classes: the predictions of a row are held in registers.
 MOST_CLASSES = 16
@@ -68,6 +71,10 @@ class CardTable:
         """Return the rows as an encoder writes them."""
         if isinstance(encoder, GroupEncoder) and all(self._is_listed(level.column) for level in encoder.levels):
             return self._merged(encoder)
+        if isinstance(encoder, UnionEncoder):
+            return tuple(map(self.encoded, encoder.parts))
+        if isinstance(encoder, BinEncoder) and set(encoder.columns) <= set(self.columns):
+            return binned_on(self.device, self.columns, encoder, self.n)
         if isinstance(encoder, MembershipEncoder) and all(map(self._is_byte, encoder.columns)):
             packed = self._packed(encoder)
             if packed is not None:
@@ -112,14 +119,9 @@ class CardTable:
             tables, columns = [], []
             for level, stride in zip(levels, strides, strict=True):
                 column = self.columns[level.column]
-                kind = np.dtype(f"u{column.dtype.itemsize}")
-                every = (
-                    np.arange(1 << (8 * kind.itemsize), dtype=kind).view(column.dtype)
-                    if column.dtype.kind != "b"
-                    else np.array([False, True])
-                )
-                tables.append(level.codes(Frame.of({level.column: every})).astype(np.float64) * stride)
-                columns.append(self.device.own(column.view(kind)))
+                every = Frame.of({level.column: every_value(column.dtype)})
+                tables.append(level.codes(every).astype(np.float64) * stride)
+                columns.append(self.device.own(column.view(np.dtype(f"u{column.dtype.itemsize}"))))
             text = "L[0]" if columns else "T(0)"
             inputs = Inputs(
                 self.n, {}, columns, [len(t) for t in tables], np.concatenate(tables)[:, None] if tables else None
@@ -373,7 +375,10 @@ def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
     for k, update in enumerate(predictor.updates):
         moves = Moves.of(update.terms, coded)
         if moves is None:
-            return _predict_near(predictor, table, given)
+            moved = moved_probabilities(coded, check(device, given), predictor.updates)
+            if moved is None:
+                return _predict_near(predictor, table, given)
+            break
         moved = moves.between(device, moved, update.geometry, k == 0, k == last)
     moved = moved.astype(given.dtype, copy=False)
     xp = device.xp

@@ -14,7 +14,8 @@ from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
 from lowcal.rows.base import START, Mask, Pass, Result, Scale, Shard, State, outdated
-from lowcal.rows.card.coded import Coded, Lines, Moves, arrays_of, each, flat_on, in_two, row_lines
+from lowcal.rows.card.coded import Coded, Lines, arrays_of, each, flat_on, in_two, row_lines
+from lowcal.rows.card.forests import by_columns, displacement, moved
 from lowcal.rows.disk import Far, outcomes_of
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
@@ -234,19 +235,17 @@ class Card(Far):
 
     def _moved(self, z: Any, state: State) -> Any | None:
         assert state.update is not None
-        if not state.update.terms:
-            return z
-        moves = Moves.of(state.update.terms, self.coded)
-        return None if moves is None else moves.after(self.device, z, state.update.geometry)
+        return moved(self.coded, z, state.update) if state.update.terms else z
 
     def displaced(self, state: State, terms: Sequence[Term]) -> Any | None:
         """Return how far terms move every row from a state; the last answer is kept."""
         kept = self._displaced
         if kept is None or kept[0] is not state or list(map(id, kept[1])) != list(map(id, terms)):
-            z, moves = self.at(state), Moves.of(terms, self.coded)
-            if z is None or moves is None:
+            z = self.at(state)
+            delta = None if z is None else displacement(self.coded, z, terms)
+            if delta is None:
                 return None
-            self._displaced = kept = state, terms, moves.size(self.device, z)
+            self._displaced = kept = state, terms, delta
         return kept[2]
 
     # --- other rows ---
@@ -272,7 +271,9 @@ class Card(Far):
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Card:
         """Return the same rows, encoded otherwise."""
         other = self._copy()
-        blocks = [flatten(change(self._rebuilt(slice(at, at + BLOCK)))) for at in range(0, self.scale.n, BLOCK)]
+        blocks = [
+            flatten(by_columns(change(self._rebuilt(slice(at, at + BLOCK))))) for at in range(0, self.scale.n, BLOCK)
+        ]
         joined = (np.concatenate(each) for each in zip(*(arrays for arrays, _ in blocks), strict=True))
         rows = blocks[0][1](self.device.upload(array) for array in joined)
         other.coded = Coded(self.device, rows, self.scale.n)
