@@ -180,7 +180,8 @@ def test_a_card_returns_the_bits_of_its_twin(rows: Inputs, how):
     assert (card.total(sums, there) == twin.total(sums, rows)).all()
     moved = Formula(("inside(s + L[0])",), ROW)
     assert (cupy.asnumpy(card.rows(moved, there, np.float32)) == twin.rows(moved, rows, np.float32)).all()
-    belongs = np.random.default_rng(0).random((13, 40)) < 0.3
+    column = np.repeat(np.arange(3), rows.levels)  # a member is made of levels of one column
+    belongs = (np.random.default_rng(0).random((13, 40)) < 0.5) & (column[:, None] == np.arange(40) % 3)
     picks = Formula(("T(1)", "f"), (*ROW, ("q", "f")))
     draws = [Inputs(N, one.arrays, one.codes, one.levels, keys=[1, 2, 3]) for one in (there, rows)]
     assert (card.picks(picks, draws[0], belongs) == twin.picks(picks, draws[1], belongs)).all()

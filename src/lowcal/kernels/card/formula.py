@@ -152,7 +152,8 @@ class Device(ABC):
     def picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return the sums of the terms, in [0, 1], over the rows of each member that each key picks.
 
-        Rows are picked with the chance q, one of the lines; `belongs` are the members of every level. The shape is
+        Rows are picked with the chance q, one of the lines; `belongs` are the members of every level, each made of
+        levels of one code column. The shape is
         (keys, members, terms). Terms are rounded to two bytes; 1 is exact.
         """
         shape = Picking.of(formula.terms, belongs.shape[1], len(inputs.keys))
