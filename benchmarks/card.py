@@ -2,10 +2,12 @@
 
 Run: python benchmarks/card.py [--rows 1000000000] [--check]
      python benchmarks/card.py --trees [--rows 10000000] [--check]
+     python benchmarks/card.py --host [--rows 200000000]
 
 Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass is timed by CUDA events
 and stands beside the card's own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns
-after a first one, in which kernels are compiled. `--check` compares kernels with their twins in NumPy, to the last bit
+after a first one, in which kernels are compiled. An audit of a model whose labels vary more than its predictions allow
+draws labels a second time. Peers (cuML, XGBoost and LightGBM on cards) were not at hand. `--check` compares kernels with their twins in NumPy, to the last bit
 in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
 
 `--trees` grows 100 trees of depth 4 on 20 columns, half of them numbers, half of 10 values, on the card and in memory:
@@ -30,7 +32,7 @@ from common import table
 import lowcal
 from lowcal.auditing.on_card import members_of_levels
 from lowcal.data.progress import Passes
-from lowcal.kernels.card.cuda import Cuda
+from lowcal.kernels.card.cuda import Cuda, Streamed
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on
 from lowcal.kernels.card.twin import Twin
@@ -44,7 +46,9 @@ from lowcal.rows.keys import key_of
 from lowcal.rows.passes import Gradient, Losses, Moments
 from lowcal.rows.questions import Probed
 from lowcal.solve.homes import open_home
+from lowcal.subpopulations.base import Family
 from lowcal.subpopulations.growing import Growth, Request, grow_forests
+from lowcal.subpopulations.memberships import Bits
 from lowcal.subpopulations.trees import Start
 
 COLUMNS, VALUES, MADE_AT_ONCE = 10, 10, 100_000_000
@@ -268,14 +272,62 @@ def trees(xp: Any, n: int) -> None:
     )
 
 
+def bits_on_card(xp: Any, y: Any, p: Any) -> tuple[Card, tuple[Family, ...]]:
+    """Return rows with 100 random memberships, packed as they are encoded, and the families of these."""
+    device = Cuda()
+    packed = tuple(xp.random.randint(0, 256, len(y), dtype=np.uint8) for _ in range(13))
+    z = device.rows(Formula(("logit(p)",)), Inputs(len(y), {"p": p}), device.kind)
+    few = np.random.default_rng(0).integers(0, 2, (1_000, 100)).astype(np.uint8)
+    return Card(device, Bits(packed, 100), z, y, None), tuple(lowcal.Memberships().prepare(few).families)
+
+
+def link_bandwidth(xp: Any) -> float:
+    """Return the bytes a second that are copied from this machine's memory to the card."""
+    here, there = Streamed()._pinned(1 << 28, np.uint8), xp.empty(1 << 28, dtype=np.uint8)
+    return float(here.nbytes / timed(xp, lambda: there.set(here)))
+
+
+def host(xp: Any, n: int) -> None:
+    """Print how long rows take that stay in this machine's memory and pass through the card."""
+    y, p, columns = (one.get() if hasattr(one, "get") else one for one in rows_on_card(xp, n))
+    columns = {name: column.get() for name, column in columns.items()}
+    xp.get_default_memory_pool().free_all_blocks()
+    groups, link = lowcal.Groups(n_bins=VALUES), link_bandwidth(xp)
+    through = lowcal.on_card(columns, memory=1)
+    rows, learner, _ = settle_on_card(groups, open_card(y, p, through), None, 0, True)
+    one = Moments(START, tuple(learner.families), (Monomial(), Monomial((0,))))
+    a_pass = timed(xp, lambda: rows.run(one))
+    print(
+        f"link {link / 1e9:.1f} GB/s; a pass over {n:,} rows {1e3 * a_pass:.1f} ms, {10 * n / a_pass / link:.0%} of it"
+    )
+    how: dict[str, Any] = {"subpopulations": groups, "random_state": 0}
+    fits = [
+        seconds(lambda table=table: lowcal.multicalibrate(y, p, table, alpha=1e-4, **how))  # type: ignore[misc]
+        for table in (through, through, lowcal.on_card(columns), columns)
+    ]
+    for name, (took, _) in zip(("through it", "again", "copied to it once", "in memory"), fits, strict=True):
+        print(f"multicalibrate, rows {name}: {took:.2f} s")
+    same = [
+        str(fit.predictor.to_dict()["updates"]) == str(fits[0][1].predictor.to_dict()["updates"]) for _, fit in fits
+    ]
+    print(f"through it and on it: {'same bits' if same[2] else 'DIFFERENT'}")
+    print(f"predict {seconds(lambda: fits[0][1].predictor(p, through))[0]:.2f} s")
+    print(f"audit {seconds(lambda: lowcal.audit(y, p, through, **how))[0]:.2f} s")
+
+
 def main() -> None:
     """Print the table of a size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, help="1,000,000,000; of trees 10,000,000")
     parser.add_argument("--trees", action="store_true", help="grow trees on the card and in memory instead")
     parser.add_argument("--check", action="store_true", help="compare kernels with their twins first")
+    parser.add_argument("--host", action="store_true", help="rows that stay in this machine's memory instead")
     asked = parser.parse_args()
     import cupy as xp
+
+    if asked.host:
+        host(xp, asked.rows or 200_000_000)
+        return
 
     if asked.trees:
         if asked.check:
@@ -324,7 +376,13 @@ def main() -> None:
     rows = z = moves = None  # type: ignore[assignment]
     add("predict", timed(xp, lambda: fit.predictor(p, columns), 3), 18)
     add("measure", timed(xp, lambda: lowcal.measure(y, p, columns, subpopulations=groups), 3))
-    add("audit", timed(xp, lambda: lowcal.audit(y, p, columns, subpopulations=groups, random_state=0), 2))
+    how: dict[str, Any] = {"subpopulations": groups, "random_state": 0}
+    calibrated = fit.predictor(p, columns)
+    add("audit of the calibrated model", timed(xp, lambda: lowcal.audit(y, calibrated, columns, **how), 3))
+    add("audit of the model, labels drawn twice", timed(xp, lambda: lowcal.audit(y, p, columns, **how), 3))
+    columns = calibrated = None  # type: ignore[assignment]
+    bits, members = bits_on_card(xp, y, p)
+    add("pass: moments, 100 memberships in bits", timed(xp, lambda: bits.run(Moments(START, members, weights))), 18)
     print(table([f"{n:,} rows x {COLUMNS * VALUES} groups", "", "", "of copy"], lines))
 
 
