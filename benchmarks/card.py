@@ -4,11 +4,11 @@ Run: python benchmarks/card.py [--rows 1000000000] [--check]
      python benchmarks/card.py --trees [--rows 10000000] [--check]
      python benchmarks/card.py --host [--rows 200000000]
 
-Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass is timed by CUDA events
-and stands beside the card's own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns
-after a first one, in which kernels are compiled. An audit of a model whose labels vary more than its predictions allow
-draws labels a second time. Peers (cuML, XGBoost and LightGBM on cards) were not at hand. `--check` compares kernels with their twins in NumPy, to the last bit
-in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
+Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass stands beside the card's
+own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns after a first one, in which
+kernels are compiled. An audit of a model whose labels vary more than its predictions allow draws labels a second time.
+Peers (cuML, XGBoost and LightGBM on cards) were not at hand. `--check` compares kernels with their twins in NumPy, to
+the last bit in single precision, for several grids and block sizes, and moments with float64 on 10,000,000 rows.
 
 `--trees` grows 100 trees of depth 4 on 20 columns, half of them numbers, half of 10 values, on the card and in memory:
 the same call of `multicalibrate`, which takes a step for everyone, one along the sum of the trees, and stops. In memory
@@ -289,8 +289,8 @@ def link_bandwidth(xp: Any) -> float:
 
 def host(xp: Any, n: int) -> None:
     """Print how long rows take that stay in this machine's memory and pass through the card."""
-    y, p, columns = (one.get() if hasattr(one, "get") else one for one in rows_on_card(xp, n))
-    columns = {name: column.get() for name, column in columns.items()}
+    y, p, columns = rows_on_card(xp, n)
+    y, p, columns = y.get(), p.get(), {name: column.get() for name, column in columns.items()}
     xp.get_default_memory_pool().free_all_blocks()
     groups, link = lowcal.Groups(n_bins=VALUES), link_bandwidth(xp)
     through = lowcal.on_card(columns, memory=1)
