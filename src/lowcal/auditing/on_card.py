@@ -6,18 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lowcal.auditing import witnesses_on_card  # noqa: F401  (registers sums of witnesses)
 from lowcal.auditing.audits import Described
 from lowcal.auditing.certificates.draws import Redraws
 from lowcal.auditing.certificates.panel import Excess, Sizes
 from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
+from lowcal.auditing.draws_on_card import believed_text, redrawn_classes
 from lowcal.auditing.reports.binning import BINS, Bins
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray
-from lowcal.rows.card.coded import ROW, weight_text
-from lowcal.rows.card.passes import fine_wholes, to_wholes
+from lowcal.rows.base import START
+from lowcal.rows.card.coded import Lines, each
+from lowcal.rows.card.passes import fine_wholes, label_tables, residual_texts, to_wholes, weight_texts
 from lowcal.rows.card.rows import Card, on_card
 from lowcal.rows.keys import key_of
 from lowcal.rows.passes import bound_of
@@ -39,9 +42,9 @@ LABELS = {
     "shift2": "h*skew",
     "shift3": "h*cube",
     "steep": "size(h*skew)",
-    "base": "(q - f)",
-    "base2": "(f*f + q*skew)",
-    "base3": "(q*cube - f*f*f)",
+    "base": "(q - o)",
+    "base2": "(o*o + q*skew)",
+    "base3": "(q*cube - o*o*o)",
 }
 NUMBERS = LABELS | {
     "noise": "r*r",
@@ -58,31 +61,21 @@ NUMBERS = LABELS | {
 }
 
 
-def believed_text(share: float | None) -> str:
-    """Return the probability that labels are believed to have, as a formula."""
-    return f"f*T({1.0 - share!r}) + T({share / 2!r})" if share else "f"
-
-
-Lines = tuple[tuple[str, str], ...]
-
-
 def _by_plan(
     plan: Plan, card: Card, design: Codes, terms: Sequence[tuple[str, int]], lines: Lines = ()
 ) -> Tables | None:
     """Return the sums of terms, each with a power of the weight, as a plan of one group takes them."""
     (group,) = plan.groups
     texts = [text if card.weight is None or order == 1 else f"{'w*' * (order - 1)}{text}" for text, order in terms]
-    found = card.tables(design, texts, [1.0] * len(texts), lines=lines)
-    if found is None:
-        return None
-    factors = np.array([card.scale.most ** (order - 1) for _, order in terms])
+    found = label_tables(card, design, texts, [1.0] * len(texts), lines=lines)
+    factors = np.array([card.scale.most ** (order - 1) for _, order in terms for _ in range(card.d)])
     return to_wholes(group.columns.grid, [_laid(group.columns, table * factors) for table in found])
 
 
 @on_card.register
 def _(one: ConstraintSums, card: Card) -> Tables | None:
-    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    if design is None or None in weights or "s" in weights:
+    design, weights = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    if design is None or weights is None:
         return None
     known = NUMBERS if one.share is None else LABELS
     terms = []
@@ -90,26 +83,33 @@ def _(one: ConstraintSums, card: Card) -> Tables | None:
         summand = getattr(SUMMANDS, name)
         own = ["*".join([f"({text})"] * summand.power) for text in weights]
         terms += [(f"{known[name]}*{text}", summand.order) for text in own]
-    lines: Lines = ("r", "y - f"), ("q", believed_text(one.share)), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*f")
-    lines = *lines, ("cube", "T(1) - T(3)*(f - f*f)")
+    believed = believed_text(one.share, card.d, "o")
+    lines: Lines = ("r", "yo - o"), ("q", believed), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*o")
+    lines = *lines, ("cube", "T(1) - T(3)*(o - o*o)")
     return _by_plan(one._plan(card.sample(np.arange(1)), card.scale), card, design, terms, lines)
 
 
 @on_card.register
 def _(one: Sizes, card: Card) -> Tables | None:
-    design = card.coded.design(one.families)
-    plan = one._plan(card.sample(np.arange(1)), card.scale)
-    return None if design is None else _by_plan(plan, card, design, [("T(1)", 1), ("T(1)", 1), ("T(1)", 2)])
+    design, most = card.coded.design(one.families), card.scale.most
+    w = "T(1)" if card.weight is None else "w"
+    found = None if design is None else card.tables(design, ["T(1)", "T(1)", w], [1.0] * 3)
+    if found is None:
+        return None
+    (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
+    return to_wholes(group.columns.grid, [_laid(group.columns, table * [1.0, 1.0, most]) for table in found])
 
 
 @on_card.register
 def _(one: Excess, card: Card) -> Wholes | None:
-    e, room = "(T(2)*(y - f)*(y - f) - (T(1) - room))", "f*f + (T(1) - f)*(T(1) - f)"
+    room = "f*f + (T(1) - f)*(T(1) - f)" if card.d == 1 else " + ".join(f"{f}*{f}" for f in each("f", card.d))
+    gap = " + ".join(f"{r}*{r}" for r in residual_texts(card.d))
+    e = f"({'T(2)' if card.d == 1 else 'T(1)'}*({gap}) - (T(1) - room))"
     w = "T(1)" if card.weight is None else "w"
     terms = e, "room", f"{w}*{e}", f"{w}*{e}*{e}", w
     inputs = card.inputs()
     assert inputs is not None
-    formula = Formula(card.terms(*terms), (*ROW, ("room", room)), (2.0, 1.0, 2.0, 4.0, 1.0))
+    formula = Formula(card.terms(*terms), (*card.lines, ("room", room)), (2.0, 1.0, 2.0, 4.0, 1.0))
     most = card.scale.most
     found = card.device.total(formula, inputs) * np.array([most, most, most**2, most**2, most**2])
     return np.array([fine_wholes(g, v) for g, v in zip(one._grids(card.scale), found.tolist(), strict=True)])
@@ -117,9 +117,11 @@ def _(one: Excess, card: Card) -> Wholes | None:
 
 @on_card.register
 def _(one: Redraws, card: Card) -> Tables | None:
-    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    if design is None or None in weights or "s" in weights:
+    design, weights = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    if design is None or weights is None:
         return None
+    if card.d > 1:
+        return redrawn_classes(one, card, design, weights)
     grid, draws = card.scale.grid(bound_of(one.weights)), [k for k in one.draws if k is not None]
     if len(draws) < len(one.draws):
         found = None if draws else card.tables(design, [f"(y - f)*{text}" for text in weights], [1.0] * len(weights))
@@ -146,28 +148,32 @@ def _(one: Redraws, card: Card) -> Tables | None:
 @on_card.register
 def _(one: Described, card: Card) -> Tables | None:
     design = card.coded.design(one.families)
-    powers = ["*".join(["f"] * j) or "T(1)" for j in range(one.degree + 1)]
-    terms = ["T(1)", *powers[1:], *(f"{text}*y" for text in powers[:-1])]
-    plan = one._plan(card.sample(np.arange(1)), card.scale)
-    return None if design is None else _by_plan(plan, card, design, [(text, 1) for text in terms])
+    if design is None:
+        return None
+    powers = ["*".join(["o"] * j) or "T(1)" for j in range(one.degree + 1)]
+    terms = [*powers, *(f"{text}*yo" for text in powers[:-1])]
+    found = label_tables(card, design, terms, [1.0] * len(terms))
+    (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
+    # one column of the mass, then those of the labels
+    tables = [np.concatenate([table[:, :1], table[:, card.d :]], axis=1) for table in found]
+    return to_wholes(group.columns.grid, [_laid(group.columns, table) for table in tables])
 
 
 @on_card.register
 def _(one: Bins, card: Card) -> Tables | None:
-    design, (cuts,) = card.coded.design(one.families), one.cuts
-    inputs = None if design is None else card.inputs(design, constants=[*cuts.tolist(), 2.0])
-    if design is None or inputs is None:
+    design = card.coded.design(one.families)
+    if design is None:
         return None
-    above = " + ".join(["T(0)", *(f"pick(k[{j}] < f, T(1), T(0))" for j in range(len(cuts)))])
-    w = "T(1)" if card.weight is None else "w"
-    formula = Formula(card.terms("T(1)", "f", "y", w), (*ROW, ("cell", f"whole({above})")), (1.0,) * 4, BINS)
-    found = card.device.histogram(formula, inputs) * (card.scale.most * np.array([1.0, 1.0, 1.0, card.scale.most]))
-    by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
-    pairs = zip(design.codes, design.decode, strict=True)
-    sums = np.concatenate([t.gather(by_column[id(c)].reshape(t.shape[0], -1)) for c, t in pairs])
+    w, most, tables = "T(1)" if card.weight is None else "w", card.scale.most, Tables()
     (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
-    table = sums.reshape(len(sums), BINS, 4)
-    return Tables([group.columns.grid.wholes(_laid(group.columns, table))])
+    for a, cuts in enumerate(one.cuts):
+        (own,) = [given for k, given in enumerate(card.each_label(START, None, [*cuts.tolist(), 2.0])) if k == a]
+        above = " + ".join(["T(0)", *(f"pick(k[{j}] < o, T(1), T(0))" for j in range(len(cuts)))])
+        lines = (*own.pop("lines"), ("cell", f"whole({above})"))
+        sums = card.by_cell(design, ("T(1)", "o", "yo", w), (1.0,) * 4, BINS, lines, **own)
+        assert sums is not None
+        tables.append(group.columns.grid.wholes(_laid(group.columns, sums * np.array([1.0, 1.0, 1.0, most]))))
+    return tables
 
 
 def _laid(columns: Columns, table: FloatArray) -> FloatArray:

@@ -224,7 +224,13 @@ def source_of(formula: Formula, shape: Shape) -> str:
     defined = {**{name: repr(value) for name, value in numbers.items()}, "W": str(shape.levels * formula.cells * q)}
     table = shape.table if shape.table <= MOST_TABLE else 0
     defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "PICKED": str(shape.levels)}
-    defined |= {"CELLS": str(formula.cells), "Q": str(q), "TILE": str(shape.tile), "COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
+    defined |= {
+        "CELLS": str(formula.cells),
+        "Q": str(q),
+        "TILE": str(shape.tile),
+        "COPIES": str(shape.copies),
+        "OUT": C_TYPES[shape.out],
+    }
     defined |= {"SINGLE": "1"} if is_single else {}
     kinds = "typedef float T; typedef int A;" if is_single else "typedef double T; typedef long long A;"
     return "".join(f"#define {name} {value}\n" for name, value in defined.items()) + kinds + HEADER + body

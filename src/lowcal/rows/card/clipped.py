@@ -45,7 +45,9 @@ def _(one: Clipped, card: Card) -> Clipping | None:
     if inputs is None:
         return None
     limits = card.device.extremes(Formula(("limit",), lines, cells=BINS + 1), inputs)[:BINS]
-    terms = card.terms("part*part", "part*gap", "gap*gap", "(y - end)*(y - end)", "pick(gap*move < T(0), gap*gap, T(0))")
+    terms = card.terms(
+        "part*part", "part*gap", "gap*gap", "(y - end)*(y - end)", "pick(gap*move < T(0), gap*gap, T(0))"
+    )
     parts, both, bounds = in_two(terms, [1.0] * 5)
     whole = replace(inputs, codes=[card.coded.zeros], levels=[1], constants=[*inputs.constants, 1.0 / far])
     formula = Formula(both, (*lines, ("part", "move*k[2]"), *parts), bounds, BINS + 1)

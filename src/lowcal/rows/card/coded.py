@@ -223,7 +223,10 @@ def moved(d: int, geometry: Geometry, kind: np.dtype[Any], step: str = "") -> tu
 def softmax_lines(z: Sequence[str], kind: np.dtype[Any], stem: str = "e") -> tuple[Lines, tuple[str, ...]]:
     """Return lines and formulas of `from_scores` of several classes."""
     d = len(z)
-    lines = [*((f"{stem}z{a}", text) for a, text in enumerate(z)), (f"{stem}most", largest([f"{stem}z{a}" for a in range(d)]))]
+    lines = [
+        *((f"{stem}z{a}", text) for a, text in enumerate(z)),
+        (f"{stem}most", largest([f"{stem}z{a}" for a in range(d)])),
+    ]
     lines += [(f"{stem}{a}", f"exp_({stem}z{a} - {stem}most)") for a in range(d)]
     lines.append((f"{stem}sum", " + ".join(each(stem, d))))
     below_one = 1.0 - float(np.finfo(kind).epsneg)
@@ -248,14 +251,12 @@ def projection_lines(v: Sequence[str]) -> tuple[Lines, tuple[str, ...]]:
 
 
 def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[str, ...], tuple[float, ...]]:
-    """Return terms as sums of two, with bounds that are powers of two: multiples of 1 / COARSE of a bound, and the rest.
+    """Return terms as sums of two: multiples of 1 / COARSE of a bound, and the rest; bounds are powers of two.
 
     Terms that are small at most rows, as squares are, then lose nothing to the unit of the largest.
     """
     lines = tuple((f"x{q}", text) for q, text in enumerate(terms))
-    high = [
-        f"T(whole(x{q}*T({COARSE / bound!r}) + T(0.5)))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)
-    ]
+    high = [f"T(whole(x{q}*T({COARSE / bound!r}) + T(0.5)))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
     low = [f"x{q} - {text}" for q, text in enumerate(high)]
     return lines, (*high, *low), (*bounds, *(bound / COARSE for bound in bounds))
 

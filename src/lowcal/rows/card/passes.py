@@ -181,7 +181,7 @@ def _(one: Evidence, card: Card) -> Tables | None:
 def cell_tables(
     card: Card, design: Codes, weights: Sequence[Weight], terms: Sequence[str], state: State, now: Any = None
 ) -> FloatArray | None:
-    """Return the sums of terms of every label by member and cell, shape (m, cells, terms d); None: cells are too many."""
+    """Return the sums of terms of every label by member and cell, (m, cells, terms d); None: cells are too many."""
     cells = [u for u in weights if isinstance(u, Cell)]
     listed = listed_cells(cells, card.device.kind)
     if listed is None or design.shape[1] * len(cells) * card.d * len(terms) > MOST_CELL_SUMS:

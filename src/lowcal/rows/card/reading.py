@@ -38,7 +38,6 @@ from lowcal.subpopulations.base import Encoded, Encoder
 from lowcal.subpopulations.groups import GroupEncoder
 from lowcal.subpopulations.memberships import Bits, MembershipEncoder
 
-
 #: The most classes: the predictions of a row are held in registers.
 MOST_CLASSES = 16
 #: Labels of at most this many rows are listed at once.
@@ -226,9 +225,7 @@ def checked_points(device: Device, p: Any) -> Any:
     return device.columns(shares, Inputs(n, arrays), device.kind)
 
 
-def read_classes(
-    device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int
-) -> tuple[Layout, IntArray, Any]:
+def read_classes(device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int) -> tuple[Layout, IntArray, Any]:
     """Return the layout of several classes, those that occur, and the place of every row's class in a byte."""
     labels, (values, keys, y) = Labels(n_classes), distinct_labels(device, y, n_classes)
     labels.add(values, None)

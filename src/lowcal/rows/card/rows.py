@@ -71,7 +71,11 @@ class Card(Far):
     def _shard(self, first: int) -> Shard:
         part = slice(first, first + BLOCK)
         return Shard(
-            self._rebuilt(part), *self._outcomes(part), self._near(self.weight, part) * self.scale.most, self.scale, first
+            self._rebuilt(part),
+            *self._outcomes(part),
+            self._near(self.weight, part) * self.scale.most,
+            self.scale,
+            first,
         )
 
     def _outcomes(self, part: Any) -> tuple[FloatArray, FloatArray]:
@@ -107,7 +111,9 @@ class Card(Far):
         levels = [] if design is None else [design.decode[k].shape[0] for k in columns]
         return Inputs(self.scale.n, arrays, codes, levels, **more)
 
-    def each_label(self, state: State, now: Any = None, constants: Sequence[float] | FloatArray = ()) -> Iterator[dict[str, Any]]:
+    def each_label(
+        self, state: State, now: Any = None, constants: Sequence[float] | FloatArray = ()
+    ) -> Iterator[dict[str, Any]]:
         """Yield what formulas of a label may use: `o` and `yo`, its prediction and outcome, and `g`, the former `now`.
 
         The formulas of all labels are the same: one kernel serves them, however many classes there are.
