@@ -12,7 +12,7 @@ from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import Codes
 from lowcal.rows.base import START
 from lowcal.rows.card.coded import Lines, each
-from lowcal.rows.card.passes import label_tables, to_wholes
+from lowcal.rows.card.passes import cell_tables, label_tables, to_wholes
 from lowcal.rows.card.rows import Card, drawn_label, on_card
 from lowcal.rows.card.smooth import point_text
 from lowcal.rows.keys import key_of
@@ -37,7 +37,7 @@ def _residuals(one: Redraws | GridRedraws, d: int, numbers: Sequence[int | None]
             lines = *lines, (f"d{b}", "yo - o" if number is None else f"pick(drawn({b}, T(0.5)), o - yo, yo - o)")
             continue
         below, label = drawn_label(each("q", d), b)
-        own = f"pick(label{b} == {'T(1)' if d == 1 else 'k[0]'}, T(1), T(0)) - q"
+        own = f"pick(label{b} == {'T(1)' if d == 1 else 'own'}, T(1), T(0)) - q"
         lines = *lines, *below, (f"label{b}", label), (f"d{b}", own)
     return lines
 
@@ -58,6 +58,18 @@ def redrawn_classes(one: Redraws, card: Card, design: Codes, weights: Sequence[s
         every = [np.split(table, len(some), axis=1) for table in tables]
         for draw in zip(*every, strict=True):
             found += to_wholes(grid, draw)
+    return found
+
+
+def redrawn_cells(one: Redraws, card: Card, design: Codes) -> Tables | None:
+    """Return the sums of all draws by cell, one after the other; None: cells are too many."""
+    found = Tables()
+    for some, keys in _batches(one, GRIDS):
+        terms, lines = [f"d{b}" for b in range(len(some))], _residuals(one, card.d, some)
+        sums = cell_tables(card, design, one.weights, terms, lines=lines, keys=keys)
+        if sums is None:
+            return None
+        found += np.split(card.scale.grid().wholes(sums), len(some), axis=2)
     return found
 
 

@@ -11,16 +11,17 @@ from lowcal.auditing.audits import Described
 from lowcal.auditing.certificates.draws import Redraws
 from lowcal.auditing.certificates.panel import Excess, Sizes
 from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
-from lowcal.auditing.draws_on_card import believed_text, redrawn_classes
+from lowcal.auditing.draws_on_card import believed_text, redrawn_cells, redrawn_classes
 from lowcal.auditing.reports.binning import BINS, Bins
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray
+from lowcal.notions.weights import Cell, Weight
 from lowcal.rows.base import START
 from lowcal.rows.card.coded import Lines, each
-from lowcal.rows.card.passes import fine_wholes, label_tables, residual_texts, to_wholes, weight_texts
+from lowcal.rows.card.passes import cell_tables, fine_wholes, label_tables, residual_texts, to_wholes, weight_texts
 from lowcal.rows.card.rows import Card, on_card
 from lowcal.rows.keys import key_of
 from lowcal.rows.passes import bound_of
@@ -62,19 +63,28 @@ NUMBERS = LABELS | {
 
 
 def _by_plan(
-    plan: Plan, card: Card, design: Codes, terms: Sequence[tuple[str, int]], lines: Lines = ()
+    plan: Plan,
+    card: Card,
+    design: Codes,
+    terms: Sequence[tuple[str, int]],
+    lines: Lines,
+    cells: Sequence[Weight],
 ) -> Tables | None:
-    """Return the sums of terms, each with a power of the weight, as a plan of one group takes them."""
+    """Return the sums of terms, each with a power of the weight, as a plan of one group takes them; by cell if any."""
     (group,) = plan.groups
     texts = [text if card.weight is None or order == 1 else f"{'w*' * (order - 1)}{text}" for text, order in terms]
-    found = label_tables(card, design, texts, [1.0] * len(texts), lines=lines)
     factors = np.array([card.scale.most ** (order - 1) for _, order in terms for _ in range(card.d)])
+    if cells:
+        sums = cell_tables(card, design, cells, texts, lines=lines)
+        return None if sums is None else Tables([group.columns.grid.wholes(_laid(group.columns, sums * factors))])
+    found = label_tables(card, design, texts, [1.0] * len(texts), lines=lines)
     return to_wholes(group.columns.grid, [_laid(group.columns, table * factors) for table in found])
 
 
 @on_card.register
 def _(one: ConstraintSums, card: Card) -> Tables | None:
-    design, weights = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    is_cells = isinstance(one.weights[0], Cell)
+    design, weights = card.coded.design(one.families), ["T(1)"] if is_cells else weight_texts(one.weights, card.d)
     if design is None or weights is None:
         return None
     known = NUMBERS if one.share is None else LABELS
@@ -86,7 +96,8 @@ def _(one: ConstraintSums, card: Card) -> Tables | None:
     believed = believed_text(one.share, card.d, "o")
     lines: Lines = ("r", "yo - o"), ("q", believed), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*o")
     lines = *lines, ("cube", "T(1) - T(3)*(o - o*o)")
-    return _by_plan(one._plan(card.sample(np.arange(1)), card.scale), card, design, terms, lines)
+    plan = one._plan(card.sample(np.arange(1)), card.scale)
+    return _by_plan(plan, card, design, terms, lines, one.weights if is_cells else ())
 
 
 @on_card.register
@@ -118,6 +129,8 @@ def _(one: Excess, card: Card) -> Wholes | None:
 @on_card.register
 def _(one: Redraws, card: Card) -> Tables | None:
     design, weights = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    if design is not None and isinstance(one.weights[0], Cell):
+        return redrawn_cells(one, card, design)
     if design is None or weights is None:
         return None
     if card.d > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from lowcal.kernels.card.formula import power_above
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Witness
-from lowcal.rows.card.coded import Lines, each, grid_knots, weight_text
+from lowcal.notions.weights import cells_of_one_grid
+from lowcal.rows.card.coded import Lines, each, grid_knots, listed_cells, weight_text
 from lowcal.rows.card.passes import fine_wholes, residual_texts
 from lowcal.rows.card.rows import Card, on_card
 from lowcal.subpopulations.base import Family
@@ -75,8 +77,14 @@ def _noise(d: int, share: float | None) -> Lines:
 STEPS = "one", "two", "three"
 
 
-def _weights(witness: Witness, d: int) -> tuple[Lines, FloatArray] | None:
+def _weights(witness: Witness, d: int, kind: np.dtype[Any]) -> tuple[Lines, FloatArray] | None:
     """Return the lines of a witness w0, w1, .. and the constants that they read; None: it is made of other weights."""
+    cells = cells_of_one_grid(witness.weights)
+    if cells:
+        listed = listed_cells(cells, kind)
+        values = [] if listed is None else [(f"w{a}", f"k[{len(listed.constants) + a} + cell*{d}]") for a in range(d)]
+        outside = np.concatenate([witness.coefficients.ravel(), np.zeros(d)])
+        return None if listed is None else ((*listed.lines, *values), np.concatenate([listed.constants, outside]))
     known = [weight_text(u, d) for u in witness.weights]
     laid = grid_knots([u for u, text in zip(witness.weights, known, strict=True) if text is None], d)
     if laid is None:
@@ -103,7 +111,7 @@ def _(one: WitnessSums, card: Card) -> Wholes | None:
 
 def _of_member(one: WitnessSums, card: Card, family: Family, witness: Witness) -> Sequence[float] | None:
     """Return the sums of one subpopulation."""
-    design, laid = card.coded.design([family]), _weights(witness, card.d)
+    design, laid = card.coded.design([family]), _weights(witness, card.d, card.device.kind)
     if design is None or laid is None:
         return None
     orders = [getattr(SUMMANDS, name).order for name in SUMS]
@@ -119,7 +127,7 @@ def _of_member(one: WitnessSums, card: Card, family: Family, witness: Witness) -
     assert tables is not None
     by_column = dict(zip(design.firsts, tables, strict=True))
     sums = np.concatenate([t.gather(by_column[id(c)]) for c, t in zip(design.codes, design.decode, strict=True)])
-    return (sums[0] * [card.scale.most ** (order - 1) for order in orders]).tolist()
+    return [float(v) * card.scale.most ** (order - 1) for v, order in zip(sums[0], orders, strict=True)]
 
 
 @on_card.register

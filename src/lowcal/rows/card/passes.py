@@ -105,9 +105,11 @@ def _newly_sure(card: Card, state: State) -> int:
     if all(update.geometry == "mirror" for update in state.updates):
         return 0
     xp, end, start = card.device.xp, card.at(state), card.at(START)
+    assert start is not None
+    assert end is not None
     if card.d == 1:
         return int((xp.isinf(end) & ~xp.isinf(start)).sum())
-    is_new = ((end == 0.0) | (end == 1.0)) & (start > 0.0) & (start < 1.0)
+    is_new: Any = ((end == 0.0) | (end == 1.0)) & (start > 0.0) & (start < 1.0)
     return int(is_new.any(axis=0).sum())
 
 
@@ -179,17 +181,23 @@ def _(one: Evidence, card: Card) -> Tables | None:
 
 
 def cell_tables(
-    card: Card, design: Codes, weights: Sequence[Weight], terms: Sequence[str], state: State, now: Any = None
+    card: Card,
+    design: Codes,
+    weights: Sequence[Weight],
+    terms: Sequence[str],
+    state: State = START,
+    now: Any = None,
+    **more: Any,
 ) -> FloatArray | None:
     """Return the sums of terms of every label by member and cell, (m, cells, terms d); None: cells are too many."""
     cells = [u for u in weights if isinstance(u, Cell)]
     listed = listed_cells(cells, card.device.kind)
     if listed is None or design.shape[1] * len(cells) * card.d * len(terms) > MOST_CELL_SUMS:
         return None
-    every = []
+    every, after = [], more.pop("lines", ())
     for own in card.each_label(state, now, listed.constants):
-        lines = (*own.pop("lines"), *listed.lines)
-        sums = card.by_cell(design, terms, [1.0] * len(terms), len(cells) + 1, lines, **own)
+        lines = (*own.pop("lines"), *listed.lines, *after)
+        sums = card.by_cell(design, terms, [1.0] * len(terms), len(cells) + 1, lines, **own, **more)
         assert sums is not None
         every.append(sums[:, :-1])
     return np.stack(every, axis=3).reshape(*every[0].shape[:2], -1)
