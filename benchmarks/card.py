@@ -21,13 +21,17 @@ import numpy as np
 from common import table
 
 import lowcal
+from lowcal.auditing.on_card import members_of_levels
 from lowcal.kernels.card.cuda import Cuda
-from lowcal.kernels.card.formula import Formula, Inputs
+from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.twin import Twin
+from lowcal.kernels.reference import Codes
 from lowcal.notions.weights import Monomial
 from lowcal.rows import START
 from lowcal.rows.card.coded import ROW, Moves
 from lowcal.rows.card.reading import open_card, settle_on_card
+from lowcal.rows.card.rows import Card
+from lowcal.rows.keys import key_of
 from lowcal.rows.passes import Gradient, Losses, Moments
 
 COLUMNS, VALUES, MADE_AT_ONCE = 10, 10, 100_000_000
@@ -90,7 +94,7 @@ def check(xp: Any) -> list[list[str]]:
     near = replace(
         inputs,
         arrays={name: array.get() for name, array in inputs.arrays.items()},
-        codes=[codes.get() for codes in inputs.codes],
+        codes=[c if isinstance(c, OneLevel) else c.get() for c in inputs.codes],
     )
     for precision in ("single", "double"):
         twin = Twin(precision)
@@ -102,20 +106,28 @@ def check(xp: Any) -> list[list[str]]:
             same = "same bits" if max(apart) == 0.0 else "{:.1e}, {:.1e}, {:.1e}".format(*apart)
             room = "all" if shared is None else f"{shared:,} B of"
             found.append([f"{precision}, {threads} threads, {blocks or 'all'} blocks, {room} shared memory", same])
+    found += [["labels drawn on tensor cores, 37 draws", picks_agree(rows, design, near)]]
     order = xp.random.permutation(len(y))
     other = Inputs(
         inputs.n,
-        {k: a[order] for k, a in inputs.arrays.items()},
-        [c[order] for c in inputs.codes],
+        {k: Cuda().own(a[order]) for k, a in inputs.arrays.items()},
+        [c if isinstance(c, OneLevel) else Cuda().own(c[order]) for c in inputs.codes],
         inputs.levels,
         tables,
-    )
-    other = replace(
-        other, arrays={k: Cuda().own(a) for k, a in other.arrays.items()}, codes=[Cuda().own(c) for c in other.codes]
     )
     is_same = bool((Cuda().histogram(sums, inputs) == Cuda().histogram(sums, other)).all())
     found.append(["rows permuted", "same bits" if is_same else "DIFFERENT"])
     return found
+
+
+def picks_agree(rows: Card, design: Codes, near: Inputs) -> str:
+    """Say whether sums over rows that chance picks are those of the twin."""
+    belongs, keys = members_of_levels(design), [int(key_of((7, b))) for b in range(37)]
+    formula = Formula(("T(1)", "f", "f*f"), (*ROW, ("q", "f")))
+    want = Twin("single").picks(formula, replace(near, keys=keys), belongs)
+    inputs = rows.inputs(design, keys=keys)
+    assert inputs is not None
+    return "same bits" if bool((want == Cuda("single").picks(formula, inputs, belongs)).all()) else "DIFFERENT"
 
 
 def agreement(xp: Any, n: int = 10_000_000) -> float:

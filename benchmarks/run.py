@@ -23,9 +23,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
+from summary import draw, summary
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"common", "run"}
+NOT_BENCHMARKS = {"common", "run", "summary"}
 #: These come first on the page, in this order; the others follow by name.
 FIRST = ("peers", "baseline", "latency")
 #: Benchmarks that know small sizes; with --quick the others are left out.
@@ -123,11 +125,16 @@ def section(name: str, arguments: Sequence[str], folder: Path = HERE) -> str:
 
 
 def write(page: Path, fresh: dict[str, str]) -> None:
-    """Put fresh sections into the page; the others stay as they are."""
-    old = dict(SECTION.findall(page.read_text(encoding="utf-8"))) if page.exists() else {}
-    merged = old | fresh
+    """Put fresh sections into the page; the others stay as they are, and the summary is that of all."""
+    merged = sections(page) | fresh
     ordered = sorted(merged, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
-    page.write_text(TITLE + "".join(f"<!-- {name} -->\n{merged[name]}" for name in ordered).rstrip() + "\n", "utf-8")
+    body = "".join(f"<!-- {name} -->\n{merged[name]}" for name in ordered)
+    page.write_text((TITLE + summary(merged) + body).rstrip() + "\n", "utf-8")
+
+
+def sections(page: Path) -> dict[str, str]:
+    """Return the sections of the page by name."""
+    return dict(SECTION.findall(page.read_text(encoding="utf-8"))) if page.exists() else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -150,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fresh = section(name, passed_on)
         print(fresh, flush=True)
         write(given.page, {name: fresh})
+    if not given.quick and summary(sections(given.page)):
+        draw(sections(given.page))
 
 
 if __name__ == "__main__":

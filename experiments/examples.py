@@ -16,11 +16,11 @@ from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, verdict_lines
 from lowcal import guarantees
 from lowcal.auditing.audits import measure
-from lowcal.data.datasets import Dataset, parity_square, two_halves
+from lowcal.datasets import Dataset, parity_square, two_halves
+from lowcal.hierarchy import robustness
 from lowcal.kernels.simplex import FloatArray
 from lowcal.solve.fitting import multicalibrate
 from lowcal.subpopulations import Groups
-from lowcal.theory.hierarchy import robustness
 
 #: However few the rows are: they are the whole population.
 GROUPS = Groups(min_mass=0)

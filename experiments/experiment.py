@@ -16,9 +16,9 @@ import numpy as np
 from experiments.networks import Network, fit_network
 from experiments.rivals import Sample
 from experiments.semi_synthetic import SemiSynthetic
-from lowcal.auditing.metrics import degree_error, excess_variance, multiaccuracy_error
-from lowcal.data.datasets import Dataset
+from lowcal.datasets import Dataset
 from lowcal.kernels.simplex import FloatArray, brier, log_loss, sigmoid
+from lowcal.metrics import degree_error, excess_variance, multiaccuracy_error
 from lowcal.subpopulations import Linear, Memberships
 
 #: How the paper and its figure name the notions.

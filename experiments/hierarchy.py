@@ -19,7 +19,7 @@ from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, summarise_trees, verdict_lines
 from lowcal import hierarchy as theory
 from lowcal.auditing.audits import measure
-from lowcal.data.datasets import Dataset, make_miscalibrated
+from lowcal.datasets import Dataset, make_miscalibrated
 from lowcal.solve.fitting import multicalibrate
 from lowcal.subpopulations import Groups
 

@@ -23,11 +23,11 @@ from experiments.results import Claim, Result, markdown_table, show, summarise_t
 from experiments.rivals import PEERS, Make, Ours, Sample, fit_and_predict, hkrr, present_peers
 from experiments.sources import SOURCES, load
 from lowcal.auditing.audits import audit
-from lowcal.auditing.metrics import excess_variance_bound
-from lowcal.data.datasets import Dataset
 from lowcal.data.errors import AuditWarning, LowcalError
 from lowcal.data.frames import Table
+from lowcal.datasets import Dataset
 from lowcal.kernels.simplex import FloatArray, brier, log_loss
+from lowcal.metrics import excess_variance_bound
 from lowcal.subpopulations import Groups, Intersections, Subpopulations
 from lowcal.subpopulations.features import learn_features
 

@@ -16,11 +16,11 @@ from experiments.experiment import Settings
 from experiments.figures import COLOURS, MARKERS, new_figure
 from experiments.parts import Parts
 from experiments.results import Claim, Result, markdown_table, summarise_trees, verdict_lines
-from lowcal.auditing.metrics import degree_error
-from lowcal.data.datasets import Dataset, make_miscalibrated
+from lowcal.complexity import compare, show_rows
+from lowcal.datasets import Dataset, make_miscalibrated
+from lowcal.metrics import degree_error
 from lowcal.solve.fitting import multicalibrate
 from lowcal.subpopulations import Groups
-from lowcal.theory.complexity import compare, show_rows
 
 NAME = "samples"
 TARGET, ALPHA, MOST_UPDATES, FRESH = 0.02, 0.01, 30, 10_000

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from experiments.cache import cached_arrays
 from experiments.feature_models import Autoencoder, Copula, FeatureModel, fit_autoencoder, fit_copula
 from experiments.networks import Engine, Floats, Network, choose_engine, fit_network
-from lowcal.data.datasets import Dataset, load_adult
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
+from lowcal.datasets import Dataset, load_adult
 
 Ints = NDArray[np.int64]
 

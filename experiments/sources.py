@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.datasets import Dataset, load_adult
 from lowcal.data.errors import InvalidInput, MissingExtra
+from lowcal.datasets import Dataset, load_adult
 
 Columns = dict[str, NDArray[Any]]
 

@@ -24,11 +24,11 @@ INTEGRATION = (
     "auditing/test_per_person.py::test_intervals_per_person_cover",
     "cli/test_cli.py::test_demo",
     "cli/test_commands_process.py",
-    "deploy/persistence/test_mutations.py",
-    "deploy/persistence/test_round_trip.py::test_a_base_model",
-    "deploy/persistence/test_round_trip.py::test_a_classifier",
-    "deploy/persistence/test_round_trip.py::test_another_process",
-    "deploy/test_export.py::test_fits_to_predictions_of_zero_and_one",
+    "persistence/test_mutations.py",
+    "persistence/test_round_trip.py::test_a_base_model",
+    "persistence/test_round_trip.py::test_a_classifier",
+    "persistence/test_round_trip.py::test_another_process",
+    "persistence/test_export.py::test_fits_to_predictions_of_zero_and_one",
     "docs/",
     "kernels/test_compiled.py",
     "notions/test_lp_agreement.py",
@@ -47,7 +47,7 @@ INTEGRATION = (
     "test_estimators.py::test_no_check_is_skipped",
     "test_estimators.py::test_scikit_learn_checks",
     "testing/test_testing.py::test_our_",
-    "theory/test_complexity.py::test_an_audit_of_a_perfect_model",
+    "test_complexity.py::test_an_audit_of_a_perfect_model",
 )
 
 

@@ -45,8 +45,8 @@ def homes_of(name: str) -> list[str]:
 def shortcuts_of(name: str) -> list[str]:
     """Return the addresses of a name in public modules that live deeper.
 
-    >>> shortcuts_of("lowcal.deploy.persistence.save")
-    ['lowcal.persistence.save']
+    >>> shortcuts_of("lowcal.data.errors.InvalidInput")
+    ['lowcal.errors.InvalidInput']
     """
     deeper = ((f"lowcal.{public}.", f"{import_module(f'lowcal.{public}').__name__}.") for public in lowcal._MODULES)
     return [public + name.removeprefix(home) for public, home in deeper if name.startswith(home) and public != home]

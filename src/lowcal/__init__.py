@@ -19,19 +19,19 @@ from lowcal.data.version import __version__
 
 # fmt: off
 __all__ = [
-    "Alarm", "AuditReport", "AuditWarning", "CannotWrite", "CheckFailed", "DamagedFile", "DriftDisplay", "Explanation",
-    "Finding", "Fit", "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay",
+    "Alarm", "AuditReport", "AuditWarning", "CannotWrite", "CardFull", "CheckFailed", "DamagedFile", "DriftDisplay",
+    "Explanation", "Finding", "Fit", "FitInterrupted", "FitWarning", "Forecaster", "Full", "Groups", "HierarchyDisplay",
     "Intersections", "InvalidInput", "Linear", "LowDegree", "LowcalError", "Measurement", "Memberships",
     "MissingColumn", "MissingExtra", "MonitoringReport", "Multiaccuracy", "MulticalibratedClassifier",
     "MulticalibratedRegressor", "Notion", "Predictor", "Private", "PrivateFit", "Record", "Regressor",
     "ReliabilityDisplay", "SandwichDisplay", "Smooth", "Status", "Subpopulations", "Thresholds", "TrajectoryDisplay",
     "Trees", "Update", "Verdict", "ViolationDisplay", "__version__", "accounting", "audit", "cells", "cells_sql",
     "complexity", "datasets", "errors", "guarantees", "hierarchy", "load", "measure", "metrics", "multicalibrate",
-    "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
+    "on_card", "online", "parse_notion", "persistence", "recalibrate", "sampling", "save", "testing", "to_onnx",
 ]
 # fmt: on
 
-#: The public modules. Each has a file here; most stand for a module deeper in the package.
+#: The public modules.
 _MODULES = (
     *("accounting", "complexity", "datasets", "errors", "guarantees", "hierarchy", "metrics", "online", "persistence"),
     *("sampling", "testing"),
@@ -42,17 +42,18 @@ _NAMES = {
     "auditing.plotting": "DriftDisplay HierarchyDisplay ReliabilityDisplay SandwichDisplay TrajectoryDisplay "
     "ViolationDisplay",
     "auditing.reports": "Alarm AuditReport Finding MonitoringReport Verdict",
+    "data.cards": "on_card",
     "data.cells": "cells cells_sql",
-    "data.errors": "AuditWarning CannotWrite CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
+    "data.errors": "AuditWarning CannotWrite CardFull CheckFailed DamagedFile FitInterrupted FitWarning InvalidInput "
     "LowcalError MissingColumn MissingExtra",
-    "deploy.export": "to_onnx",
-    "deploy.persistence": "load save",
     "estimators": "MulticalibratedClassifier MulticalibratedRegressor",
     "notions": "Full LowDegree Multiaccuracy Notion Smooth parse_notion",
+    "online": "Forecaster",
+    "persistence": "load save",
+    "persistence.export": "to_onnx",
     "rows.explaining": "Explanation",
     "rows.updates": "Predictor Update",
     "solve.fitting": "multicalibrate",
-    "solve.online": "Forecaster",
     "solve.private": "PrivateFit",
     "solve.recalibration": "recalibrate",
     "solve.runs": "Fit Record",
@@ -69,17 +70,26 @@ if TYPE_CHECKING:  # the same table for type checkers
     from lowcal.auditing.plotting import DriftDisplay, HierarchyDisplay, ReliabilityDisplay, SandwichDisplay
     from lowcal.auditing.plotting import TrajectoryDisplay, ViolationDisplay
     from lowcal.auditing.reports import Alarm, AuditReport, Finding, MonitoringReport, Verdict
+    from lowcal.data.cards import on_card
     from lowcal.data.cells import cells, cells_sql
-    from lowcal.data.errors import AuditWarning, CannotWrite, CheckFailed, DamagedFile, FitInterrupted, FitWarning
+    from lowcal.data.errors import (
+        AuditWarning,
+        CannotWrite,
+        CardFull,
+        CheckFailed,
+        DamagedFile,
+        FitInterrupted,
+        FitWarning,
+    )
     from lowcal.data.errors import InvalidInput, LowcalError, MissingColumn, MissingExtra
-    from lowcal.deploy.export import to_onnx
-    from lowcal.deploy.persistence import load, save
     from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
     from lowcal.notions import Full, LowDegree, Multiaccuracy, Notion, Smooth, parse_notion
+    from lowcal.online import Forecaster
+    from lowcal.persistence import load, save
+    from lowcal.persistence.export import to_onnx
     from lowcal.rows.explaining import Explanation
     from lowcal.rows.updates import Predictor, Update
     from lowcal.solve.fitting import multicalibrate
-    from lowcal.solve.online import Forecaster
     from lowcal.solve.private import PrivateFit
     from lowcal.solve.recalibration import recalibrate
     from lowcal.solve.runs import Fit, Record

@@ -1,7 +1,411 @@
-"""The module `lowcal.solve.sampling`, by the name that users know."""
+"""What a fit says about the population: new rows for every round, or one sample used again and again.
 
-import sys
+`fresh` and `fresh_stream` run Algorithm 1 with a new batch for each round (spec 4.6): what they see of a batch is
+fair, because no choice depended on it. `certify_reuse` says what Algorithm 1 with a fixed step guarantees after it
+looked at one sample many times (spec 4.7): its predictor is one of few sequences of choices. `Private` bounds what a
+run learns about its rows (spec 4.8). Paper: Proposition 5.4 and the remarks after it.
+"""
 
-from lowcal.solve.sampling import *  # noqa: F403 (for type checkers)
+from __future__ import annotations
 
-sys.modules[__name__] = sys.modules["lowcal.solve.sampling"]
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowcal.complexity import (
+    basis_tolerance,
+    basis_width,
+    batch_deviation,
+    check_level,
+    finite_basis,
+    fresh_batch,
+    fresh_rounds,
+    n_pairs,
+    reuse_deviation,
+)
+from lowcal.data.errors import InvalidInput
+from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import Layout, Outcomes, check_fit, check_whole, read_features, read_outcomes
+from lowcal.kernels.simplex import FloatArray, brier, leading, log_loss
+from lowcal.notions import Notion
+from lowcal.notions.moments import moments
+from lowcal.notions.weights import evaluate
+from lowcal.rows.updates import Predictor, Update
+from lowcal.solve.homes import choose_subpopulations
+from lowcal.solve.private import PrivacyGuarantee, PrivateFit, most_rounds
+from lowcal.solve.runs import Fit, Record
+from lowcal.solve.solvers import single_term
+from lowcal.solve.stopping import Status
+from lowcal.subpopulations import Private, Subpopulations, WeakLearner
+from lowcal.subpopulations.base import Encoded
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = [
+    "FreshFit",
+    "PopulationStatement",
+    "PrivacyGuarantee",
+    "Private",
+    "PrivateFit",
+    "certify_reuse",
+    "fresh",
+    "fresh_stream",
+    "reuse_deviation",
+]
+
+#: Rounds that a sample is split for when it is too small for the statement with even one round.
+FEW_ROUNDS = 4
+#: The share of a sample, and the most rows, from which `fresh` reads the groups.
+GROUP_SHARE, GROUP_ROWS = 0.1, 10_000
+
+#: Outcomes, start predictions and encoded rows of one round.
+Batch = tuple[FloatArray, FloatArray, Encoded]
+
+
+@dataclass(frozen=True)
+class PopulationStatement:
+    """What holds in the population with probability 1 - beta.
+
+    The supremum over the whole class of weights is at most `bound` for every subpopulation of the fit; `holds` says
+    whether that is the alpha asked for. `deviation` is by how much the violation of a single pair may differ between
+    the sample and the population, `rows_used` what was looked at, `rows_needed` what would be enough.
+    """
+
+    alpha: float
+    bound: float
+    beta: float
+    deviation: float
+    rows_used: int
+    rows_needed: int
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound is at most alpha."""
+        return self.bound <= self.alpha * (1 + 1e-12)
+
+    def __str__(self) -> str:
+        said = f"With probability {1 - self.beta:g} the supremum in the population is at most {self.bound:.4g}"
+        if self.holds:
+            return f"{said} on every subpopulation ({self.reason})."
+        return f"{said}, NOT at most alpha={self.alpha:g}: {self.reason}."
+
+
+@dataclass(frozen=True, eq=False)
+class FreshFit(Fit):
+    """A fit with a new batch for every round, and what it guarantees for the population.
+
+    `violation` and `history` refer to the batch that a round measured; `upper` is the bound for the population.
+    """
+
+    statement: PopulationStatement = field(kw_only=True)
+
+    def __str__(self) -> str:
+        updates = "1 update" if self.n_updates == 1 else f"{self.n_updates} updates"
+        return f"{self.notion} at alpha={self.alpha:g}: {self.status.value} after {updates}. {self.statement}"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The numbers of a run on fresh batches, fixed before a label is seen.
+
+    pairs : N, the signed pairs of a subpopulation and a weight.
+    tolerance : what single pairs are held to, which implies alpha over the class.
+    needed : T_max + 1; a run whose updates gain half the tolerance has ended by then.
+    """
+
+    learner: WeakLearner
+    layout: Layout
+    notion: Notion
+    alpha: float
+    beta: float
+    pairs: int
+    tolerance: float
+    needed: int
+    rounds: int
+
+    def deviation(self, n_rows: int) -> float:
+        """Return how far the violations of a batch may be from the population's, in all rounds together."""
+        return batch_deviation(n_rows, self.pairs, self.rounds, self.beta)
+
+    def is_accurate(self, n_rows: int) -> bool:
+        """Whether batches of this size deviate by at most a quarter of the tolerance."""
+        return self.deviation(n_rows) <= self.tolerance / 4
+
+
+def fresh(
+    y: ArrayLike,
+    p: ArrayLike,
+    X: object,
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    alpha: float = 0.05,
+    beta: float = 0.05,
+    n_rounds: int | None = None,
+    classes: Sequence[Any] | None = None,
+    random_state: int | np.random.Generator | None = None,
+) -> FreshFit:
+    """Split one sample of independent rows into batches and run Algorithm 1 with a new one for each round (spec 4.6).
+
+    The rows are shuffled. The groups are read off a tenth of them (10,000 at most) which is used for nothing else, so
+    that the class is fixed before a label is seen. A round takes a batch and moves along the pair with the largest
+    violation if that exceeds 3/4 of the tolerance; otherwise the run stops. With batches large enough, with probability
+    1 - beta every update has a true gain of at least half the tolerance, and after stopping all true violations are at
+    most alpha. The last batch only measures, so that a bound holds even if the batches run out.
+
+    Parameters
+    ----------
+    y, p, X, subpopulations, notion, alpha, classes : as for `multicalibrate`; the class must be finite (no learner),
+        the notion multiaccuracy, a degree or full. p must come from a model that was not fitted to these rows.
+    beta : the probability with which the statement may fail.
+    n_rounds : batches to split into; None: as many as leave them large enough for the statement.
+    random_state : seed of the shuffle.
+
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(40_000, random_state=0)
+    >>> fit = fresh(data.y, data.p, data.X, alpha=0.2, random_state=0)
+    >>> fit.status.value, fit.statement.holds
+    ('reached', True)
+    >>> print(fresh(data.y, data.p, data.X, alpha=0.02, random_state=0).statement)
+    With probability 0.95 the supremum in the population is at most 0.07..., NOT at most alpha=0.02: batches of 9000
+    rows ...
+    """
+    outcomes = _read_first(y, p, alpha, beta, classes)
+    table = read_features(X, len(outcomes.p))
+    order = np.random.default_rng(random_state).permutation(len(outcomes.p))
+    first, rest = np.split(order, [max(1, min(int(GROUP_SHARE * len(order)), GROUP_ROWS))])
+    learner = _bind(subpopulations, X, table.take(first))
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
+    if n_rounds is None:
+        most = min(plan.needed, len(rest))
+        n_rounds = most_rounds(lambda k: replace(plan, rounds=k).is_accurate(len(rest) // k), most) or FEW_ROUNDS
+    check_whole("n_rounds", n_rounds, 1, max(1, len(rest)))
+    parts = np.array_split(rest, n_rounds)
+    batches = ((outcomes.y[part], outcomes.p[part], plan.learner.encoder(table.take(part))) for part in parts)
+    return _run(batches, replace(plan, rounds=n_rounds), len(first))
+
+
+def fresh_stream(
+    batches: Iterable[tuple[Any, Any, Any]] | Callable[[int], tuple[Any, Any, Any]],
+    *,
+    subpopulations: Subpopulations | None = None,
+    notion: str | Notion = "degree-2",
+    alpha: float = 0.05,
+    beta: float = 0.05,
+    classes: Sequence[Any] | None = None,
+) -> FreshFit:
+    """Run Algorithm 1 on batches (y, p, X) that are drawn as they are needed, one for each round (spec 4.6).
+
+    The first batch gives the groups and is used for nothing else; no batch is taken after the run has stopped. A batch
+    of m_0 = ceil(32 / t^2 ln(2 N (T_max + 1) / beta)) rows is enough for the statement, where t is the tolerance of
+    single pairs (alpha for two classes and low degrees). The other parameters are those of `fresh`.
+
+    Parameters
+    ----------
+    batches : an iterable of (y, p, X), or a function of the number of the batch, 0, 1, 2, ...
+
+    >>> def draw(number):
+    ...     rng = np.random.default_rng([1, number])
+    ...     half = rng.integers(2, size=20_000)
+    ...     return (rng.random(20_000) < 0.1 + 0.8 * half).astype(int), np.full(20_000, 0.5), {"half": half}
+    >>> fit = fresh_stream(draw, alpha=0.2)
+    >>> fit.status.value, fit.n_updates, fit.statement.holds, fit.statement.rows_used
+    ('reached', 2, True, 80000)
+    """
+    stream = iter(batches(k) for k in count()) if callable(batches) else iter(batches)
+    y, p, X = _unpack(next(stream, None))
+    outcomes = _read_first(y, p, alpha, beta, classes)
+    learner = _bind(subpopulations, X, read_features(X, len(outcomes.p)))
+    plan = _plan(learner, outcomes.layout, finite_basis(notion), float(alpha), float(beta))
+    read = (_read(batch, plan) for batch in stream)
+    return _run(read, plan, len(outcomes.p))
+
+
+def _read_first(y: ArrayLike, p: ArrayLike, alpha: float, beta: float, classes: Sequence[Any] | None) -> Outcomes:
+    check_level("alpha", alpha)
+    check_level("beta", beta)
+    outcomes = read_outcomes(y, p, None, classes)
+    check_fit(outcomes)
+    return outcomes
+
+
+def _plan(learner: WeakLearner, layout: Layout, notion: Notion, alpha: float, beta: float) -> _Plan:
+    """Return the plan of a run that may take all rounds it needs."""
+    pairs = n_pairs(notion, len(learner.names), layout.n_classes)
+    tolerance = basis_tolerance(notion, alpha, layout.n_classes)
+    needed = fresh_rounds(tolerance, layout.n_classes) + 1
+    return _Plan(learner, layout, notion, alpha, beta, pairs, tolerance, needed, needed)
+
+
+def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> WeakLearner:
+    learner = choose_subpopulations(subpopulations, X, table).prepare(table)
+    if not learner.is_exact:
+        raise InvalidInput(
+            "These subpopulations are learned from the rows, so there is no finite list to be sure of. "
+            "Use Groups, Intersections, Memberships or Thresholds, or certify a fit on held-out rows."
+        )
+    return learner
+
+
+def _unpack(batch: Any) -> tuple[Any, Any, Any]:
+    if batch is None:
+        raise InvalidInput("There is no batch; give at least two, one for the groups and one for the first round.")
+    if not isinstance(batch, tuple | list) or len(batch) != 3:
+        raise InvalidInput(f"A batch is a tuple (y, p, X), but {type(batch).__name__} was given.")
+    y, p, X = batch
+    return y, p, X
+
+
+def _read(batch: Any, plan: _Plan) -> Batch:
+    """Return a batch as the run takes it."""
+    y, p, X = _unpack(batch)
+    outcomes = read_outcomes(y, p, None, plan.layout.classes)
+    if outcomes.layout.n_classes != plan.layout.n_classes:
+        raise InvalidInput(
+            f"A batch has {outcomes.layout.n_classes} classes, but the first has {plan.layout.n_classes}. "
+            "Give the same columns."
+        )
+    return outcomes.y, outcomes.p, plan.learner.encoder(read_features(X, len(outcomes.p)))
+
+
+def _run(batches: Iterator[Batch], plan: _Plan, rows_used: int) -> FreshFit:
+    """Take batches until one shows no violation above 3/4 of the tolerance, or they run out."""
+    updates: list[Update] = []
+    history: list[Record] = []
+    ahead = next(batches, None)
+    if ahead is None:
+        raise InvalidInput(
+            "There is only one batch; give at least two, one for the groups and one for the first round."
+        )
+    while True:
+        y, p, rows = ahead
+        rows_used += len(y)
+        for update in updates:
+            p = update(p, rows)
+        found, violation = _search(plan, y, p, rows)
+        if updates:
+            weight = np.full(len(y), 1.0 / len(y))
+            history.append(Record(len(updates), violation, brier(p, y, weight), log_loss(p, y, weight)))
+        is_last = violation <= 0.75 * plan.tolerance or len(updates) + 1 == plan.rounds
+        ahead = None if is_last else next(batches, None)
+        if ahead is None:
+            return _finish(updates, history, plan, (y, p, rows), rows_used)
+        updates.append(found)
+
+
+def _search(plan: _Plan, y: FloatArray, p: FloatArray, rows: Encoded) -> tuple[Update, float]:
+    """Return the step along the pair with the largest violation of a batch, and the violation.
+
+    The step is tolerance / (2B): a gain of tolerance / 2 then lowers the loss by tolerance^2 / (4B).
+    """
+    plan.learner.n_calls += 1
+    weights = tuple(plan.notion.basis(p, plan.alpha))
+    g = moments(plan.learner.design(rows), evaluate(weights, p), (y - p) / len(y))
+    c, u, a = np.unravel_index(leading(np.abs(g).ravel()), g.shape)
+    step = plan.tolerance / (2 * basis_width(p.shape[1])) * float(np.sign(g[c, u, a]))
+    term = single_term(plan.learner.member(int(c)), weights[u], int(a), p.shape[1], step)
+    return Update((term,)), float(abs(g[c, u, a]))
+
+
+def _finish(updates: Sequence[Update], history: Sequence[Record], plan: _Plan, last: Batch, rows_used: int) -> FreshFit:
+    """Measure the predictor on the last batch, which no update has seen, and say what follows."""
+    y, p, rows = last
+    found = plan.notion.suprema(p, (y - p) / len(y), plan.learner.design(rows), plan.alpha)
+    deviation = plan.deviation(len(y))
+    bound = min(1.0, float(found.upper.max()) + deviation * plan.alpha / plan.tolerance)
+    batch = fresh_batch(plan.tolerance, plan.pairs, plan.needed, plan.beta)
+    needed = (plan.needed + 1) * batch
+    reason = f"{rows_used:,} rows used, a new batch for each round"
+    if not plan.is_accurate(len(y)):
+        reason = (
+            f"batches of {len(y)} rows are too small, as a violation may deviate by {deviation:.3g}, more than a "
+            f"quarter of the tolerance {plan.tolerance:.3g}; it takes {batch:,} rows a batch, and "
+            f"{needed:,} in all are enough whatever the data"
+        )
+    elif bound > plan.alpha:
+        reason = f"the batches ran out after {len(updates) + 1} rounds; {needed:,} rows are enough whatever the data"
+    statement = PopulationStatement(plan.alpha, bound, plan.beta, deviation, rows_used, needed, reason)
+    value = float(found.value.max())
+    status = Status.REACHED if statement.holds else Status.UNDECIDED if value <= plan.alpha else Status.LIMIT
+    predictor = Predictor(plan.learner.encoder, tuple(updates), plan.layout)
+    rest = (plan.needed - 1, plan.learner.n_calls, True, plan.notion, plan.alpha)
+    return FreshFit(predictor, status, tuple(history), value, bound, *rest, statement=statement)
+
+
+def certify_reuse(
+    fit: Fit, n_rows: int, n_subpopulations: int, *, step: float | None = None, beta: float = 0.05
+) -> PopulationStatement:
+    """Say what a fit of the solver "first", made on one sample of independent rows, guarantees for the population.
+
+    With a fixed step the predictor is given by its T choices among N signed pairs. A union over all (N Q)^T such
+    sequences bounds the deviation of every pair (`reuse_deviation`, spec 4.7), and the supremum in the population is at
+    most the fit's own plus that deviation (times the factor between basis and class on the simplex, spec 3.2).
+
+    Line searches and least squares choose a step from a continuum: their predictors are not among finitely many, so the
+    solvers "worst" and "block" are refused; certify them on held-out rows.
+
+    Parameters
+    ----------
+    fit : a fit with solver="first", from a start p that was not fitted to the same rows.
+    n_rows : the rows it was fitted on, not weighted.
+    n_subpopulations : how many subpopulations the class has, those that `min_mass` dropped included. It must be known
+        without looking at the rows; so must the groups themselves (quantile cuts, strictly, are not).
+    step : the step that was given to `multicalibrate`, if one was.
+    beta : the probability with which the statement may fail.
+
+    >>> from lowcal import multicalibrate
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(20_000, random_state=0)
+    >>> fit = multicalibrate(data.y, data.p, data.X, alpha=0.03, solver="first", step=0.03, guard=False)
+    >>> statement = certify_reuse(fit, 20_000, 21, step=0.03)
+    >>> statement.holds, statement.bound < 0.1
+    (False, True)
+    """
+    check_whole("n_rows", n_rows, 1)
+    if fit.alpha is None:
+        raise InvalidInput("alpha=None lets the rows set the target; fit with an alpha, or certify on held-out rows.")
+    if len(fit.predictor) < fit.n_updates:
+        raise InvalidInput("The guard cut this fit short; fit with guard=False, or certify on held-out rows.")
+    layout, alpha = fit.predictor.layout, fit.alpha
+    sizes = _step_sizes(fit, alpha, n_rows, step)
+    _check_reusable(fit, sizes)
+    pairs = n_pairs(finite_basis(fit.notion), n_subpopulations, layout.n_classes)
+    deviation = reuse_deviation(n_rows, pairs, fit.n_updates, beta, len(sizes))
+    factor = alpha / basis_tolerance(fit.notion, alpha, layout.n_classes)
+    bound = min(1.0, fit.upper + factor * deviation)
+    needed = int(np.ceil(n_rows * (2 * factor * deviation / alpha) ** 2))
+    reason = f"{fit.n_updates} choices on {n_rows:,} rows deviate by at most {deviation:.3g}"
+    if bound > alpha:
+        reason += f"; for a deviation of alpha/2 the same run would need {needed:,} rows"
+    return PopulationStatement(alpha, bound, beta, deviation, n_rows, needed, reason)
+
+
+def _step_sizes(fit: Fit, alpha: float, n_rows: int, step: float | None) -> list[float]:
+    """Return the step sizes that the solver "first" chooses from: alpha / (2d), or the given one, then halves."""
+    d = fit.predictor.layout.d
+    least = fit.notion.tolerance(np.broadcast_to(0.0, (n_rows, d)), alpha)
+    levels = [alpha]
+    while levels[-1] > least:
+        levels.append(max(levels[-1] / 2, least))
+    return sorted({level / (2 * d) if step is None else min(float(step), level) for level in levels})
+
+
+def _check_reusable(fit: Fit, sizes: Sequence[float]) -> None:
+    """Refuse fits whose predictor is not one of finitely many sequences of choices."""
+    if isinstance(fit, FreshFit | PrivateFit):
+        raise InvalidInput("This fit carries its own statement: see fit.statement, or fit.guarantee for a private one.")
+    if not fit.is_exact:
+        raise InvalidInput("The subpopulations of this fit were learned from the rows; certify it on held-out rows.")
+    for update in fit.predictor.updates:
+        theta = [t for term in update.terms for t in np.abs(term.theta[term.theta != 0.0])]
+        if update.geometry != "euclidean" or len(theta) != 1 or not np.isclose(theta[0], sizes, rtol=1e-9).any():
+            raise InvalidInput(
+                'This fit did not move by one pair and a fixed step at a time: the steps of the solvers "worst" and '
+                '"block" come from a continuum, and their predictors are not among finitely many. Fit with '
+                'solver="first" (and pass the same step= here), or certify on held-out rows.'
+            )

@@ -158,7 +158,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
         ([*FIT, "more.csv"], "unrecognized arguments: more.csv. Try 'lowcal fit --help'"),
         (
             ["adit", "t.csv"],
-            "invalid choice: 'adit' (choose from demo, audit, fit, predict, plan, export). ",
+            "invalid choice: 'adit' (choose from demo, audit, fit, predict, report, plan, export). ",
         ),
         (["adit", "t.csv"], "Did you mean 'audit'?"),
         (

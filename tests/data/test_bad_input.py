@@ -137,7 +137,7 @@ def test_rows_that_do_not_sum_to_one(call, predictor, predictor3, p):
         (None, ("p must have shape", "()")),
         (0.5, ("p must have shape", "()")),
         (["a"] * N, ("p is the text 'a' in row 0", "Convert")),
-        ([[0.1, 0.9], [0.5]], ("p can't be read as an array", "Give each row")),
+        ([[0.1, 0.9], [0.5]], ("p can't be read as an array", "Give every row")),
         (P + 0.1j, ("p must hold numbers", "complex128", "Convert")),
         (np.full(N, "1970-01-01", dtype="M8[D]"), ("p must hold numbers", "datetime64", "Convert")),
         ({"a": 1}, ("p must hold numbers", "dict")),
@@ -172,7 +172,7 @@ def test_p_of_another_shape_at_predict(predictor, predictor3):
         (np.zeros(N, int), P3, {}, ("y holds one class only (0)", "classes=[0, 1, 2]")),
         (np.full(N, "yes"), P, {}, ("y holds 1 classes ('yes')", "classes=")),
         (np.where(np.arange(N) < 1, 1, 0), P, {"sample_weight": np.arange(N) > 0}, ("one class only (0)", "weight")),
-        (np.linspace(0.0, 1.9, N), P, {}, ("numbers from 0 to 1.9 that are no labels", "MulticalibratedRegressor")),
+        (np.linspace(0.0, 1.9, N), P, {}, ("numbers from 0 to 1.9 that are not labels", "MulticalibratedRegressor")),
         (Y3, P, {}, ("y holds 3 classes (0, 1, 2)", "p has columns for 2", "a column for each")),
         (np.array(["a", "b", "c"] * 20), P, {}, ("y holds 3 classes ('a', 'b', 'c')", "p has columns for 2")),
         (changed(Y3, 5, 3), P3, {}, ("y holds 4 classes", "p has columns for 3", "column for each class")),
@@ -202,7 +202,7 @@ def test_p_of_another_shape_at_predict(predictor, predictor3):
         (np.full((N, 2), "a"), P, {}, ("y is the text 'a' in row 0, column 0",)),
         (np.zeros((N, 3)), P, {}, ("y must have shape (n,), or (n, 2)", "(60, 3)")),
         (np.zeros((N, 2, 2)), P, {}, ("y must have shape (n,)", "(60, 2, 2)")),
-        (np.linspace(-0.1, 1, N), P, {}, ("y holds numbers from -0.1 to 1 that are no labels", "[0, 1]")),
+        (np.linspace(-0.1, 1, N), P, {}, ("y holds numbers from -0.1 to 1 that are not labels", "[0, 1]")),
         (None, P, {}, ("y must hold a label for each row", "None")),
         (1, P, {}, ("y must hold a label for each row", "1")),
     ],
@@ -527,7 +527,7 @@ def test_more_monomials_than_memory_holds():
     with says("degree 7 in 10 classes have 19,448 monomials", "more than the 3,000", "degree-2"):
         lowcal.measure(np.arange(60) % 10, np.full((60, 10), 0.1), notion="degree-8")
     with says("degree must be at most 64, but 100000 was given"):
-        lowcal.hierarchy.degree_to_smooth(Y, P, degree=100_000)
+        lowcal.LowDegree(100_000)
     assert len(lowcal.LowDegree(2).basis(np.full((1, 5000), 1 / 5000), 0.1)) == 5001  # as many as p has columns
 
 

@@ -665,7 +665,7 @@ def test_columns_without_a_name_are_kept_in_text_and_refused_elsewhere(write, tm
 
 
 def test_a_name_must_tell_the_format():
-    with pytest.raises(InvalidInput, match=r"The name out\.xyz does not tell a format"):
+    with pytest.raises(InvalidInput, match=r"The name out\.xyz has no known extension"):
         form_of("out.xyz", None)
     assert form_of("out.xyz", "json") == "json"
     assert form_of("-", None) == "csv"

@@ -455,7 +455,7 @@ def test_bytes_are_counted_two_at_a_time(codes):
 
 
 def test_many_bytes_are_counted_in_pieces():
-    many = np.random.default_rng(0).integers(0, 7, 4 * frames.ROWS + 3).astype(np.uint8)
+    many = np.random.default_rng(0).integers(0, 7, 2 * frames.CACHE + 3).astype(np.uint8)
     assert frames.count_bytes(many).tolist() == np.bincount(many, minlength=256).tolist()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcal.kernels import replay, switch
+from lowcal.kernels import reference, switch
 from lowcal.kernels.replay import LOG_ODDS, MirrorProgram, Program, Read
 from lowcal.kernels.simplex import FAR, FLOOR
 
@@ -41,7 +41,7 @@ def check_program(program, f: np.ndarray, codes: list[np.ndarray], compiled: boo
     before = f.copy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
-        patch.setattr(replay, "ROWS", 7)
+        patch.setattr(reference, "CACHE", 14)
         got = program(f, codes)
     np.testing.assert_array_equal(f, before)
     for i in range(len(f)):

@@ -42,7 +42,7 @@ def simplex_sample(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 # ----------------------------------------------------------------------------------------- spec 8: parity square
-def conditional(world: lowcal.data.datasets.Dataset, f: np.ndarray) -> dict[str, float]:
+def conditional(world: lowcal.datasets.Dataset, f: np.ndarray) -> dict[str, float]:
     """Return the moments on c = {x1 = 1}, with c-conditional means."""
     w = world.sample_weight * (world.X["x1"] == 1)
     w = w / w.sum()

@@ -311,7 +311,7 @@ def test_cells_are_compared_with_all_rows(load, capsys):
 def test_the_runner_knows_every_benchmark(load):
     run = load("run")
     files = {path.stem for path in FOLDER.glob("*.py")}
-    assert set(run.names()) == files - {"common", "run"}
+    assert set(run.names()) == files - {"common", "run", "summary"}
     assert run.names()[:3] == ["peers", "baseline", "latency"]
 
 
@@ -324,6 +324,38 @@ def test_fresh_sections_replace_only_themselves(load, tmp_path):
     assert "old" not in written
     assert written.index("| a |") < written.index("new")
     assert written.startswith("# Benchmarks\n")
+
+
+def test_the_page_begins_with_a_summary_of_its_own_figures(load, tmp_path):
+    run, summary = load("run"), load("summary")
+    text = run.PAGE.read_text(encoding="utf-8")
+    sections = run.sections(run.PAGE)
+    begun = summary.summary(sections)
+    assert text.startswith(run.TITLE + begun)
+    assert "not found" not in begun
+    figures = re.findall(r"[\d,]*\d\.?\d*", re.sub(r"\[.*?\)", "", begun))
+    assert len(figures) > 30
+    below = text.removeprefix(run.TITLE + begun)
+    shares = [f"{100 * float(one):.1f}" for one in re.findall(r"\b[01]\.\d{3}\b", below)]
+    assert not [one for one in figures if one not in below and one not in shares]
+
+
+def test_a_summary_follows_its_sections_and_never_costs_the_page(load, tmp_path):
+    run, summary = load("run"), load("summary")
+    sections = run.sections(run.PAGE)
+    assert "7 of 1,296 cells" in summary.summary(
+        sections | {"harm": sections["harm"].replace("**0 cells harmed", "**7 cells harmed")}
+    )
+    broken = summary.summary(sections | {"peers": "## Peers\n\nThe benchmark failed.\n\n"})
+    assert broken.count("not found") == 2
+    assert summary.summary({"peers": sections["peers"]}) == ""
+
+
+def test_the_figure_of_the_summary_is_drawn(load, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    run, summary = load("run"), load("summary")
+    summary.draw(run.sections(run.PAGE), tmp_path / "drawn.svg")
+    assert summary.TEXT in (tmp_path / "drawn.svg").read_text(encoding="utf-8")
 
 
 def test_what_takes_hours_runs_only_where_it_is_named(load, monkeypatch, tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lowcal.theory.guarantees.theorems import cross_moment
+from lowcal.guarantees.theorems import cross_moment
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 DEGREES = [1, 2, 3, 4]

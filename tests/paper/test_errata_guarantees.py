@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lowcal.guarantees import group_moments
-from lowcal.theory.guarantees.theorems import (
+from lowcal.guarantees.theorems import (
     covariance,
     cross_moment,
     moment_sandwich,

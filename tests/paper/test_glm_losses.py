@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.losses import Link, generalised, squared
+from lowcal.guarantees.losses import Link, generalised, squared
 from paper.test_proposition_a_1_squared_loss import competitors, everyone
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, simplex_worlds, two_points
 

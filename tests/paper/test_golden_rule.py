@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.losses import Convex, above, confidence, distance_from, negative_entropy, power
-from lowcal.theory.guarantees.theorems import moment_sandwich
+from lowcal.guarantees.losses import Convex, above, confidence, distance_from, negative_entropy, power
+from lowcal.guarantees.theorems import moment_sandwich
 from paper.worlds import agree, keeps, scalar_worlds, world
 
 

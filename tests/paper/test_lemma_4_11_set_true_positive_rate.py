@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import linprog
 
 from lowcal.guarantees import group_moments
-from lowcal.theory.guarantees.theorems import set_constant, set_rate, simplex_violation
+from lowcal.guarantees.theorems import set_constant, set_rate, simplex_violation
 from paper.worlds import agree, keeps, realise, second, share_of_slack, simplex_worlds
 
 SETS = [(3, 1), (3, 2), (4, 2), (4, 3), (5, 2), (5, 3), (4, 4)]

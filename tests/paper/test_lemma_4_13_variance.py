@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import excess_variance, truth_variance, variance
+from lowcal.guarantees.theorems import excess_variance, truth_variance, variance
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import moment_match
+from lowcal.guarantees.theorems import moment_match
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, world
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import false_positive_rate, true_positive_rate
+from lowcal.guarantees.theorems import false_positive_rate, true_positive_rate
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 

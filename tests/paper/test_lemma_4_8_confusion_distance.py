@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import definition
-from lowcal.theory.guarantees.theorems import distance, second_moment, simplex_violation
+from lowcal.guarantees.theorems import distance, second_moment, simplex_violation
 from paper.worlds import agree, keeps, realise, scalar_worlds, second, share_of_slack, simplex_worlds, two_points
 
 LABELS = [2, 3, 4]

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import order, order_constant, second_moment, simplex_violation
+from lowcal.guarantees.theorems import order, order_constant, second_moment, simplex_violation
 from paper.worlds import agree, realise, scalar_worlds, second, share_of_slack, simplex_worlds, two_points
 
 LABELS = [2, 3, 4, 5]

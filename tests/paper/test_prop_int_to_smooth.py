@@ -10,7 +10,7 @@ import pytest
 import definition
 import hierarchy_worlds as worlds
 from lowcal import Full
-from lowcal.hierarchy import best_width, full_to_smooth, implied_alpha
+from lowcal.hierarchy import best_width, implied_alpha
 
 WIDTHS = [1, 2, 3, 5, 10]
 
@@ -88,16 +88,6 @@ def test_the_part_of_the_cells_is_approached() -> None:
     assert 0.98 <= error / implied_alpha("full-0.0025", "smooth", beta) <= 1
     for name in ("degree-1", "multiaccuracy"):
         assert error / implied_alpha("full-0.0025", name, beta) == pytest.approx(1, abs=1e-9)
-
-
-def test_on_data_the_cells_are_added_up() -> None:
-    w = worlds.draw(40, 4, 1, seed=3)
-    for i in range(40):
-        r, f = w.one(i)
-        y = np.hstack([1 - w.T[i], w.T[i]])
-        found = full_to_smooth(y, f[:, 0], w.C[i], 0.2, sample_weight=w.P[i])
-        assert found == pytest.approx(definition.full(r, f, "0.2") + 0.1, abs=1e-12)
-        assert definition.class_supremum("smooth", r, f) <= found + 1e-12
 
 
 @pytest.mark.parametrize(("k", "alpha"), [(2, 0.1), (3, 0.1), (5, 0.08), (2, 0.003)])

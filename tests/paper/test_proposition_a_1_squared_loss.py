@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.losses import squared
+from lowcal.guarantees.losses import squared
 from paper.worlds import POINTS, agree, keeps, scalar_worlds, share_of_slack, simplex_worlds, two_points
 
 MEMBERS = 3

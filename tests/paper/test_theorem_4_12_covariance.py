@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import covariance, unjustified
+from lowcal.guarantees.theorems import covariance, unjustified
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, two_points, world
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcal.theory.guarantees.theorems import holder, moment_sandwich
+from lowcal.guarantees.theorems import holder, moment_sandwich
 from paper.worlds import agree, keeps, scalar_worlds, share_of_slack, world
 
 DEGREES = [1, 2, 3, 4]

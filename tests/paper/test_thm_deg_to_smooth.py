@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 import definition
 import hierarchy_worlds as worlds
-from lowcal.hierarchy import degree_to_smooth, implied_alpha
+from lowcal.hierarchy import implied_alpha
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 7])
@@ -151,18 +151,6 @@ def test_degree_to_smooth_is_never_exceeded(constants: str) -> None:
     for k in (2, 3, 5):
         bound = [implied_alpha(f"degree-{k}", "smooth", a, constants=constants) for a in worlds.degree(w, k)]
         assert (smooth <= np.array(bound)).all()
-
-
-def test_degree_to_smooth_on_data_is_never_exceeded_and_better() -> None:
-    w = worlds.draw(60, 4, 1, seed=6)
-    for i in range(60):
-        r, f = w.one(i)
-        smooth = definition.class_supremum("smooth", r, f)
-        for k in (2, 4):
-            y = np.hstack([1 - w.T[i], w.T[i]])
-            found = degree_to_smooth(y, f[:, 0], w.C[i], k, sample_weight=w.P[i])
-            assert smooth <= found + 1e-12
-            assert found <= 3 ** (k - 1) * definition.degree(r, f, k) + 0.5 / np.sqrt(k - 1) + 1e-12
 
 
 def test_bernstein_by_hand() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import definition
 import hierarchy_worlds as worlds
 from lowcal import Full
-from lowcal.hierarchy import full_to_smooth, implied_alpha
+from lowcal.hierarchy import implied_alpha
 
 
 @pytest.mark.parametrize("classes", [3, 4, 6])
@@ -59,15 +58,6 @@ def test_half_of_the_part_of_the_width_is_reached(classes: int) -> None:
     distance = np.abs(z[0] - z[1]).sum()
     assert worlds.smooth(w)[0] >= 0.5 * min(distance, 1.0) * (1 - 1e-6)
     assert worlds.smooth(w)[0] <= implied_alpha("full-0.1", "smooth", worlds.full_cell(w, k)[0], classes, cells=1)
-
-
-def test_on_data_the_cells_are_added_up() -> None:
-    w = worlds.draw(30, 4, 3, seed=3)
-    for i in range(30):
-        r, f = w.one(i)
-        found = full_to_smooth(w.T[i], f, w.C[i], 0.2, sample_weight=w.P[i])
-        assert found == pytest.approx(definition.full(r, f, "0.2") + 0.6, abs=1e-12)
-        assert definition.class_supremum("smooth", r, f) <= found + 1e-12
 
 
 def test_the_printed_constants() -> None:

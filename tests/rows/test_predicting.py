@@ -126,7 +126,7 @@ def test_two_columns_of_two_classes(predictor: Predictor) -> None:
 def test_errors_come_at_once_or_say_where(predictor: Predictor, tmp_path: Path) -> None:
     for given, said in (
         (tmp_path / "nowhere.parquet", "There is no file"),
-        (iter([DATA]), "can be read once only"),
+        (iter([DATA]), "can be read only once"),
         (f"{tmp_path}/*.parquet", "No file matches"),
     ):
         with pytest.raises(InvalidInput, match=said):

@@ -366,12 +366,12 @@ def test_groups_are_judged_by_their_rows_in_the_whole_source() -> None:
 
 def test_an_iterator_is_refused_before_it_is_read() -> None:
     generator = cut(DATA, 1000)()
-    with pytest.raises(InvalidInput, match=r"generator can be read once only.*Pass a function"):
+    with pytest.raises(InvalidInput, match=r"generator can be read only once.*Pass a function"):
         measure(generator)
     assert len(next(generator)["y"]) == 1000
     reader = pa.RecordBatchReader.from_batches(arrow().schema, arrow().to_batches())
     for memory in (1, None):
-        with pytest.raises(InvalidInput, match="once only"):
+        with pytest.raises(InvalidInput, match="only once"):
             fit(reader, memory)
 
 
@@ -415,7 +415,7 @@ class ListLike:
 
 
 def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="yields float, which is no table; give Arrow tables"):
+    with pytest.raises(InvalidInput, match="yields float, which is not a table; give Arrow tables"):
         measure(lambda: [0.5, 0.25])
     with pytest.raises(InvalidInput, match="differ in length"):
         measure(lambda: [{"y": np.zeros(3), "p": np.zeros(4)}])

@@ -89,7 +89,7 @@ def test_moments_of_labels_are_sums_over_rows(kind: str, seed: int, n: int, d: i
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "FEW_PRODUCTS", few)
         patch.setattr(parts, "MOST_SUMS", most)
-        patch.setattr(parts, "NUMBERS", 100)
+        patch.setattr(parts, "CACHE", 100)
         got = outer_moments(design, p, rho)
         degree = LowDegree(2).suprema(p, rho, design).moments
     dense = design.dense()
@@ -118,13 +118,13 @@ def test_parts_are_sums_inside_and_look_ups(seed: int, n: int, count: int, few: 
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, count + 1, n).astype(np.uint8)
     A, B, theta = rng.normal(size=(n, 2)), rng.normal(size=(n, 3)), rng.normal(size=(count, 2, 3))
-    before = parts.FEW_PRODUCTS, parts.NUMBERS
-    parts.FEW_PRODUCTS, parts.NUMBERS = few, numbers
+    before = parts.FEW_PRODUCTS, parts.CACHE
+    parts.FEW_PRODUCTS, parts.CACHE = few, numbers
     try:
         sums, looked_up = Parts(ids, count).products(A, B), Parts(ids, count).combine(A, theta)
         squares = Parts(ids, count).squares(A)
     finally:
-        parts.FEW_PRODUCTS, parts.NUMBERS = before
+        parts.FEW_PRODUCTS, parts.CACHE = before
     assert sums.shape == (count, 2, 3)
     assert looked_up.shape == (n, 3)
     for k in range(count):

@@ -74,7 +74,7 @@ def of_several(seed: int) -> dict[str, object]:
 
 def past_memory(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     """Let a few rows be too many, and few cells stand for them."""
-    monkeypatch.setattr("lowcal.rows.grids.MANY_ROWS", 10)
+    monkeypatch.setattr("lowcal.rows.grids.MOST_LOCAL", 10)
     monkeypatch.setattr("lowcal.rows.grids.CELLS", cells)
 
 

@@ -16,7 +16,7 @@ from sklearn.tree import DecisionTreeRegressor
 import lowcal
 from lowcal import Groups, Intersections, Linear, Memberships, Regressor, Thresholds, Trees
 from lowcal.errors import InvalidInput, MissingColumn
-from lowcal.kernels import reference, replay, switch
+from lowcal.kernels import reference, switch
 from lowcal.kernels.simplex import move, move_row
 from lowcal.notions import parse_notion
 from lowcal.notions.weights import Knots
@@ -292,7 +292,6 @@ def test_moments_after_an_update_are_those_of_what_it_moves(
     terms = [Term(f, chosen, 0.1 * rng.normal(size=(len(f.names), len(chosen), d))) for f in learner.families]
     monkeypatch.setattr(switch, "COMPILE_FROM", 0 if compiled else 10**9)
     monkeypatch.setattr(reference, "CACHE", 256)
-    monkeypatch.setattr(replay, "ROWS", 150)
     rows, state = Memory.of(learner.rows, P, Y, weight / weight.sum()), START.then(Update(tuple(terms)))
     g = rows.run(Moments(state, tuple(learner.families), chosen))
     moved = Update(tuple(terms))(P, learner.rows)

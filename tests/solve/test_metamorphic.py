@@ -265,7 +265,7 @@ def test_backends_agree(kind: str) -> None:
     columns = {"g0": source.X["g0"].copy(), "g1": source.X["g1"], "t": source.X["x0"].copy()}
     columns["g0"][::17] = None
     columns["t"][::23] = np.nan
-    table = lowcal.data.datasets.Dataset(columns, source.y, source.p)
+    table = lowcal.datasets.Dataset(columns, source.y, source.p)
     expected = None
     for X in (columns, *(table.to(backend).X for backend in ("pandas", "polars", "pyarrow"))):
         run = multicalibrate(

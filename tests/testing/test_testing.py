@@ -680,7 +680,7 @@ CLASS_MISTAKES = [
     (
         "members_are_named_and_in_range",
         Scores(known=lambda X, w: [Everyone(), bands(names=("low", 2, "x"))]),
-        "is no text",
+        "is not text",
     ),
     (
         "members_are_named_and_in_range",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
@@ -24,6 +25,7 @@ from lowcal.auditing.reports.audit_report import (
     Finding,
     Gap,
     LargestError,
+    Origin,
     Verdict,
     check_by,
     label_of,
@@ -31,7 +33,7 @@ from lowcal.auditing.reports.audit_report import (
 )
 from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, reliability
 from lowcal.auditing.reports.monitoring_report import MonitoringReport
-from lowcal.auditing.reports.words import percent, several, weighting
+from lowcal.auditing.reports.words import UNSEEN, percent, several, weighting
 from lowcal.auditing.windows import Windows, read_windows
 from lowcal.data.errors import (
     AuditWarning,
@@ -44,8 +46,10 @@ from lowcal.data.errors import (
     printable,
     sentence,
 )
-from lowcal.data.inputs import Layout, check_share, check_whole
+from lowcal.data.inputs import Layout, are_names, check_share, check_whole
 from lowcal.data.progress import Passes
+from lowcal.guarantees import GroupMoments
+from lowcal.guarantees.groups import moment_columns, read_moments
 from lowcal.kernels.exact import Tables
 from lowcal.kernels.reference import Matrix, rows_in_cache
 from lowcal.kernels.simplex import SMALLEST, FloatArray
@@ -61,8 +65,6 @@ from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
 from lowcal.subpopulations import Subpopulations
 from lowcal.subpopulations.base import Family, LeftOut
-from lowcal.theory.guarantees import GroupMoments
-from lowcal.theory.guarantees.groups import moment_columns, read_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -281,10 +283,17 @@ def audit(
     if home.is_far:
         from lowcal.auditing import on_card  # noqa: F401  (registers how a card sums what is asked for below)
     if by is not None and windows is not None:
-        return replace(_monitor(home, windows, by, asked, rng), seed=seed)
+        return replace(_monitor(home, windows, by, asked, rng), seed=seed, origin=_origin(y, p, X))
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = rng.spawn(4)
-    return replace(judge(sample_of(home, asked.notion, dealing), asked, streams), seed=seed)
+    report = judge(sample_of(home, asked.notion, dealing), asked, streams)
+    return replace(report, seed=seed, origin=_origin(y, p, X))
+
+
+def _origin(y: object, p: Any, X: object) -> Origin:
+    """Return what the arguments tell by name: columns of X, and its file."""
+    model = p if isinstance(p, str) else ", ".join(p) if are_names(p) else ""
+    return Origin(model, y if isinstance(y, str) else "", str(X) if isinstance(X, str | PathLike) else "")
 
 
 def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.random.Generator) -> MonitoringReport:
@@ -381,13 +390,11 @@ def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[s
     """Return what a reader must know, and warn of rows that were used before."""
     panels, layout, left_out, notes = sample.panels, sample.layout, sample.left_out, []
     if sample.is_fitted:
-        notes.append(
-            "these are the rows the model was fitted on: nothing is certified. Audit it on rows it has not seen."
-        )
+        notes.append(f"these are the rows the model was fitted on: nothing is certified. {UNSEEN}")
     elif parts[0].null.is_too_good:
         notes.append(
             "the violations are smaller than a perfect model would show by chance: were these rows used to fit the "
-            "model? Audit it on rows it has not seen."
+            f"model? {UNSEEN}"
         )
     for note in notes:
         warnings.warn(f"Audit: {note}", AuditWarning, stacklevel=4)

@@ -37,7 +37,7 @@ def _residuals(one: Redraws | GridRedraws, d: int, numbers: Sequence[int | None]
             lines = *lines, (f"d{b}", "yo - o" if number is None else f"pick(drawn({b}, T(0.5)), o - yo, yo - o)")
             continue
         below, label = drawn_label(each("q", d), b)
-        own = f"pick(label{b} == {'T(1)' if d == 1 else 'own'}, T(1), T(0)) - q"
+        own = f"pick(label{b} == {'T(1)' if d == 1 else 'mine'}, T(1), T(0)) - q"
         lines = *lines, *below, (f"label{b}", label), (f"d{b}", own)
     return lines
 

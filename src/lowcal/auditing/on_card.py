@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowcal.auditing import witnesses_on_card  # noqa: F401  (registers sums of witnesses)
 from lowcal.auditing.audits import Described
@@ -13,6 +14,7 @@ from lowcal.auditing.certificates.panel import Excess, Sizes
 from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
 from lowcal.auditing.draws_on_card import believed_text, redrawn_cells, redrawn_classes
 from lowcal.auditing.reports.binning import BINS, Bins
+from lowcal.kernels.card.draws import PICKED_UNITS, Picking
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
@@ -20,14 +22,14 @@ from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import Cell, Weight
 from lowcal.rows.base import START
-from lowcal.rows.card.coded import Lines, each
+from lowcal.rows.card.coded import ROW, Lines, each
 from lowcal.rows.card.passes import cell_tables, fine_wholes, label_tables, residual_texts, to_wholes, weight_texts
-from lowcal.rows.card.rows import Card, on_card
+from lowcal.rows.card.rows import Answer, Card, on_card
 from lowcal.rows.keys import key_of
 from lowcal.rows.passes import bound_of
 from lowcal.rows.powers import Columns, Plan
 
-#: Draws that share a pass: of two, each bank of shared memory can hold its own sums for most classes.
+#: Draws that share a pass where values are not rounded: each bank of shared memory can hold the sums of two.
 DRAWS = 2
 
 #: What each sum of `score.Totals` adds up, by the probability q of a label, or by the residual where there is none.
@@ -127,34 +129,79 @@ def _(one: Excess, card: Card) -> Wholes | None:
 
 
 @on_card.register
-def _(one: Redraws, card: Card) -> Tables | None:
-    design, weights = card.coded.design(one.families), weight_texts(one.weights, card.d)
+def _(one: Redraws, card: Card) -> Tables | Answer | None:
+    design, texts = card.coded.design(one.families), weight_texts(one.weights, card.d)
     if design is not None and isinstance(one.weights[0], Cell):
         return redrawn_cells(one, card, design)
-    if design is None or weights is None:
+    if design is None or texts is None:
         return None
     if card.d > 1:
-        return redrawn_classes(one, card, design, weights)
-    grid, draws = card.scale.grid(bound_of(one.weights)), [k for k in one.draws if k is not None]
-    if len(draws) < len(one.draws):
-        found = None if draws else card.tables(design, [f"(y - f)*{text}" for text in weights], [1.0] * len(weights))
-        return None if found is None else to_wholes(grid, found)
-    each = []
-    for start in range(0, len(draws), DRAWS):
-        keys = [int(key_of((one.seed, int(k)))) for k in draws[start : start + DRAWS]]
+        return redrawn_classes(one, card, design, texts)
+    if None in one.draws:
+        grid = card.scale.grid(bound_of(one.weights))
+        found = card.tables(design, [f"(y - f)*{text}" for text in texts], [1.0] * len(texts))
+        return to_wholes(grid, found) if found is not None and len(one.draws) == 1 else None
+    keys = [int(key_of((one.seed, int(k or 0)))) for k in one.draws]
+    if one.share is not None and card.device.precision == "single":
+        picked = _picked(one.share, card, design, texts, keys)
+        if picked is not None:
+            return picked
+    return _drawn_two_by_two(one, card, design, texts, keys)
+
+
+def _picked(share: float, card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]) -> Answer | None:
+    """Return the moments of labels drawn by every key: rows that are picked have the label 1.
+
+    sum (y - q) v = sum over picked rows of v - sum q v, for values v = w u(f), rounded alike in both.
+    """
+    values, q = [text if card.weight is None else f"w*({text})" for text in texts], ("q", believed_text(share))
+    belongs = members_of_levels(design)
+    inputs = card.inputs(design, keys=keys)
+    shape = Picking.of(values, belongs.shape[1], len(keys))
+    if inputs is None or not shape.fits(shape.places(belongs, inputs.levels)):
+        return None
+    every = card.device.picks(Formula(tuple(values), (*ROW, q)), inputs, belongs)
+    rounded = [text if text == "T(1)" else f"near(({text})*T({PICKED_UNITS!r}))/T({PICKED_UNITS!r})" for text in values]
+    expected = Formula(tuple(f"q*({text})" for text in rounded), (*ROW, q), (1.0,) * len(texts))
+    mean = belongs.T.astype(np.float64) @ card.device.histogram(expected, inputs)[:, 0]
+    return Answer(card.scale.most * (every - mean)[..., None])
+
+
+def members_of_levels(design: Codes) -> NDArray[np.bool_]:
+    """Return which members the levels of all distinct code columns belong to, shape (levels, members)."""
+    columns = list(design.firsts)
+    sizes = [design.decode[design.firsts[column]].shape[0] for column in columns]
+    starts = dict(zip(columns, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+    found = np.zeros((sum(sizes), design.shape[1]), dtype=bool)
+    member = 0
+    for codes, table in zip(design.codes, design.decode, strict=True):
+        levels, size = table.shape
+        own = slice(starts[id(codes)], starts[id(codes)] + levels)
+        found[own, member : member + size] = table.gather(np.eye(levels)).T
+        member += size
+    return found
+
+
+def _drawn_two_by_two(
+    one: Redraws, card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]
+) -> Tables | None:
+    """Return the sums of a few draws in each pass."""
+    every = []
+    for start in range(0, len(keys), DRAWS):
+        some = keys[start : start + DRAWS]
         if one.share is None:
-            drawn = [f"pick(drawn({b}, T(0.5)), f - y, y - f)" for b in range(len(keys))]
+            drawn = [f"pick(drawn({b}, T(0.5)), f - y, y - f)" for b in range(len(some))]
         else:
-            drawn = [f"pick(drawn({b}, q), T(1) - q, -q)" for b in range(len(keys))]
+            drawn = [f"pick(drawn({b}, q), T(1) - q, -q)" for b in range(len(some))]
         lines = (("q", believed_text(one.share)), *((f"d{b}", text) for b, text in enumerate(drawn)))
-        terms = [f"d{b}*{text}" for b in range(len(keys)) for text in weights]
-        found = card.tables(design, terms, [1.0] * len(terms), lines=lines, keys=keys)
+        terms = [f"d{b}*{text}" for b in range(len(some)) for text in texts]
+        found = card.tables(design, terms, [1.0] * len(terms), lines=lines, keys=some)
         if found is None:
             return None
-        each.append(np.concatenate(found).reshape(-1, len(keys), len(weights)).transpose(1, 0, 2))
-    sums = np.concatenate(each)
-    total = np.zeros((*sums.shape[:2], padded(len(weights))), dtype=np.int64)
-    total[:, :, : len(weights)] = grid.wholes(sums)
+        every.append(np.concatenate(found).reshape(-1, len(some), len(texts)).transpose(1, 0, 2))
+    sums = np.concatenate(every)
+    total = np.zeros((*sums.shape[:2], padded(len(texts))), dtype=np.int64)
+    total[:, :, : len(texts)] = card.scale.grid(bound_of(one.weights)).wholes(sums)
     return Tables([total])
 
 

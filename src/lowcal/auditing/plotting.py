@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from lowcal.auditing.audits import audit, measure
-from lowcal.auditing.metrics import MetricRows
 from lowcal.auditing.reports.audit_report import SHOWN, AuditReport
 from lowcal.auditing.reports.binning import ReliabilityBins, reliability
 from lowcal.auditing.reports.monitoring_report import DRAWN, MonitoringReport
@@ -23,14 +22,15 @@ from lowcal.auditing.reports.words import noun
 from lowcal.data.errors import InvalidInput, MissingExtra, abbreviate, check_choice
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.data.signatures import spelled_out
+from lowcal.guarantees import moment_sandwich
+from lowcal.guarantees.groups import GroupRows, read_label
 from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.metrics import MetricRows
 from lowcal.notions import Notion
 from lowcal.rows import Memory
 from lowcal.solve.runs import Fit
 from lowcal.subpopulations import EVERYONE
 from lowcal.subpopulations.base import Everyone
-from lowcal.theory.guarantees import moment_sandwich
-from lowcal.theory.guarantees.groups import GroupRows, read_label
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from lowcal.auditing.audits import audit
-from lowcal.auditing.reports import AuditReport, MonitoringReport, Verdict, check_templates
+from lowcal.auditing.reports import AuditReport, MonitoringReport, Origin, Verdict, check_templates
+from lowcal.cli.predict import Recalibrator, load, probability_of
 from lowcal.cli.rows import LABEL, FileRows, given, open_file, read_rows, subpopulations_of
-from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, check_outputs, put
+from lowcal.cli.terminal import DONE, UNDECIDED, VIOLATED, WrongUsage, check_outputs, put
 from lowcal.data.errors import printable
-from lowcal.data.files.tables import STREAM
+from lowcal.data.files.batches import files_of
+from lowcal.data.files.tables import STREAM, FileTable
+from lowcal.rows.explaining import Explanation
 
 _CODES = {Verdict.SATISFIED: DONE, Verdict.VIOLATED: VIOLATED, Verdict.UNDECIDED: UNDECIDED}
 
@@ -23,15 +28,18 @@ def run(options: argparse.Namespace) -> int:
     check_outputs(*outputs, inputs=[options.file])
     if options.html:
         check_templates()
+    if options.model and (not options.html or options.by):
+        raise WrongUsage("--model explains predictions on the page of one audit; give --html, and leave out --by.")
     with open_file(options) as table:
         rows = read_rows(options, table, *([options.against] if options.against else []))
         if options.by is not None:
             return _monitor(options, rows)
-        report, *earlier = [_audit(options, rows, p) for p in rows.probability]
+        report, *earlier = [_audit(options, rows, k) for k in range(len(rows.probability))]
+        explained = _explained(options, table)
     before = earlier[0] if earlier else None
     one, other = (printable(", ".join(names)) for names in (rows.chosen.probability[0], rows.chosen.probability[-1]))
     # files first: nobody may be reading what is printed
-    _write(options, rows, report, before, other)
+    _write(options, rows, report, before, other, explained)
     if STREAM not in outputs and not options.quiet:
         if before is not None:
             print(f"With {other}:\n{before}\n\nWith {one}:")
@@ -45,7 +53,8 @@ def _monitor(options: argparse.Namespace, rows: FileRows) -> int:
     windows = {name: _named(one, rows) for name, one in found.windows.items()}
     classes = rows.classes or ()
     alarms = tuple(one.named(classes) if classes and one.label is not None else one for one in found.alarms)
-    report = replace(found, windows=windows, alarms=alarms, notes=(*found.notes, *rows.notes))
+    notes, source = (*found.notes, *rows.notes), _origin(options, rows, 0)
+    report = replace(found, windows=windows, alarms=alarms, notes=notes, origin=source)
     if options.html:
         put(report.to_html().encode(), options.html)
     if options.markdown:
@@ -57,9 +66,40 @@ def _monitor(options: argparse.Namespace, rows: FileRows) -> int:
     return VIOLATED if report.is_failed else _CODES[report.verdict]
 
 
-def _audit(options: argparse.Namespace, rows: FileRows, p: str | list[str]) -> AuditReport:
-    report: AuditReport = audit(LABEL, p, rows.X, **_asked(options, rows))
-    return _named(replace(report, notes=(*report.notes, *rows.notes)), rows)
+def _audit(options: argparse.Namespace, rows: FileRows, k: int) -> AuditReport:
+    """Audit the k-th set of probabilities."""
+    report: AuditReport = audit(LABEL, rows.probability[k], rows.X, **_asked(options, rows))
+    source = _origin(options, rows, k)
+    return _named(replace(report, notes=(*report.notes, *rows.notes), origin=source), rows)
+
+
+def _origin(options: argparse.Namespace, rows: FileRows, k: int) -> Origin:
+    """Return what was audited; the file is hashed only if a file says so."""
+    model, file = ", ".join(rows.chosen.probability[k]), "" if options.file == STREAM else options.file
+    is_written = options.html or options.json
+    return Origin(model, options.label, file, hash_files(file) if is_written else "", options.command_line)
+
+
+def hash_files(path: str) -> str:
+    """Return the SHA-256 of a file, or of all files of a folder or a glob one after another; "" for a pipe."""
+    files = files_of(path) if path else []
+    if not files or not all(os.path.isfile(file) for file in files):
+        return ""
+    digest = sha256()
+    for name in files:
+        with open(name, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _explained(options: argparse.Namespace, table: FileTable) -> dict[int, Explanation]:
+    """Return why the saved model changes predictions, of the rows that it changes most."""
+    if not options.model:
+        return {}
+    predictor, metadata = load(options.model)
+    given = argparse.Namespace(probability=None, classes=None)
+    return Recalibrator(predictor, *probability_of(given, table, predictor, metadata), table).most_changed()
 
 
 def _asked(options: argparse.Namespace, rows: FileRows) -> dict[str, Any]:
@@ -83,11 +123,16 @@ def _named(report: AuditReport, rows: FileRows) -> AuditReport:
 
 
 def _write(
-    options: argparse.Namespace, rows: FileRows, report: AuditReport, before: AuditReport | None, other: str
+    options: argparse.Namespace,
+    rows: FileRows,
+    report: AuditReport,
+    before: AuditReport | None,
+    other: str,
+    explained: dict[int, Explanation],
 ) -> None:
     """Write the report in the formats asked for, with that of an earlier probability where there is one."""
     if options.html:
-        put(report.to_html(before=before).encode(), options.html)
+        put(report.to_html(before=before, explain=explained).encode(), options.html)
     if options.markdown:
         more = "" if before is None else f"\nBefore, with {other}:\n\n{before.to_markdown()}"
         put((report.to_markdown() + more).encode(), options.markdown)

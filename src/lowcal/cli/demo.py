@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from lowcal.auditing.audits import Measurement, audit, measure
 from lowcal.auditing.reports import AuditReport
 from lowcal.cli.terminal import DONE
-from lowcal.data.datasets import load_adult
 from lowcal.data.errors import MissingExtra
 from lowcal.data.frames import Table
+from lowcal.datasets import load_adult
 from lowcal.kernels.simplex import FloatArray, brier, log_loss
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.runs import Fit

@@ -12,7 +12,7 @@ from lowcal.cli.rows import LABEL, FileRows, given, is_open, open_file, read_row
 from lowcal.cli.terminal import DONE, check_outputs, is_wanted, put, say
 from lowcal.data.errors import sentence
 from lowcal.data.files.tables import STREAM
-from lowcal.deploy.persistence import save, to_bytes
+from lowcal.persistence import save, to_bytes
 from lowcal.solve.fitting import multicalibrate
 from lowcal.solve.recalibration import recalibrate
 from lowcal.solve.runs import Fit, Record

@@ -160,6 +160,9 @@ _OPTIONS: Mapping[str, Options] = {
     "--no-guard": _flag("keep updates that do not lower the held-out loss, for study"),
     "--max-updates": _option("stop after N updates", _whole(1), "N"),
     # output
+    "--model": _option(
+        "explain on the page why this saved model changes the predictions that it changes most", _name, "MODEL"
+    ),
     "--html": _option("write the report as an HTML page", _name, "FILE"),
     "--json": _option("write the report as JSON", _name, "FILE"),
     "--markdown": _option("write the report as Markdown", _name, "FILE"),
@@ -217,6 +220,8 @@ _COMMANDS = {
   lowcal audit test.csv --label y --probability p --groups sex,race --depth 2 --alpha 0.01 --html audit.html
   lowcal audit test.csv --label y --probability p --groups sex,race --per-person 0.02
   lowcal audit test.csv --label y --probability p --groups sex,race --by month
+  lowcal audit calibrated.csv --label y --probability p_calibrated --against p --model model.json --groups sex,race \\
+    --html audit.html
 
 --alpha bounds errors averaged over all rows: in a group with 1% of the rows, the mean error may be 100 times alpha.
 --per-person bounds the error of every group averaged over its own rows.
@@ -229,7 +234,7 @@ has seen. Row numbers in messages start at 1 and do not count the header.
         {
             "": "file",
             **_COLUMNS,
-            "target": "--notion --alpha|--per-person --min-share --seed --confidence --method --by|--against",
+            "target": "--notion --alpha|--per-person --min-share --seed --confidence --method --by|--against --model",
             "output ('-' is standard output)": "--html --json --markdown --quiet --progress",
             **_FORMAT,
         },
@@ -292,6 +297,20 @@ Files of any size are read in batches. To write Parquet or JSON, a CSV file is r
             "--out": _option(".csv, .csv.gz, .parquet, .json or .jsonl file", _name, "FILE", required=True),
         },
     ),
+    "report": _Command(
+        "compare saved audits, of several models or months",
+        "Compare audits that 'lowcal audit --json' or report.to_json() saved, of several models or months.",
+        """example:
+  lowcal audit test.csv --label y --probability p_old --groups sex,race --json old.json
+  lowcal audit test.csv --label y --probability p_new --groups sex,race --json new.json
+  lowcal report old.json new.json --html compared.html
+
+The audits must have asked for the same notion and tolerance. An audit is named after its model, the probability
+column, or after its file where these are the same. Groups that only one audit has are left out.
+""",
+        {"": "audits", "output ('-' is standard output)": "--html --quiet"},
+        {"audits": _option("two or more saved audits", _name, "AUDIT", nargs="+")},
+    ),
     "plan": _Command(
         "estimate how many rows and updates a notion needs",
         "Estimate how many rows and updates a notion needs, before any data are collected.",
@@ -325,6 +344,7 @@ _EPILOG = """examples:
   lowcal audit   test.csv --label y --probability p --groups sex,race --depth 2 --html audit.html
   lowcal fit     train.csv --label y --probability p --out model.json
   lowcal predict model.json new.csv --out calibrated.csv
+  lowcal report  old.json new.json --html compared.html
 
 exit codes:
   0 success (audit: satisfied)   1 audit violated   2 audit undecided   64 wrong usage   65 bad data
@@ -344,7 +364,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(WRONG_USAGE, f"lowcal: {sentence(message)} Try '{self.prog} --help'.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the nearest."""
+        """Refuse a value that is not a choice, and name the nearest."""
         if action.choices is not None and value not in action.choices:
             choices = [str(one) for one in action.choices]
             raise argparse.ArgumentError(

@@ -94,7 +94,7 @@ def encode_labels(column: Any, classes: Sequence[Any] | None) -> NDArray[Any]:
 
 
 def _unclear(labels: FileLabels) -> InvalidInput:
-    """Return the error of labels that do not tell two classes, or not which of them is the positive one."""
+    """Return the error of labels that are not two classes, or of which the positive one is unclear."""
     n, some = len(labels.found), labels.some
     if n == 1:
         problem = (

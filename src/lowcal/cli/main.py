@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from shlex import join
 from types import FrameType
 
 from lowcal.cli.grammar import parser
@@ -32,10 +33,12 @@ from lowcal.data.errors import AuditWarning, FitWarning, LowcalError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     open_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = parser().parse_args(arguments)
+        options = parser().parse_args(given)
     except SystemExit as stop:  # help, the version or wrong usage was printed
         raise SystemExit(_end(int(stop.code or 0))) from None
+    options.command_line = join(["lowcal", *given])
     return _end(_attempt(options))
 
 

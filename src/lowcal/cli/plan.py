@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from lowcal.cli.terminal import DONE, WrongUsage
+from lowcal.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 from lowcal.notions import LowDegree, Multiaccuracy, Notion, parse_notion
-from lowcal.theory.complexity import Setting, audit_rows, compare, iterations, sample_size, show_rows
 
 _SETTINGS: tuple[tuple[Setting, str], ...] = (
     ("fresh", "new rows for every update"),
@@ -47,7 +47,7 @@ def _text(notion: Notion, options: argparse.Namespace) -> str:
 
 
 def _updates(notion: Notion, options: argparse.Namespace) -> str:
-    """Say how many updates Algorithm 1 can make (Lemma 5.3)."""
+    """Describe how many updates Algorithm 1 can make (Lemma 5.3)."""
     kind = (notion, options.alpha, options.classes)
     lines = [
         ("from the uniform prediction", f"{iterations(*kind):,}"),
@@ -58,7 +58,7 @@ def _updates(notion: Notion, options: argparse.Namespace) -> str:
 
 
 def _rows(notion: Notion, options: argparse.Namespace) -> str:
-    """Say how many rows are enough."""
+    """Describe how many rows are enough."""
     kind = {"n_classes": options.classes, "beta": options.beta}
     if options.vc is not None:
         size = sample_size(notion, options.alpha, vc=options.vc, **kind)
@@ -73,7 +73,7 @@ def _rows(notion: Notion, options: argparse.Namespace) -> str:
 
 
 def _audit(notion: Notion, options: argparse.Namespace) -> str:
-    """Say how many held-out rows an audit needs."""
+    """Describe how many held-out rows an audit needs."""
     kind = {"n_classes": options.classes, "beta": options.beta, "rate": options.rate}
     given = (notion, options.alpha, options.groups)
     lines = [

@@ -20,9 +20,9 @@ from lowcal.data.files.text import FALSE, MISSING, TRUE, factorise, is_text, num
 from lowcal.data.frames import Column, Table, categorical
 from lowcal.data.inputs import read_probabilities
 from lowcal.data.progress import Passes
-from lowcal.deploy.persistence import read
 from lowcal.kernels.simplex import FloatArray
-from lowcal.rows.explaining import Explanation, explain_rows
+from lowcal.persistence import read
+from lowcal.rows.explaining import MOST_CHANGED, Explanation, explain_rows, most_changed
 from lowcal.rows.updates import Predictor
 from lowcal.solve.runs import Fit
 
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     form = form_of(options.out, options.format)
     predictor, metadata = load(options.model)
     with open_file(options) as table:
-        given = _probability(options, table, predictor, metadata)
+        given = probability_of(options, table, predictor, metadata)
         recalibrator = Recalibrator(predictor, *given, table, explains=options.explain)
         names = [name + options.suffix for name in recalibrator.probability]
         _check_new(names, table, "choose another suffix with --suffix")
@@ -71,7 +71,7 @@ def load(path: str) -> tuple[Predictor, Mapping[str, Any]]:
     return predictor, saved.metadata
 
 
-def _probability(
+def probability_of(
     options: argparse.Namespace, table: FileTable, predictor: Predictor, metadata: Mapping[str, Any]
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the probability columns, as asked for or those of the fit, and the class of each."""
@@ -123,6 +123,15 @@ class Recalibrator:
             say(f"lowcal: {self.table.shown} has a header but no rows.")
 
     def _recalibrate(self, arrays: Mapping[str, Any]) -> list[NDArray[Any]]:
+        p, X = self._read(arrays)
+        calibrated = self.predictor(p, X)
+        why = [self._explain(p, X)] if self.explains else []
+        if p.ndim == 1:
+            return [arrange([calibrated], self.places), *why]
+        return [*(np.ascontiguousarray(calibrated[:, place]) for place in self.places), *why]
+
+    def _read(self, arrays: Mapping[str, Any]) -> tuple[FloatArray, Table]:
+        """Return probabilities and columns of a batch as the model reads them."""
         decimal, before = self.table.decimal, self.n_rows
         given = [numbers(arrays[name], decimal, name, before) for name in self.probability]
         check_probabilities(self.probability, given, before)
@@ -130,12 +139,18 @@ class Recalibrator:
         for column in read:
             self._look(column)
         X = Table(list(self.columns), len(given[0]), read.__getitem__, is_named=True)
-        p = arrange(given, self.places)
-        calibrated = self.predictor(p, X)
-        why = [self._explain(p, X)] if self.explains else []
-        if len(given) == 1:
-            return [arrange([calibrated], self.places), *why]
-        return [*(np.ascontiguousarray(calibrated[:, place]) for place in self.places), *why]
+        return arrange(given, self.places), X
+
+    def most_changed(self) -> dict[int, Explanation]:
+        """Return the explanations of the rows of the file that the model changes most, by their numbers from 1 on."""
+        found: list[tuple[int, Explanation]] = []
+        names = [*self.probability, *self.columns]
+        for batch in self.table.batches(names):
+            p, X = self._read(dict(zip(batch.schema.names, batch.columns, strict=True)))
+            found += [(self.n_rows + row, one) for row, one in most_changed(self.predictor, p, X).items()]
+            found = sorted(found, key=lambda one: -one[1].change)[:MOST_CHANGED]
+            self.n_rows += batch.num_rows
+        return dict(found)
 
     def _explain(self, p: FloatArray, X: Table) -> NDArray[Any]:
         """Return why each row changed, in words."""

@@ -1,11 +1,54 @@
-"""Arrays on a graphics card: those of CuPy and torch, and frames of cuDF, read as CuPy arrays without a copy."""
+"""Tables on a graphics card: arrays of CuPy and torch and frames of cuDF, read as CuPy arrays without a copy.
+
+A table of this machine's memory is brought there, or passes through, if it is wrapped by `on_card`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from lowcal.data.errors import InvalidInput, load_extra
+from lowcal.data.errors import InvalidInput, check_choice, load_extra
+from lowcal.data.inputs import check_whole
+
+NEEDS_CUPY = "Rows on a graphics card need CuPy: pip install 'lowcal[gpu]'."
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughCard:
+    """A table of this machine's memory that is worked on by a card."""
+
+    table: object
+    precision: Literal["single", "double"] = "single"
+    memory: int | None = None
+
+
+def on_card(
+    table: object, *, precision: Literal["single", "double"] = "single", memory: int | None = None
+) -> ThroughCard:
+    """Return a table of this machine's memory that fits, audits and predictors work on by a graphics card.
+
+    Rows that fit into the card's memory are copied there once. More rows stay in this machine's memory and pass through
+    the card, part by part, in every pass: one part is copied while another is summed.
+
+    Parameters
+    ----------
+    table : a data frame, Arrow table, dict of columns or array; y, p and sample_weight are arrays beside it, or names
+        of its columns.
+    precision : "single", with moments right to 1e-7 of the mass of all rows and predictions to 1e-5; or "double", as
+        on the CPU but for rounding, at about half the speed.
+    memory : bytes that the rows may take on the card; None: what is free there.
+
+    Examples
+    --------
+    >>> on_card({"sex": ["f", "m"]}, memory=1 << 30).memory
+    1073741824
+    """
+    check_choice("precision", precision, ("single", "double"))
+    if memory is not None:
+        check_whole("memory", memory, 1)
+    return ThroughCard(table, precision, memory)
 
 
 def is_on_card(x: object) -> bool:
@@ -16,7 +59,7 @@ def is_on_card(x: object) -> bool:
     """
     if isinstance(x, Mapping):
         return any(is_on_card(column) for column in x.values())
-    return hasattr(x, "__cuda_array_interface__") or _is_frame(x)
+    return isinstance(x, ThroughCard) or hasattr(x, "__cuda_array_interface__") or _is_frame(x)
 
 
 def _is_frame(x: object) -> bool:
@@ -25,7 +68,7 @@ def _is_frame(x: object) -> bool:
 
 def read_card(x: object) -> Any:
     """Return an array as CuPy's."""
-    return load_extra("cupy", "Rows on a card need CuPy: pip install 'lowcal[gpu]'.").asarray(x)
+    return load_extra("cupy", NEEDS_CUPY).asarray(x)
 
 
 def card_columns(X: object) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 An array of few numbers is a list; of more than 64 it is {"dtype", "shape", "base64"}: the bytes of its numbers in C
 order, little endian. In lists of numbers, and for single ones, the texts "nan", "inf" and "-inf" stand for what JSON
-lacks; among labels, where a text is a text, {"number": "inf"} does. Errors say where in the file a value stood.
+lacks; among labels, where a text is a text, {"number": "inf"} does. Errors name the place in the file.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ WHOLE = ("uint8", "uint16", "int16", "int32", "int64")
 MOST_AXES = 4
 #: What JSON has no number for.
 SPECIAL = {"nan": float("nan"), "inf": inf, "-inf": -inf}
-#: No fit makes larger coefficients, and sums and products of a few so large ones stay finite.
+#: No fit makes larger coefficients; sums and products of a few of this size stay finite.
 MOST = 1e100
+#: A file names or counts no more classes or columns than this: they are held in memory.
+MOST_LISTED = 1 << 20
 
 #: A label or a category: text, a number or a boolean.
 Label = str | bool | int | float
@@ -87,7 +89,7 @@ class _Written(Protocol):
 
 
 class Pool:
-    """Plain values, each once: `place` says where one stands."""
+    """Plain values, each once: `place` gives the position of one."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -195,7 +197,7 @@ class Plain:
 
     def kind(self, known: Iterable[str], or_else: str = "") -> str:
         """Return the "kind" of an object, one of those known."""
-        self._must(isinstance(self.value, dict) and "kind" in self.value, "an object that tells its kind")
+        self._must(isinstance(self.value, dict) and "kind" in self.value, "an object with a kind")
         return Plain(self.value["kind"], f"{self.place}.kind").choice(known, or_else)
 
     def items(self) -> list[Plain]:

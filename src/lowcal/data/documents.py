@@ -25,7 +25,7 @@ VERSION = 1
 MOST_BYTES = 1 << 30
 #: The most digits of a whole number.
 MOST_DIGITS = 400
-#: Containers so deep are laid out on lines of their own.
+#: Containers up to this depth are laid out on lines of their own.
 LINES = 4
 
 _KEYS = ("format", "version", "checksum", "lowcal", "metadata", "model")
@@ -45,7 +45,7 @@ def read(data: bytes) -> dict[str, Any]:
         _check_version(document)
         given = document.pop("checksum", None)
         if set(document) != set(_KEYS) - {"checksum"} or given != checksum(document):
-            raise DamagedFile("its checksum does not fit its content: the file is damaged or was changed")
+            raise DamagedFile("its checksum does not match its content: the file is damaged or was changed")
     except RecursionError:
         raise DamagedFile("it is nested too deeply") from None
     except UnicodeEncodeError:
@@ -94,11 +94,11 @@ def _parse(data: bytes) -> dict[str, Any]:
             parse_constant=_refuse_constant,
         )
     except UnicodeDecodeError:
-        raise DamagedFile("it is no text: it is damaged or not a model saved by lowcal") from None
+        raise DamagedFile("it is not a text file: it is damaged, or not a model saved by lowcal") from None
     except json.JSONDecodeError as error:
         raise DamagedFile(
-            f"it is no JSON from line {error.lineno}, column {error.colno} on ({error.msg}): it is cut off, damaged "
-            "or not a model saved by lowcal"
+            f"it is not valid JSON from line {error.lineno}, column {error.colno} on ({error.msg}): it is cut off, "
+            "damaged, or not a model saved by lowcal"
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DamagedFile("it is JSON, but not a model saved by lowcal")
@@ -138,7 +138,7 @@ def _int(text: str) -> int:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise DamagedFile(f"{text} is no JSON")
+    raise DamagedFile(f"{text} is not valid JSON")
 
 
 def check_plain(value: Any, place: str) -> Any:

@@ -26,7 +26,7 @@ class InvalidInput(LowcalError, ValueError):
 
 
 class MissingColumn(InvalidInput, KeyError):
-    """A column was asked for that the data does not have."""
+    """The data lacks a column that was asked for."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
@@ -41,6 +41,10 @@ class CannotWrite(LowcalError, OSError):
 
 class MissingExtra(LowcalError, ImportError):
     """An optional library is needed that is not installed."""
+
+
+class CardFull(LowcalError, MemoryError):
+    """Rows do not fit into the memory of a graphics card; the message says how to stream them."""
 
 
 class ClusterFailed(LowcalError, RuntimeError):

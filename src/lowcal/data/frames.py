@@ -9,7 +9,7 @@ of two things:
 - categories (text, categoricals, booleans, objects): sorted Python scalars, and a code for each row.
 
 Missing are None, NaN, NaT, pandas.NA and the nulls of polars and Arrow, alike. Times of day, durations, lists
-and other containers are refused. Only narwhals speaks to the data frames, and is imported when one arrives.
+and other containers are refused. Data frames are read through narwhals alone, which is imported when one arrives.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowcal.data.errors import InvalidInput, missing_column, repeated, some_of
+from lowcal.kernels.reference import CACHE
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ Categories = tuple[Hashable, ...]
 
 MISSING = -1
 UNSEEN = -2
-#: The number of codes counted at a time: what counting needs stays in cache.
-ROWS = 1 << 16
-#: From this many on, codes of a byte are counted in pairs: a million take half the time, few do not pay for the table.
-PAIRED = 1 << 16
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)
@@ -303,7 +300,7 @@ class Table:
         return np.array([*values, None], dtype=object)[np.where(codes < 0, len(values), codes)]
 
     def name_of(self, name: str | int) -> str:
-        """Give the name of a column that is named, or told by its position; nothing is converted."""
+        """Give the name of a column, given its name or its position; nothing is converted."""
         return self.names[self._find(name)]
 
     def named(self, names: Sequence[str]) -> Table:
@@ -351,7 +348,7 @@ class Table:
         return f"Table({self.n_rows} rows: {some_of(self.names)})"
 
 
-# Kinds of tables: each names the columns and says how to read one.
+# Kinds of tables: each has names of columns and reads one.
 
 
 def _of_columns(names: Sequence[str], columns: Sequence[Any], n_rows: int, is_named: bool, source: Any = None) -> Table:
@@ -686,27 +683,27 @@ def _float(number: float) -> float:
 
 
 def _count(codes: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Say how many rows have each of the codes 0, ..., count - 1, and last, how many have none: -1 or `count`."""
+    """Return the number of rows with each code 0, ..., count - 1, and last, of those with none: -1 or `count`."""
     total = np.zeros(count + 2, dtype=np.intp)
     if codes.dtype == np.int8 and codes.flags.c_contiguous and count < 128:
         bytes_ = count_bytes(codes.view(np.uint8))
         total[1:] = bytes_[: count + 1]
         total[-1] += bytes_[MISSING]
         return total[1:]
-    for start in range(0, len(codes), ROWS):
-        total += np.bincount(np.add(codes[start : start + ROWS], 1, dtype=np.intp), minlength=count + 2)
+    for start in range(0, len(codes), CACHE):
+        total += np.bincount(np.add(codes[start : start + CACHE], 1, dtype=np.intp), minlength=count + 2)
     total[-1] += total[0]
     return total[1:]
 
 
 def count_bytes(codes: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Say how many rows have each byte: two neighbours are counted as one number, which takes half the steps."""
-    if len(codes) < PAIRED or not codes.flags.c_contiguous:
+    """Return the number of rows with each byte; many are counted in pairs, which takes half the steps."""
+    if len(codes) < CACHE or not codes.flags.c_contiguous:
         return np.bincount(codes, minlength=256)
     total, even, values = np.zeros(256, dtype=np.intp), len(codes) // 2 * 2, int(codes.max()) + 1
     pairs = np.zeros((values, 256), dtype=np.intp)
-    for start in range(0, even, 2 * ROWS):
-        part = codes[start : min(start + 2 * ROWS, even)].view(np.uint16)
+    for start in range(0, even, CACHE):
+        part = codes[start : min(start + CACHE, even)].view(np.uint16)
         pairs += np.bincount(part, minlength=pairs.size).reshape(pairs.shape)
     total[:values] = pairs.sum(axis=1)
     total += pairs.sum(axis=0)

@@ -19,7 +19,7 @@ from lowcal.data.files.batches import is_source, read_whole
 from lowcal.data.frames import Table as Frame
 from lowcal.data.frames import is_missing, unmasked
 from lowcal.kernels.exact import normalised
-from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 SUM_TOLERANCE = 1e-4
 #: Probabilities may be outside [0, 1] by this much, and are then clipped.
 RANGE_TOLERANCE = 1e-6
-#: A row stands for no more rows than this: counts beyond it are not whole numbers in float64.
-MOST_COPIES = 2**53
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Layout:
 class Outcomes:
     """Checked data: y and p of shape (n, d), weights that sum to one, and the layout.
 
-    `copies` says how many rows each stands for, and its weight is that of all of them; None: every row is one.
+    `copies` is the number of rows that each stands for, and its weight is that of all of them; None: every row is one.
     """
 
     y: FloatArray
@@ -267,7 +265,9 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
     try:
         return unmasked(values)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} can't be read as an array ({error}). Give each row as many values.") from error
+        raise InvalidInput(
+            f"{name} can't be read as an array ({error}). Give every row the same number of values."
+        ) from error
 
 
 def _in_range(p: FloatArray) -> FloatArray:
@@ -317,12 +317,12 @@ def read_copies(frequency_weight: ArrayLike, n: int) -> IntArray:
     if given.ndim != 1:
         raise InvalidInput(f"frequency_weight must have one dimension, but its shape is {given.shape}.")
     check_length("frequency_weight", len(given), n)
-    bad = ~((given >= 0) & (given <= MOST_COPIES) & (given == np.floor(given)))
+    bad = ~((given >= 0) & (given <= MOST_EXACT) & (given == np.floor(given)))
     if bad.any():
         row = int(bad.argmax())
         raise InvalidInput(
             f"frequency_weight is {given[row]:g} in row {row}, but it is the number of rows that this row stands for: "
-            "a whole number, 0 or more. Give weights that are no counts as sample_weight."
+            "a whole number, 0 or more. Give weights that are not counts as sample_weight."
         )
     return given.astype(np.intp)
 
@@ -485,8 +485,8 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         )
     if y.dtype.kind == "f" and not (y == np.floor(y)).all():
         raise InvalidInput(
-            f"y holds numbers from {y.min():g} to {y.max():g} that are no labels. Outcomes other than labels must "
-            "lie in [0, 1]: bring them and p there, or use MulticalibratedRegressor, which does."
+            f"y holds numbers from {y.min():g} to {y.max():g} that are not labels. Outcomes other than labels must "
+            "lie in [0, 1]: rescale them and p, or use MulticalibratedRegressor, which does."
         )
     raise InvalidInput(
         f"y holds {len(found)} classes ({some_of(found)}), but p has columns for {n_classes}. "

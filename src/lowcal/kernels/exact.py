@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18
 #: Whole numbers of units.
 Wholes: TypeAlias = NDArray[np.int64]
-#: So few columns of different units are rounded one by one: a tenth of a fit of 1,000,000 rows x 100 groups.
+#: Up to this many columns of different units are rounded one by one: it saves a tenth of a fit of 1,000,000 rows x 100
+#: groups.
 NARROW = 16
 #: Integers of 64 bits hold the sums of this many full blocks.
 BLOCKS = 10
@@ -62,7 +63,7 @@ class Grid:
 
     @cached_property
     def far(self) -> FloatArray:
-        """So large a number that what is added to it is rounded to the grid."""
+        """A number large enough that what is added to it is rounded to the grid."""
         return np.asarray(1.5 * 2.0**52 * self.unit)
 
     def round(self, terms: FloatArray) -> FloatArray:

@@ -64,7 +64,7 @@ class _Growth:
         self._look(np.arange(len(sample)))
 
     def cut_worst(self) -> bool:
-        """Cut the cells with the largest costs in two; say whether there are any."""
+        """Cut the cells with the largest costs in two; return whether there are any."""
         made = len(self.left)
         room = self.limit - (made + 1) // 2
         # half of what is left, or an eighth of all: the last cuts go where they help most

@@ -14,13 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from lowcal.kernels.products import gram, product
-from lowcal.kernels.reference import Codes, Decode, Design, Matrix, Stacked, histogram, pieces
+from lowcal.kernels.reference import CACHE, Codes, Decode, Design, Matrix, Stacked, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 
-#: Up to so many products a row are written out and counted in histograms, which is faster than sorting the rows.
+#: Up to this many products a row are written out and counted in histograms, which is faster than sorting the rows.
 FEW_PRODUCTS = 64
-#: Rows are sorted by part in blocks of about so many numbers, which stay in the second cache.
-NUMBERS = 1 << 16
 #: At most this many sums are held while the parts of one code column are added up to its subpopulations.
 MOST_SUMS = 1 << 23
 
@@ -41,7 +39,7 @@ class Parts:
         stops = np.cumsum(np.bincount(self.ids, minlength=self.count)[: self.count])
         starts = np.concatenate([[0], stops[:-1]])
         full = np.flatnonzero(stops > starts)
-        block = (stops[full] - 1) * numbers_per_row // NUMBERS
+        block = (stops[full] - 1) * numbers_per_row // CACHE
         for some in np.split(full, np.flatnonzero(np.diff(block)) + 1):
             if len(some):
                 first = starts[some[0]]

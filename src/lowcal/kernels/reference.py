@@ -33,7 +33,7 @@ CACHE = 1 << 17
 #: Up to this many pairs of codes of two columns are counted in one histogram: more would leave the cache.
 PAIRS_IN_CACHE = 1 << 17
 
-#: Members of groups of so few levels are gathered level by level.
+#: Members of groups of at most this many levels are gathered level by level.
 FEW_LEVELS = 32
 
 #: An array of numbers of any type.
@@ -825,7 +825,7 @@ def members_in(order: IntArray, design: Design) -> Find:
 
 
 def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:
-    """Return what finds members of designs side by side, of so many subpopulations each."""
+    """Return what finds members of designs side by side, given the number of subpopulations of each."""
     stops = np.cumsum(sizes)
 
     def find(j: int) -> tuple[IntArray, FloatArray]:
@@ -928,7 +928,7 @@ def pieces(n: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def sample_rows(n: int, seed: int | Sequence[int], size: int) -> IntArray | None:
-    """Return a sorted random sample of so many rows, one of every run; None: there are no more.
+    """Return a sorted random sample of `size` rows, one of every run; None: there are no more.
 
     >>> sample_rows(6, 0, 3).tolist(), sample_rows(6, 0, 6)
     ([1, 2, 4], None)

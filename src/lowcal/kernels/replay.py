@@ -21,14 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.kernels.loops import padded
-from lowcal.kernels.reference import code_rows
+from lowcal.kernels.reference import code_rows, rows_in_cache
 from lowcal.kernels.simplex import FloatArray, IntArray, log_odds_of, of_odds_against, sigmoid_of
 from lowcal.kernels.switch import kernels_for
 
 #: In place of a power of f: the log odds of f.
 LOG_ODDS = -1
-#: So many rows are in work at a time: their predictions and the codes of a few columns stay in cache.
-ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Read:
 class Masks:
     """Updates that move one group by a number: which group, how far. A group is looked up once for all its updates.
 
-    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) tell the groups.
+    `group[t]` is -1 for other updates; `column` and `tables` (0 or 1 for each code, from `offset` on) are the groups.
     """
 
     group: IntArray
@@ -120,8 +118,7 @@ class Program:
         m = self.masks
         reads = self.starts, self.column, self.offset, self.width, self.tables
         replay = kernels_for(len(f) * (len(self.column) + len(m.group))).replay
-        for start in range(0, len(f), ROWS):
-            part = slice(start, start + ROWS)
+        for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here = np.array(f[part])
             replay(here, code_rows(codes, part), *reads, m.group, m.step, m.power, m.column, m.offset, m.tables)
             yield part, here
@@ -210,8 +207,7 @@ class MirrorProgram:
         """Yield the predictions after all updates, a piece of the rows at a time."""
         numbers = max((len(update.powers) * len(update.column) for update in self.updates), default=0)
         kernels = kernels_for(len(f) * numbers)
-        for start in range(0, len(f), ROWS):
-            part = slice(start, start + ROWS)
+        for part in rows_in_cache(len(f), 2):  # predictions, and the codes of a few columns
             here, coded = np.ascontiguousarray(f[part]), code_rows(codes, part)
             z = np.empty(len(here))
             for u in self.updates:

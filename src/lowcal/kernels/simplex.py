@@ -34,7 +34,7 @@ BELOW_ONE = 1.0 - 2.0**-53
 #: Up to here, every whole number is a float64.
 MOST_EXACT = 1 << 53
 
-#: Losses are summed over so many rows at a time.
+#: Rows over which losses are summed at a time.
 BLOCK = 8192
 
 #: The smallest positive number that is not subnormal: what is below it is 0 for all purposes.

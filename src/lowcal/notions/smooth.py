@@ -97,7 +97,7 @@ class Smooth(Notion):
     def classwise(self, p: FloatArray, rho: FloatArray, design: Design) -> Suprema:
         """Return the suprema over weights whose coordinate w_a is a function of f_a alone (spec 2.4).
 
-        The whole class for scalars; on the simplex a part of it that scales, and that samples can tell from chance.
+        The whole class for scalars; on the simplex a part of it that scales, and stands out from chance on a sample.
         """
         lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
         members = [members_in(line.order, design) for line in lines]

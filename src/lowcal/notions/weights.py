@@ -18,9 +18,10 @@ import numpy as np
 
 from lowcal.data.checked_json import Kinds, Plain, PlainFields
 from lowcal.data.errors import InvalidInput
+from lowcal.data.inputs import RANGE_TOLERANCE
 from lowcal.data.onnx_graph import Graph, Value
 from lowcal.kernels import transport
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds_of, scores
+from lowcal.kernels.simplex import FLOOR, MOST_EXACT, FloatArray, IntArray, log_odds_of, scores
 
 #: More weights than this are laid out row by row: what is made of them is a product of matrices.
 MANY_WEIGHTS = 8
@@ -28,8 +29,8 @@ MANY_WEIGHTS = 8
 MOST_MONOMIALS = 3000
 #: A graph holds the distances to this many centres at once, and finds cells by tables of at most this many entries.
 CENTRES, MOST_ENTRIES = 128, 1 << 22
-#: Files: predictions and weights lie in [0, 1], up to rounding; more factors or intervals of a grid are not believed.
-LOW, HIGH, MOST_FACTORS, MOST_INTERVALS = -1e-6, 1.0 + 1e-6, 1_000, 1 << 50
+#: Predictions and weights in a file lie in [0, 1], up to rounding, and a monomial has at most this many factors.
+LOW, HIGH, MOST_FACTORS = -RANGE_TOLERANCE, 1.0 + RANGE_TOLERANCE, 1_000
 
 #: Weights that files may hold.
 WEIGHTS = Kinds("a weight", "Build your notion from Monomial, Cell, Knots or Points")
@@ -206,7 +207,7 @@ class Cell:
     def from_dict(cls, at: Plain, d: int) -> Cell:
         """Return the weight of plain data, for predictions with d coordinates."""
         _, width, index = at.fields("kind", "width", "index")
-        side = width.number(1.0 / MOST_INTERVALS, 1.0)
+        side = width.number(1.0 / MOST_EXACT, 1.0)
         place = tuple(one.whole(0, n_intervals(side) - 1) for one in index.items())
         if len(place) != d:
             index.refuse(f"a list of {d} numbers")
@@ -231,7 +232,7 @@ class Knots(PlainFields):
         return f"a Lipschitz function of p{self.coordinate} with {len(self.positions)} knots"
 
     def onnx(self, graph: Graph, p: Value, d: int) -> Value:
-        """Return u in a graph: the segment of each row tells its start, height and slope."""
+        """Return u in a graph: the segment of each row gives its start, height and slope."""
         value = graph.add("Gather", p, self.coordinate, axis=1)
         rise, run = np.diff(self.heights), np.diff(self.positions)
         slope = np.divide(rise, run, out=np.zeros(len(run)), where=run > 0)

@@ -26,10 +26,12 @@ Result = TypeVar("Result", covariant=True)
 
 #: How many states a shard keeps predictions of, beside the start.
 REMEMBERED = 3
-#: How many designs and log odds a shard keeps.
+#: The number of designs, log odds and sums of trees that are kept.
 DESIGNS = 8
 #: Up to this many rows are looked at in the order of what they hold, where sums of floats depend on an order.
 SORTED = 20_000
+#: Up to this many rows may be asked for all at once, wherever they live.
+MOST_LOCAL = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +97,8 @@ class Remembering:
 class Shard(Remembering):
     """A run of encoded rows: predictions at the start, outcomes, and weights that sum to one over all shards.
 
-    `first` is the number of the first row. `copies` says how many rows each stands for; None: for itself. What a shard
-    remembers is only a cache, replayed when it is lost.
+    `first` is the number of the first row. `copies` is the number of rows that each stands for; None: for itself.
+    What a shard remembers is only a cache, replayed when it is lost.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class Shard(Remembering):
 class Picked(Remembering):
     """Some rows of a shard, or all of them in another order: what is computed for the shard is looked up.
 
-    `copies` says how many of a row's copies are taken; None: all of them.
+    `copies` is the number of a row's copies that are taken; None: all of them.
     """
 
     def __init__(self, shard: Shard, some: IntArray, copies: IntArray | None = None) -> None:

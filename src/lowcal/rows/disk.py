@@ -24,17 +24,25 @@ from lowcal.data.progress import Passes
 from lowcal.kernels.exact import BLOCK, Fine, Scale
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.kernels.switch import part_of
-from lowcal.rows.base import REMEMBERED, START, Local, Mask, Pass, Result, Rows, Shard, State, outdated
+from lowcal.rows.base import (
+    DESIGNS,
+    MOST_LOCAL,
+    REMEMBERED,
+    START,
+    Local,
+    Mask,
+    Pass,
+    Result,
+    Rows,
+    Shard,
+    State,
+    outdated,
+)
 from lowcal.rows.keys import draw_labels, uniforms
 from lowcal.rows.packing import Rebuild, flatten, join_rows, kinds, take_rows, unpack_bits
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 from lowcal.subpopulations.bins import Binned
-
-#: Up to this many rows may be asked for all at once.
-MOST_LOCAL = 1 << 20
-#: Values of this many sums of trees are kept.
-MOST_VALUES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +242,7 @@ class Values:
         if found is not key or file is None:
             file, places = Scratch(self.folder), {}
             self.known[id(key)] = key, file, places
-            if len(self.known) > MOST_VALUES:
+            if len(self.known) > DESIGNS:
                 del self.known[next(iter(self.known))]
         with writing(self.folder):
             places[place] = file.write(value), value.dtype, value.shape

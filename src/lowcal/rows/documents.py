@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from lowcal.data.checked_json import MOST, Plain, PlainLabels, Pool, pack, packed
+from lowcal.data.checked_json import MOST, MOST_LISTED, Plain, PlainLabels, Pool, pack, packed
 from lowcal.data.inputs import Layout
 from lowcal.kernels.simplex import Geometry
 from lowcal.notions.weights import WEIGHTS
@@ -17,9 +17,6 @@ from lowcal.rows.updates import Predictor, Term, Update
 from lowcal.subpopulations.base import ENCODERS, FAMILIES, Family, ReadFor
 from lowcal.subpopulations.growing import Forest
 from lowcal.subpopulations.union import innermost, leaves
-
-#: More classes are not believed.
-MOST_CLASSES = 1_000_000
 
 
 def write_predictor(predictor: Predictor) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def read_predictor(at: Plain) -> Predictor:
 def read_layout(at: Plain) -> Layout:
     """Return the layout: how many classes, and their names where they have some."""
     number, classes = at.fields("n_classes", "classes")
-    n_classes = number.whole(2, MOST_CLASSES)
+    n_classes = number.whole(2, MOST_LISTED)
     names = None if classes.is_null else classes.labels()
     if names is not None and len(names) != n_classes:
         classes.refuse(f"a list of {n_classes} classes")

@@ -16,12 +16,15 @@ import numpy as np
 
 from lowcal.data.errors import aligned, brief, brief_names
 from lowcal.data.frames import Table as Frame
+from lowcal.data.inputs import read_features, read_probabilities
 from lowcal.kernels.simplex import FloatArray, IntArray, centred, from_scores, project, scores
 from lowcal.notions.weights import CellIds, evaluate
 from lowcal.subpopulations.base import EVERYONE
 from lowcal.subpopulations.breakdowns import Breakdown, breakdown_of
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from lowcal.rows.updates import Predictor, Term, Update
 
 Scale: TypeAlias = Literal["log odds", "probability"]
@@ -34,6 +37,8 @@ SCORE, LIMITS = "score", "kept between 0 and 1"
 ROUNDING, NOTHING = 5e-13, 1e-15
 #: A table lists this many contributions and classes; the headline has at most this many decimals.
 MOST_SHOWN, MOST_CLASSES, MOST_DECIMALS = 12, 4, 6
+#: Of the rows that changed most, this many are explained.
+MOST_CHANGED = 5
 #: This many rows are explained at a time.
 PIECE = 1024
 
@@ -55,7 +60,7 @@ class Contribution:
 class Explanation:
     """Why a probability changed: contributions, the largest first, that sum to the change.
 
-    `scale` says what they add to: the "log odds", or the "probability" where all updates are Euclidean. With several
+    `scale` is what they add to: the "log odds", or the "probability" where all updates are Euclidean. With several
     classes, `start`, `end` and all values have a number for each, and the log odds of a class are log p less the mean
     of log p over the classes. `print(explanation)` shows a table.
     """
@@ -66,6 +71,11 @@ class Explanation:
     contributions: tuple[Contribution, ...]
     #: The classes, where there are more than two.
     classes: tuple[Any, ...] = ()
+
+    @property
+    def change(self) -> float:
+        """How far the probability moved; with several classes, the one that moved most."""
+        return float(np.abs(np.subtract(self.end, self.start)).max())
 
     def why(self, most: int = 3) -> str:
         """Return the largest contributions in a few words, such as "sex=F -0.41; score -0.22"."""
@@ -79,20 +89,22 @@ class Explanation:
         return {"start": start, "end": end, "scale": self.scale, **classes, "contributions": listed}
 
     def __str__(self) -> str:
-        head = f"{self._headline()}."
+        head = f"{self.headline}."
         if not self.contributions:
             return head
-        rows = self._table()
+        rows = self.table()
         return "\n".join([head, "", *aligned(rows, "l" + "r" * (len(rows[0]) - 1))])
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """How the probability changed; with several classes, those that changed most."""
         if not self.classes:
             return _became(self.start, self.end)
         pairs = zip(_each(self.start), _each(self.end), strict=True)
         every = [f"{brief(name)}: {_became(*pair)}" for name, pair in zip(self.classes, pairs, strict=True)]
         return "; ".join(every[a] for a in self._shown)
 
-    def _table(self) -> list[list[str]]:
+    def table(self) -> list[list[str]]:
         """Return the largest contributions, what the others add up to, and the sum of all, below their headings."""
         n = len(self.contributions)
         first = self.contributions[: n if n <= MOST_SHOWN + 1 else MOST_SHOWN]
@@ -143,7 +155,7 @@ def _total(some: Sequence[Contribution]) -> Amount:
 
 
 def _became(start: Any, end: Any) -> str:
-    """Say how a probability changed, with as many decimals as tell it from before, and from 0 and 1.
+    """Describe how a probability changed, with enough decimals to distinguish it from before, and from 0 and 1.
 
     >>> _became(0.3012, 0.0702), _became(0.0004, 0.0125), _became(0.5, 0.5)
     ('0.30 became 0.07', '0.0004 became 0.0125', '0.50 stayed 0.50')
@@ -163,6 +175,17 @@ def explain_rows(predictor: Predictor, p: FloatArray, table: Frame) -> Iterator[
     for start in range(0, len(p), PIECE):
         some = np.arange(start, min(start + PIECE, len(p)))
         yield from _explain(predictor, p[some], table if len(some) == len(p) else table.take(some))
+
+
+def most_changed(predictor: Predictor, p: ArrayLike, X: object, n: int = MOST_CHANGED) -> dict[int, Explanation]:
+    """Return the explanations of the n rows whose predictions change most, by their numbers from 1 on."""
+    given = read_probabilities(p, predictor.layout)
+    table = read_features(X, len(given))
+    change = np.abs(predictor.replay(given, predictor.rows(given, table)) - given).max(axis=1, initial=0.0)
+    top = [k for k in np.argsort(-change, kind="stable")[:n].tolist() if change[k] > 0.0]
+    return dict(
+        zip([k + 1 for k in top], explain_rows(predictor, given[top], table.take(np.array(top, int))), strict=True)
+    )
 
 
 def _explain(predictor: Predictor, p: FloatArray, table: Frame) -> Iterator[Explanation]:

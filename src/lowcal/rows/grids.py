@@ -17,22 +17,19 @@ import numpy as np
 from lowcal.kernels.exact import ExactSums, Grid, Tables, Wholes, decode
 from lowcal.kernels.line import solve_lines
 from lowcal.kernels.partition import Partition
+from lowcal.kernels.parts import MOST_SUMS
 from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import on_grid, tightened
-from lowcal.rows.base import Local, Rows, Scale, Shard, State
+from lowcal.rows.base import MOST_LOCAL, Local, Rows, Scale, Shard, State
 from lowcal.subpopulations.base import Family
 
-#: More rows of several classes than this are seen at few places, wherever they live.
-MANY_ROWS = 1 << 20
 #: Points of the grid on which class-wise weights see the predictions of rows that are not in memory.
 POINTS = 1 << 16
 #: Cells of the partition on which all weights of several classes do, and the rows from which it is learned. Four times
 #: the cells take four times as long, and lower the error by a half with 3 classes and by a third with 5.
 CELLS, CELL_ROWS = 1 << 16, 1 << 18
-#: The most sums that a pass holds.
-MOST_SUMS = 1 << 23
 
 
 class Places(Protocol):
@@ -202,7 +199,7 @@ def _of_coordinate(design: Design, ids: IntArray, size: int, rho: FloatArray, gr
 
 def are_placed(rows: Rows) -> bool:
     """Whether smooth suprema of these rows are bracketed at few places: rows on disk, many rows of several classes."""
-    return not rows.is_near if rows.d == 1 else rows.scale.n > MANY_ROWS
+    return not rows.is_near if rows.d == 1 else rows.scale.n > MOST_LOCAL
 
 
 def smooth_suprema(rows: Rows, state: State, families: Sequence[Family], alpha: float | None = None) -> Suprema:

@@ -82,7 +82,7 @@ class Dealt:
     is_inside: bool
 
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
-        """Say which of n rows from number `first` on these are.
+        """Return which of the n rows from number `first` on these are.
 
         >>> [int(Dealt((0,), 10, 5, k, True)(0, 10).sum()) for k in range(5)]
         [2, 2, 2, 2, 2]
@@ -106,7 +106,7 @@ class Drawn:
     is_inside: bool
 
     def __call__(self, first: int, n: int) -> NDArray[np.bool_]:
-        """Say which of n rows from number `first` on these are.
+        """Return which of the n rows from number `first` on these are.
 
         >>> int(Drawn((0,), 10, 0.25, True)(0, 10).sum())
         3

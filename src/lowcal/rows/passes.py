@@ -112,7 +112,7 @@ def losses(rows: Rows, state: State) -> Lost:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The moments g(c, u, a) of a state for weights that are no cells, shape (m, S, d)."""
+    """The moments g(c, u, a) of a state for weights other than cells, shape (m, S, d)."""
 
     state: State
     families: tuple[Family, ...]
@@ -281,7 +281,7 @@ class Evidence:
         return 2 if self.own else len(self.weights)
 
     def _bounds(self, scale: Scale) -> FloatArray:
-        """Return the bounds of g, h and, where noise is no multiple of curvature, v."""
+        """Return the bounds of g, h and, where noise is not a multiple of curvature, v."""
         most = bound_of(self.weights)
         bounds = np.array([most, most * most, most * most * scale.single])
         return bounds[:2] if self.is_even else bounds
@@ -548,7 +548,7 @@ class Hidden:
         return found
 
     def read(self, total: Lines, some: Local, scale: Scale) -> tuple[Line, IntArray]:
-        """Return the rows in an order that they tell, and their bins."""
+        """Return the rows in an order that depends on their values alone, and their bins."""
         parts = total
         line = Line(*(np.concatenate(column) for column in zip(*(one for _, one, _ in parts), strict=True)))
         order = order_of(line.f, lambda: line[1:])

@@ -48,7 +48,7 @@ SAMPLE_ROWS, SAMPLE_NUMBERS, LEAST_SAMPLE = 1 << 18, 1 << 23, 1 << 15
 SPARE = 1.25
 #: The rows that a group needs in a sample to be counted in all rows.
 SEEN_ROWS = 3
-#: The number of labels that are no classes and are remembered, to be named in an error.
+#: Labels that are not classes and are remembered, to be named in an error.
 MOST_LABELS = 100
 
 
@@ -85,7 +85,7 @@ class Roles:
 
     @property
     def blank(self) -> Layout:
-        """The layout as far as the predictions tell it."""
+        """The layout as far as it is known from the predictions."""
         return Layout(self.n_classes, None)
 
 

@@ -14,6 +14,8 @@ from itertools import product
 
 import numpy as np
 
+from lowcal.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
+from lowcal.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
@@ -29,8 +31,6 @@ from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import Problem, single_term
 from lowcal.solve.stopping import Status
 from lowcal.subpopulations.union import Private
-from lowcal.theory.accounting import laplace_scale, log_odds_per_score, release_error, selection_error, share_of
-from lowcal.theory.complexity import basis_tolerance, basis_width, finite_basis, fresh_rounds, reuse_deviation
 
 #: Without max_rounds, the least number of rounds, even where the noise of a round is large.
 LEAST_ROUNDS = 10

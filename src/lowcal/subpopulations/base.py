@@ -67,7 +67,7 @@ class Encoder(Protocol):
 
 
 def encode_batch(encoder: Encoder, batch: Mapping[str, Any]) -> Encoded:
-    """Encode a batch of a stream: the same rows as those of a table; an encoder that does not tell may read all."""
+    """Encode a batch of a stream: the same rows as those of a table; an encoder without `columns` may read all."""
     return encoder(Frame.of({name: for_frames(batch[name]) for name in columns_of(encoder) or batch}))
 
 
@@ -247,7 +247,7 @@ class WeakLearner:
 
     @property
     def is_exact(self) -> bool:
-        """Whether "none found" speaks of the whole class, not only of what the learner finds."""
+        """Whether "none found" refers to the whole class, not only to what the learner finds."""
         return self.learner is None
 
     @property
@@ -284,7 +284,7 @@ class WeakLearner:
         return stack(cache)
 
     def learn(self, Z: FloatArray) -> bool:
-        """Ask the learner for members that correlate with the columns of Z; say whether there are new ones."""
+        """Ask the learner for members that correlate with the columns of Z; return whether there are new ones."""
         return self._keep(self.found(Z))
 
     def found(self, Z: FloatArray) -> Sequence[Family]:
@@ -292,7 +292,7 @@ class WeakLearner:
         return self._found(self._here, Given(Z, n_labels(self.weight[:, None] * Z)))
 
     def ask(self, rows: Source, residuals: Residuals) -> bool:
-        """Ask for members that correlate with residuals of rows, wherever these are; say whether there are new ones."""
+        """Ask for members that correlate with residuals of rows anywhere; return whether there are new ones."""
         return self._keep(self._found(rows, residuals))
 
     def _found(self, rows: Source, residuals: Residuals) -> Sequence[Family]:
@@ -337,7 +337,7 @@ class WeakLearner:
         return tuple(name for family in self.families for name in family.names)
 
     def _keep(self, families: Sequence[Family]) -> bool:
-        """Keep the members that are not known yet; say whether there are any."""
+        """Keep the members that are not known yet; return whether there are any."""
         before = len(self.families)
         for family in families:
             new = [j for j, name in enumerate(family.names) if name not in self._names]
@@ -366,7 +366,7 @@ class Subpopulations(ABC):
 
     @property
     def given_columns(self) -> ColumnChoice:
-        """The columns that the class was given; None: all, or it does not tell."""
+        """The columns that the class was given; None: all, or unknown."""
         return None
 
     @property

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lowcal.data.checked_json import Plain
 from lowcal.data.frames import Table as Frame
 from lowcal.kernels.products import product
-from lowcal.kernels.reference import CHUNK, histogram, pieces
+from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray, leading
 from lowcal.subpopulations.base import ENCODERS
 from lowcal.subpopulations.levels import (
@@ -37,11 +37,9 @@ from lowcal.subpopulations.sizes import effective_rows, is_enough
 
 T = TypeVar("T")
 
-#: Bins of numbers are cut where so many of the rows say: their shares of the bins are noise below any tree's.
+#: Quantile bins are estimated from this many rows: the error of their shares is below the noise of any tree.
 BIN_ROWS = 200_000
-#: Columns are put in order together while their rows hold at most this many numbers.
-AT_ONCE = 1 << 18
-#: Categories worth so many rows have mean residuals that can order them.
+#: Categories worth fewer rows are not ordered by their mean residuals, which are noise.
 LEAST_ORDERED = 100
 
 
@@ -250,7 +248,7 @@ class Orderly:
     def _cells(self, rows: IntArray | slice) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield some of the columns and the levels of rows there, numbered through all columns."""
         codes = self.codes[rows]
-        for part in pieces(len(self.columns), len(codes) * (CHUNK // AT_ONCE)):
+        for part in pieces(len(self.columns), len(codes) * (CHUNK // CACHE)):
             yield self.columns[part], codes[:, self.columns[part]] + self.starts[part]
 
     def levels_after(self, place: IntArray) -> tuple[Levels, ...]:
@@ -294,7 +292,7 @@ def even_cuts(distinct: FloatArray, mass: FloatArray, n_bins: int) -> tuple[floa
 
 
 def _is_heavy(mass: FloatArray, n_bins: int) -> NDArray[np.bool_]:
-    """Say which values are worth at least an even share of the bins that heavier values leave."""
+    """Return which values are worth at least an even share of the bins that heavier values leave."""
     heavy = np.zeros(len(mass), dtype=bool)
     while True:
         left = n_bins - int(heavy.sum())

@@ -2,7 +2,7 @@
 
 A merged code column has up to thousands of joint levels, and a table over them says which groups each level belongs to.
 In an ONNX graph groups are looked up in the columns that they depend on, and no others: most depend on one or two of
-the merged ones, so that tables over these tell the same in far fewer numbers.
+the merged ones, so that tables over these hold the same in far fewer numbers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class CodeFamily(LookUpFamily):
         return CodeFamily(tuple(self.names[j] for j in taken), columns, decoded, depths)
 
     def _by_column(self) -> Iterator[tuple[IntArray, int, Decode]]:
-        """Yield the members that each code column tells, the column and its table."""
+        """Yield the members of each code column, the column and its table."""
         start = 0
         for k, decode in zip(self.columns, self.decode, strict=True):
             yield start + np.arange(decode.shape[1]), k, decode
@@ -213,7 +213,7 @@ def axes_of(matrix: sparse.csr_array, shape: Sequence[int]) -> list[tuple[int, .
     """Return for each group (column of a table over joint levels) the axes of the levels that it depends on.
 
     A group is a product of sets of levels; it does not depend on an axis where its set is all levels. A column that
-    is no such product depends on all axes.
+    is not such a product depends on all axes.
 
     >>> table = sparse.csr_array(np.array([[1, 0], [1, 0], [1, 1], [0, 0], [0, 0], [0, 0]], dtype=float))
     >>> axes_of(table, (2, 3))

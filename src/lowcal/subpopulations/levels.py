@@ -21,7 +21,8 @@ from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Column, count_bytes
 from lowcal.data.frames import Table as Frame
 from lowcal.data.onnx_graph import GraphColumns, Value
-from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, sample_rows
+from lowcal.kernels.loops import FEW
+from lowcal.kernels.reference import CACHE, CHUNK, histogram, pieces, rows_in_cache, sample_rows
 from lowcal.kernels.simplex import MOST_EXACT, FloatArray, IntArray
 from lowcal.subpopulations.base import ColumnChoice
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
@@ -29,18 +30,14 @@ from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, ma
 
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
-#: Whole numbers within so wide a range are counted, not sorted.
-MOST_COUNTED = 1 << 16
-#: Numbers are put into bins so many at a time.
-ROWS_IN_CACHE = 1 << 14
-#: Up to so many cuts are compared with each number, more are searched.
+#: Up to this many cuts are compared with each number; more are searched by bisection.
 FEW_CUTS = 64
-#: About so many rows show whether a column has many distinct numbers, and this many where they must be cut.
+#: Rows that show whether a column has many distinct numbers, and rows from which its quantiles are bracketed.
 SOME_ROWS, SAMPLE = 1000, 1 << 14
 #: How far a quantile of SAMPLE rows may be from that of all: four standard deviations of a share of 1/2.
 MARGIN = 2.0 / SAMPLE**0.5
-#: Dates of a file lie within this many seconds of 1970: microseconds fit into 64 bits.
-MOST_SECONDS = 9e12
+#: Dates of a file lie within this many seconds of 1970: their microseconds fit into 64 bits.
+MOST_SECONDS = np.iinfo(np.int64).max / 1e6
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,7 @@ def _bins(values: NDArray[Any], cuts: Sequence[float] | FloatArray, kind: np.dty
     array([2, 1, 3], dtype=uint8)
     """
     edges, found = np.asarray(cuts), np.empty(len(values), dtype=kind)
-    for part in pieces(len(values), CHUNK // ROWS_IN_CACHE):
+    for part in rows_in_cache(len(values), FEW):
         here = values[part].astype(np.float64, copy=False)
         below: NDArray[Any] = np.zeros(len(here), dtype=np.uint8)
         if len(edges) > FEW_CUTS:
@@ -365,8 +362,8 @@ def weighted_values(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the distinct values that are present and have weight, sorted, and the weight of each.
 
-    Whole numbers of a small range are counted, others sorted: of more than `most_sorted` rows so many, which stand for
-    the others.
+    Whole numbers of a small range are counted, others sorted: of more than `most_sorted` rows a
+    sample of that size, which stands for the others.
 
     >>> weighted_values(np.array([2.0, np.nan, 0.5, 2.0]), np.array([1.0, 1.0, 2.0, 3.0]))
     (array([0.5, 2. ]), array([2., 4.]))
@@ -398,7 +395,7 @@ def _sorted_values(values: NDArray[Any], sample_weight: FloatArray) -> tuple[Flo
 def _counted(values: NDArray[Any], sample_weight: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Return the same for whole numbers of a small range, a piece of the rows at a time; None for others."""
     low, high = (float(least.reduce(values)) if len(values) else np.nan for least in (np.fmin, np.fmax))
-    if not (high - low < MOST_COUNTED and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
+    if not (high - low < CACHE and low == np.floor(low) and max(-low, high) <= MOST_EXACT):
         return None
     size, each = int(high - low) + 1, _each(sample_weight)
     held, mass = np.zeros(size + 1, dtype=np.intp), np.zeros(size + 1)
@@ -468,7 +465,7 @@ def _cuts_of_many(values: NDArray[Any], sample_weight: FloatArray, n_bins: int) 
 
 
 def show_numbers(numbers: Sequence[float]) -> tuple[str, ...]:
-    """Write distinct numbers with six digits, or with as many as tell them apart; -0.0 is 0.
+    """Write distinct numbers with six digits, or with as many as distinguish them; -0.0 is 0.
 
     >>> show_numbers([0.5, 1 / 3]), show_numbers([1000001.0, 1000002.0])
     (('0.5', '0.333333'), ('1000001', '1000002'))

@@ -34,7 +34,7 @@ _SCALARS = frozenset({np.str_, *(np.dtype(kind).type for kind in "?bBhHiIlLqQd")
 
 @runtime_checkable
 class RowEncoder(Protocol):
-    """An encoder that tells which columns it reads, and encodes single rows."""
+    """An encoder that names the columns it reads, and encodes single rows."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class RowEncoder(Protocol):
 
 
 def columns_of(encoder: object) -> tuple[str, ...]:
-    """Return the columns that an encoder reads; none if it does not tell."""
+    """Return the columns that an encoder reads; none if they are unknown."""
     return encoder.columns if isinstance(encoder, RowEncoder) else ()
 
 

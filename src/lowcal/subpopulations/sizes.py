@@ -16,7 +16,7 @@ MOST_LISTED = 3
 
 
 def masses_of(sample_weight: FloatArray) -> FloatArray:
-    """Return w and w^2 of every row, shape (n, 2): their sums over a group tell how many rows it is worth."""
+    """Return w and w^2 of every row, shape (n, 2): their sums over a group give the number of rows it is worth."""
     return np.column_stack([sample_weight, np.square(sample_weight)])
 
 
@@ -26,12 +26,12 @@ def effective_rows(mass: FloatArray, square: FloatArray) -> FloatArray:
 
 
 def is_enough(worth: FloatArray, min_mass: float) -> NDArray[np.bool_]:
-    """Say which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
+    """Return which groups are worth min_mass rows; rounding does not count against 30 rows of weight 1/n each."""
     return np.asarray(worth >= max(min_mass * (1.0 - 1e-9), SMALLEST))
 
 
 def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass: float) -> list[str]:
-    """Say which groups hold rows, but fewer than min_mass; of many only how many there are.
+    """List the groups that hold rows, but fewer than min_mass; of many, only their number.
 
     >>> list_rare(np.array([40.0, 29.0, 0.0]), lambda j: f"g={j}", "values of g", 30)
     ['g=1 (29 rows)']

@@ -64,9 +64,9 @@ class Trees(OfColumns):
     ----------
     max_depth : the largest number of conditions.
     columns : names or positions; None is every column.
-    max_bins : numeric features are cut into at most so many bins, once.
+    max_bins : the largest number of bins that a numeric feature is cut into, once.
     min_mass : nodes worth fewer effective rows than this are not made.
-    n_trees : with more than one, each call boosts so many trees, and their sum is one signed member instead of nodes.
+    n_trees : with more than one, each call boosts this many trees, and their sum is one signed member instead of nodes.
     shrinkage : the share of its fit that each boosted tree takes.
     geometry : how trees are boosted: least squares ("euclidean") or Newton steps in log odds ("mirror").
 
@@ -195,7 +195,7 @@ class _Learn:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What forests start from: the first residuals as they are, or the log odds and outcomes that they tell."""
+    """What forests start from: the first residuals as they are, or the log odds and outcomes that they stand for."""
 
     residuals: Residuals
     geometry: Geometry
@@ -241,7 +241,7 @@ class _LargestValues:
 
 
 def is_seen(asked: Asked, seen: Asked) -> bool:
-    """Say whether a single residual is a linear combination of those seen last on the same rows."""
+    """Return whether a single residual is a linear combination of those seen last on the same rows."""
     if asked.rows is not seen.rows or asked.residuals.q > 1:
         return False
     if asked.residuals.follows(seen.residuals):

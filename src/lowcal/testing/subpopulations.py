@@ -211,7 +211,7 @@ def members_are_named_and_in_range(trial: Trial) -> Findings:
     yield from _in_range(learner, C, "")
     yield len(names) == C.shape[1], f"There are {len(names)} names for {C.shape[1]} members."
     odd = [name for name in names if not isinstance(name, str) or not name.strip()]
-    yield not odd, f"The name {odd[:1]} is no text.", "Give readable strings."
+    yield not odd, f"The name {odd[:1]} is not text.", "Give readable strings."
     twice = sorted({name for name in names if names.count(name) > 1})
     yield not twice, f"The name {twice[:1]} stands for several members."
     for z in trial.residuals():

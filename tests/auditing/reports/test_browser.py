@@ -1,10 +1,12 @@
 """The page in headless Chromium: no error, sorting and filtering by mouse and keyboard, no barrier, paper and phone."""
 
+import numpy as np
 import pytest
 
 import chromium as driver
-from audits import COLUMN, MARKUP, audited
-from lowcal.auditing.reports import words
+from audits import COLUMN, MARKUP, audited, rows
+from lowcal import audit, multicalibrate
+from lowcal.auditing.reports import AuditComparison, SavedAudit, plain_words, words
 
 pytestmark = pytest.mark.skipif(driver.PROGRAM is None, reason="Chromium is not installed (Debian: chromium)")
 needs_axe = pytest.mark.skipif(
@@ -21,10 +23,24 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = {2: folder / "binary.html", 5: folder / "five.html", "both": folder / "both.html"}
+    names = {2: "binary", 5: "five", "both": "both", "monitoring": "monitoring", "compared": "compared"}
+    names |= {"satisfied": "satisfied", "undecided": "undecided"}
+    made = {which: folder / f"{name}.html" for which, name in names.items()}
     audited(2).to_html(made[2])
     audited(5).to_html(made[5])
-    audited(2, "better").to_html(made["both"], before=audited(2))
+    y, p, better, X = rows(2)
+    fit = multicalibrate(y, p, X)
+    audited(2, "better").to_html(made["both"], before=audited(2), fit=fit, explain=(p, X))
+    for verdict, alpha in (("satisfied", 0.1), ("undecided", 0.01)):
+        assert audited(2, "better", alpha=alpha).verdict == verdict
+        audited(2, "better", alpha=alpha).to_html(made[verdict])
+    month = np.array(["2024-01", "2024-02", "2024-03"])[np.arange(len(y)) // 1000]
+    drifting = np.where(month == "2024-03", 0.7 * p, better)
+    report = audit(y, drifting, {**X, "month": month}, by="month", random_state=0, null_draws=19)
+    assert report.alarms
+    report.to_html(made["monitoring"])
+    both = [SavedAudit.from_dict(audited(2, model).to_dict(), f"{model}.json") for model in ("poor", "better")]
+    AuditComparison.of(both).to_html(made["compared"])
     return made
 
 
@@ -70,7 +86,10 @@ def test_the_verdict_is_read_and_nothing_goes_wrong(browser, pages, which):
     browser.open(pages[which])
     report = audited(2, "better") if which == "both" else audited(which)
     said = browser.run("document.querySelector('.sentence').textContent")
-    assert said == words.verdict(report, report.findings[0].subpopulation)
+    example = plain_words.example(report)
+    assert said == plain_words.verdict(report, example.subpopulation, str(example.label))
+    exact = browser.run("document.querySelector('#exact').parentElement.querySelector('p').textContent")
+    assert exact.endswith(words.verdict(report, report.proof.subpopulation))
     assert words.title(report) in browser.run("document.querySelector('#verdict').textContent")
     assert browser.run("[...document.querySelectorAll('svg path')].filter(p => p.getBBox().width > 0).length") > 20
     assert browser.troubles() == []
@@ -87,7 +106,13 @@ def test_names_are_seen_as_text(browser, pages, which):
 
 
 @needs_axe
-@pytest.mark.parametrize(("which", "scheme"), [("both", "light"), (2, "dark"), (5, "light")])
+@pytest.mark.parametrize(
+    ("which", "scheme"),
+    [
+        *(("both", "light"), (2, "dark"), (5, "light"), ("satisfied", "dark"), ("undecided", "light")),
+        *(("monitoring", "light"), ("monitoring", "dark"), ("compared", "light"), ("compared", "dark")),
+    ],
+)
 def test_no_serious_barrier(browser, pages, which, scheme):
     browser.open(pages[which], scheme)
     assert browser.run("getComputedStyle(document.body).backgroundColor") == (
@@ -118,10 +143,10 @@ def test_a_click_sorts_by_a_number_and_another_the_other_way(browser, pages, whi
 
 def test_the_keyboard_sorts_text_and_only_one_column_is_sorted(browser, pages):
     browser.open(pages[5])
-    k = place(browser, "moments-table", "Label")
+    k = place(browser, "moments-table", "Class")
     browser.run("document.querySelector('#moments-table thead button').focus()")
     browser.press("Tab", code=9)
-    assert browser.run("document.activeElement.textContent") == "Label"
+    assert browser.run("document.activeElement.textContent") == "Class"
     browser.press("Enter", "\r", 13)
     labels = column(browser, "moments-table", k)
     assert labels == sorted(labels)
@@ -185,7 +210,23 @@ def test_everything_is_there_without_the_script(browser, pages):
 # --- paper and phones ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [2, 5, "both"])
+def test_the_first_screen_has_the_verdict_and_the_groups_without_a_technical_term(browser, pages):
+    for which in (2, 5, "satisfied", "undecided"):
+        browser.open(pages[which], width=1280, height=900)
+        assert browser.run("document.querySelector('.who li').getBoundingClientRect().bottom") < 900
+        first = "document.querySelector('.verdict').innerText + document.querySelector('#who').parentElement.innerText"
+        said = browser.run(first).lower()
+        for term in ("alpha", "degree", "violation", "bootstrap", "p-value", "notion", "supremum", "calibrat"):
+            assert term not in said.replace("recalibrate the model", "")
+
+
+@pytest.mark.parametrize("which", ["monitoring", "compared"])
+def test_other_pages_load_nothing_and_report_no_trouble(browser, pages, which):
+    browser.open(pages[which])
+    assert browser.troubles() == []
+
+
+@pytest.mark.parametrize("which", [2, 5, "both", "undecided", "monitoring", "compared"])
 def test_a_phone_does_not_scroll_sideways(browser, pages, which):
     browser.open(pages[which], width=360, height=740)
     assert browser.run("document.documentElement.scrollWidth") <= 360

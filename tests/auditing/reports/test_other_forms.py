@@ -27,7 +27,7 @@ def test_the_notebook_fragment_is_short_and_keeps_to_itself(n_classes):
     assert f"at least {report.certified_lower:.4f}" in whole
     (rows,) = parser.tables.values()
     assert [row[0] for row in rows[1:]] == [one.subpopulation for one in report.worst(10)]
-    assert ("Label" in rows[0]) == (n_classes == 5)
+    assert ("Class" in rows[0]) == (n_classes == 5)
     assert "The worst 10 of 13 groups" in whole
 
 

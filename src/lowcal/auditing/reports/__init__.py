@@ -1,7 +1,18 @@
 """What an audit found, and how it is shown: text, one HTML page, a fragment for notebooks, Markdown, plain data."""
 
-from lowcal.auditing.reports.audit_report import AuditReport, Finding, Verdict
+from lowcal.auditing.reports.audit_report import AuditReport, Finding, Origin, Verdict
+from lowcal.auditing.reports.comparison import AuditComparison, SavedAudit
 from lowcal.auditing.reports.monitoring_report import Alarm, MonitoringReport
 from lowcal.auditing.reports.page import check_templates
 
-__all__ = ["Alarm", "AuditReport", "Finding", "MonitoringReport", "Verdict", "check_templates"]
+__all__ = [
+    "Alarm",
+    "AuditComparison",
+    "AuditReport",
+    "Finding",
+    "MonitoringReport",
+    "Origin",
+    "SavedAudit",
+    "Verdict",
+    "check_templates",
+]

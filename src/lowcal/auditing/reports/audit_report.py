@@ -22,11 +22,13 @@ from lowcal.auditing.reports.page import fragment, page
 from lowcal.data.errors import InvalidInput, MissingExtra, brief, check_choice, printable
 from lowcal.data.files.atomic import atomic_write
 from lowcal.data.inputs import Layout, check_whole
+from lowcal.guarantees import GroupMoments, GroupPage, describe
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions import Notion, Witness
+from lowcal.rows.explaining import Explanation, most_changed
+from lowcal.rows.updates import Predictor
 from lowcal.solve.options import Tolerance
 from lowcal.solve.runs import Fit
-from lowcal.theory.guarantees import GroupMoments, GroupPage, describe
 
 if TYPE_CHECKING:
     from lowcal.auditing.plotting import ViolationDisplay
@@ -52,6 +54,27 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What was audited, by name, and the hash of its file or files; empty where it is not known."""
+
+    model: str = ""
+    outcome: str = ""
+    file: str = ""
+    sha256: str = ""
+    #: The command that made the report. It names outputs, so saved reports leave it out: same data, same bytes.
+    command: str = ""
+
+    def named(self, model: str | None, outcome: str | None) -> Origin:
+        """Return it with other names, where they are given."""
+        given = {"model": model, "outcome": outcome}
+        return replace(self, **{name: str(value) for name, value in given.items() if value is not None})
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what is known, but for the command."""
+        return {name: value for name, value in vars(self).items() if value and name != "command"}
+
+
+@dataclass(frozen=True)
 class Gap:
     """The mean prediction and outcome of one class on one subpopulation, and limits on their difference.
 
@@ -68,6 +91,11 @@ class Gap:
     def gap(self) -> float:
         """Mean outcome less mean prediction: positive where predictions are too low."""
         return self.actual - self.predicted
+
+    @property
+    def least(self) -> float:
+        """The least size of the gap: above 0 where its interval excludes 0; 0 where there is no interval."""
+        return max(0.0, self.lower, -self.upper)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gap as plain data."""
@@ -213,6 +241,7 @@ class AuditReport:
     notes: tuple[str, ...] = ()
     reliability: Mapping[str, Sequence[ReliabilityBins]] = field(default_factory=dict, repr=False)
     seed: int | None = None
+    origin: Origin = field(default_factory=Origin, repr=False)
 
     @property
     def alpha(self) -> float | None:
@@ -313,6 +342,7 @@ class AuditReport:
             "largest_per_person": plain(vars(self.largest_per_person)),
             **plain({name: getattr(self, name) for name in _PLAIN}),
             "layout": self.layout.to_dict(),
+            "origin": self.origin.to_dict(),
             "notes": list(self.notes),
             "findings": [plain(one.to_dict()) for one in self.findings],
         }
@@ -322,22 +352,36 @@ class AuditReport:
         return written(json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n", path)
 
     def to_html(
-        self, path: str | PathLike[str] | None = None, *, before: AuditReport | None = None, fit: Fit | None = None
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        before: AuditReport | None = None,
+        fit: Fit | Predictor | None = None,
+        explain: tuple[Any, Any] | Mapping[int, Explanation] | None = None,
+        model: str | None = None,
+        outcome: str | None = None,
     ) -> str:
         """Return the report as one HTML page that needs nothing else; with a path, also write it there.
 
-        The page stays below 2 MB: the worst groups come first, and it says what is left out. Needs jinja2.
+        The page stays below 2 MB: the worst groups come first, and it says what is left out. It has the date in UTC,
+        from SOURCE_DATE_EPOCH where that is set. Needs jinja2.
 
         Parameters
         ----------
         path : where the page goes, whole or not at all
         before : an audit of another model by the same notion, to compare with
-        fit : what `recalibrate` returned for the model audited here, to show what it chose from
+        fit : what made the predictions audited here, a `Fit` or its predictor; the page shows what `recalibrate` chose
+            from
+        explain : (p, X), the probabilities before the fit and their rows: the page explains the predictions that the
+            fit changed most. Or explanations of your own choice, by row number, as `Predictor.explain` returns them
+        model, outcome : names for the page; by default those of columns that `audit` was given by name
         """
-        if fit is not None and not isinstance(fit, Fit):
-            raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, but {fit!r} was given.")
+        if not isinstance(fit, Fit | Predictor | None):
+            raise InvalidInput(f"fit must be a Fit, as recalibrate() returns it, or its predictor, but got {fit!r}.")
         earlier = None if before is None else self.comparable(before)
-        return written(page(self, earlier, () if fit is None else fit.candidates), path)
+        candidates = fit.candidates if isinstance(fit, Fit) else ()
+        named = replace(self, origin=self.origin.named(model, outcome))
+        return written(page(named, earlier, candidates, _explained(fit, explain)), path)
 
     def comparable(self, before: object) -> AuditReport:
         """Return an earlier report if this one can be compared with it, refuse it otherwise."""
@@ -402,6 +446,19 @@ class AuditReport:
 
     def __str__(self) -> str:
         return words.as_text(self)
+
+
+def _explained(
+    fit: Fit | Predictor | None, explain: tuple[Any, Any] | Mapping[int, Explanation] | None
+) -> Mapping[int, Explanation]:
+    """Return explanations as they were given, or of the rows that a fit changed most."""
+    if explain is None or isinstance(explain, Mapping):
+        return explain or {}
+    if fit is None:
+        raise InvalidInput("explain=(p, X) needs the fit that changed p: give fit=, or explanations by row number.")
+    if not isinstance(explain, tuple) or len(explain) != 2:
+        raise InvalidInput("explain must be (p, X), the probabilities before the fit and their rows.")
+    return most_changed(fit.predictor if isinstance(fit, Fit) else fit, *explain)
 
 
 def check_by(by: By) -> By:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowcal.auditing.certificates.drift import Drift
 from lowcal.auditing.reports import words
-from lowcal.auditing.reports.audit_report import AuditReport, Gap, Verdict, label_of, plain, written
+from lowcal.auditing.reports.audit_report import AuditReport, Gap, Origin, Verdict, label_of, plain, written
 from lowcal.auditing.reports.page import monitoring_page
 from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief, printable
 from lowcal.kernels.products import dot
@@ -92,6 +92,7 @@ class MonitoringReport:
     alarms: tuple[Alarm, ...]
     notes: tuple[str, ...] = ()
     seed: int | None = None
+    origin: Origin = field(default_factory=Origin, repr=False)
 
     @classmethod
     def of(
@@ -154,6 +155,7 @@ class MonitoringReport:
         return {
             **plain({name: getattr(self, name) for name in ("by", "confidence", "seed")}),
             "verdict": self.verdict.value,
+            "origin": self.origin.to_dict(),
             "alarms": [one.to_dict() for one in self.alarms],
             "notes": list(self.notes),
             "drift": self._drift_rows(),

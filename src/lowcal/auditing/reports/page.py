@@ -12,29 +12,35 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from html import escape
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.reports import words
+from lowcal.auditing.reports import plain_words, words
 from lowcal.auditing.reports.binning import ReliabilityBins
 from lowcal.data.errors import MissingExtra, abbreviate
+from lowcal.guarantees import GroupPage, describe
+from lowcal.guarantees.groups import read_label
 from lowcal.kernels.simplex import FloatArray
+from lowcal.rows.explaining import Explanation
 from lowcal.solve.runs import Candidate
-from lowcal.theory.guarantees import GroupPage, describe
-from lowcal.theory.guarantees.groups import read_label
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap
+    from lowcal.auditing.reports.comparison import AuditComparison
     from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
 FOLDER = Path(__file__).with_name("templates")
 #: A page stays below this many bytes; groups that are not the worst are left out for it.
-MOST_BYTES = 1_900_000
+MOST_BYTES = 1_980_000
+#: The number of groups on the first screen, and the length of the longest bar in their pictures.
+CARDS = 8
+BAR = 130.0
 #: The side of a reliability diagram's square.
 SIDE = 200
 #: Where the axes of a reliability diagram may end: rare outcomes would sit in a corner of [0, 1].
@@ -57,32 +63,67 @@ class PageLimits(NamedTuple):
         return PageLimits(self.rows // 2, self.groups // 2, 0)
 
 
-def page(audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()) -> str:
-    """Return the page: verdict, worst groups, degrees, reliability, guarantees, moments, provenance.
+def page(
+    audit: AuditReport,
+    before: AuditReport | None = None,
+    candidates: Sequence[Candidate] = (),
+    explained: Mapping[int, Explanation] = MappingProxyType({}),
+) -> str:
+    """Return the page: the first screen for everyone, then the analyst's part and the auditor's.
 
     As many groups are shown as fit into MOST_BYTES; tables say what is left out.
     """
     limits = PageLimits()
-    while len((made := page_of(limits, audit, before, candidates)).encode()) > MOST_BYTES and limits.groups > 1:
+    more: dict[str, Any] = {"before": before, "candidates": candidates, "explained": explained}
+    while len((made := page_of(limits, audit, **more)).encode()) > MOST_BYTES and limits.groups > 1:
         limits = limits.less()
     return made
 
 
 def page_of(
-    limits: PageLimits, audit: AuditReport, before: AuditReport | None = None, candidates: Sequence[Candidate] = ()
+    limits: PageLimits,
+    audit: AuditReport,
+    before: AuditReport | None = None,
+    candidates: Sequence[Candidate] = (),
+    explained: Mapping[int, Explanation] = MappingProxyType({}),
 ) -> str:
     """Return the page within some limits."""
 
     def size(value: float, signed: bool = True) -> str:
         return minus(words.size(audit, value, signed))
 
-    template = environment().get_template("page.html.jinja")
-    return template.render(audit=audit, before=before, candidates=candidates, limits=limits, size=size)
+    shown = {"audit": audit, "before": before, "candidates": candidates, "explained": explained, "limits": limits}
+    return environment().get_template("page.html.jinja").render(**shown, size=size)
 
 
 def monitoring_page(report: MonitoringReport) -> str:
     """Return the page of an audit by windows: verdict, alarms, windows, and the groups that changed most."""
     return environment().get_template("monitoring.html.jinja").render(report=report, drift_panels=drift_panels(report))
+
+
+def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
+    """Return the page of several audits: their verdicts, the n groups that differ most, and all groups."""
+    drawn = {group: compared.gaps(group) for group in compared.groups[:n]}
+    ends = [abs(end) for gaps in drawn.values() for one in gaps.values() for end in (one.gap, one.lower, one.upper)]
+    scale = (BAR / 2) / max((end for end in ends if isfinite(end)), default=1.0)
+    shown = [(group, [Place.of(name, one, scale) for name, one in gaps.items()]) for group, gaps in drawn.items()]
+    return environment().get_template("comparison.html.jinja").render(compared=compared, shown=shown)
+
+
+class Place(NamedTuple):
+    """Where the difference of a group in one audit stands on an axis with 0 in the middle, and its number."""
+
+    name: str
+    value: float
+    lower: float
+    upper: float
+    text: str
+
+    @classmethod
+    def of(cls, name: str, gap: Gap, scale: float) -> Place:
+        """Return the place of a difference; what is not known stands at 0."""
+        value, lower, upper = (140.0 + scale * np.nan_to_num([gap.gap, gap.lower, gap.upper])).tolist()
+        return cls(name, value, lower, upper, minus(words.means(gap)[2]))
 
 
 def fragment(audit: AuditReport, n: int = 10) -> str:
@@ -113,7 +154,10 @@ def environment() -> Environment:
     made.trim_blocks = made.lstrip_blocks = made.keep_trailing_newline = True
     made.filters |= {"count": "{:,.0f}".format, "share": "{:.1%}".format, "several": words.several, "minus": minus}
     made.filters |= {"shorten": shorten, "fingerprint": fingerprint, "number": words.number, "heat": heat}
-    made.globals |= {"words": words, "asset": asset, "panels": panels, "pictures": pictures, "described": described}
+    made.globals |= {"words": words, "plain": plain_words, "asset": asset, "panels": panels, "described": described}
+    made.globals |= {"cards": cards, "earlier_prediction": earlier_prediction}
+    made.filters |= {"capitalize_first": lambda text: text[:1].upper() + text[1:]}
+    made.tests |= {"off": plain_words.is_off}
     return made
 
 
@@ -158,21 +202,50 @@ def heat(value: float, alpha: float) -> str:
 
 
 # --- what templates ask for ------------------------------------------------------------------------------------
-def pictures(
-    audit: AuditReport, earlier: Mapping[str, Finding], n: int = 10
-) -> tuple[float, list[tuple[Finding, list[tuple[int, int, Finding]]]]]:
-    """Return where the axis of the n worst groups ends, and each group with what its picture shows.
+class Bar(NamedTuple):
+    """A bar of a card: what it shows, how, its length, the interval around its end, and the number at its end."""
 
-    That is the model (1, or 2 for the earlier one), its height in the picture, and its finding. A group without a share
-    of the people has no error per person, and no interval.
-    """
-    shown = []
-    for one in audit.shown(n):
-        old = earlier.get(one.subpopulation)
-        models = [(1, 10, one)] if old is None else [(2, 5, old), (1, 14, one)]
-        shown.append((one, [model for model in models if not isnan(model[2].interval(audit.by)[1])]))
-    ends = [abs(end) for _, models in shown for _, _, one in models for end in one.interval(audit.by)]
-    return 1.02 * max([audit.tolerance.largest * 1.25, *ends]), shown
+    title: str
+    kind: str
+    length: float
+    interval: tuple[float, float] | None
+    text: str
+
+    @property
+    def end(self) -> float:
+        """Where the bar and its interval end."""
+        return max(self.length, self.interval[1] if self.interval else 0.0)
+
+
+def cards(audit: AuditReport, before: AuditReport | None, n: int = CARDS) -> list[tuple[Finding, list[Bar]]]:
+    """Return the n groups that are off most, each with bars of predicted and actual means, all on one scale."""
+    earlier = before.by_name if before else {}
+    drawn = [(one, _bars(one, earlier.get(one.subpopulation))) for one in plain_words.affected(audit)[:n]]
+    scale = BAR / max([bar.end for _, bars in drawn for bar in bars] or [1.0], default=1.0)
+    return [(one, [_scaled(bar, scale) for bar in bars]) for one, bars in drawn]
+
+
+def _bars(one: Finding, old: Finding | None) -> list[Bar]:
+    """Return the bars of a group for the class that is off most; the interval is that of the mean outcome."""
+    gap = one.largest_gap
+    predicted, actual, *_ = words.means(gap)
+    limits = max(0.0, gap.predicted + gap.lower), min(1.0, gap.predicted + gap.upper)
+    was = [] if old is None else [earlier_prediction(old, one)]
+    return [
+        *(Bar("Before", "before", value, None, words.rate(value)) for value in was),
+        Bar("Predicted", "predicted", gap.predicted, None, predicted),
+        Bar("Actual", "actual", gap.actual, limits, actual),
+    ]
+
+
+def earlier_prediction(old: Finding, one: Finding) -> float:
+    """Return the mean prediction of an earlier model for the class that a group is off most in now."""
+    return next(gap.predicted for gap in old.gaps if gap.label == one.largest_gap.label)
+
+
+def _scaled(bar: Bar, scale: float) -> Bar:
+    interval = None if bar.interval is None else (scale * bar.interval[0], scale * bar.interval[1])
+    return bar._replace(length=scale * bar.length, interval=interval)
 
 
 def described(audit: AuditReport, group: str) -> list[GroupPage]:

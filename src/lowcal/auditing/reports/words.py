@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+from datetime import UTC, datetime
 from html import escape
-from math import ceil, isfinite, isnan, log10
+from math import ceil, inf, isfinite, isnan, log10
 from textwrap import fill
+from time import time
 from typing import TYPE_CHECKING
 
 from lowcal.data.errors import abbreviate, aligned, brief, brief_names, printable
 from lowcal.data.inputs import Layout
 from lowcal.data.version import __version__
+from lowcal.notions import LowDegree
 
 if TYPE_CHECKING:
-    from lowcal.auditing.reports.audit_report import AuditReport, Finding
+    from lowcal.auditing.reports.audit_report import AuditReport, Finding, Gap, Origin
     from lowcal.auditing.reports.binning import ReliabilityBins
+    from lowcal.auditing.reports.comparison import SavedAudit
     from lowcal.auditing.reports.monitoring_report import MonitoringReport
 
 _MONOMIAL = re.compile(r"p0(\^\d+)?")
 _MARKED = re.compile(r"([\\`*_{}\[\]()#!|~])")
 _TITLES = {"satisfied": "Passed", "violated": "Not passed", "undecided": "Undecided"}
+#: The end of every note that takes the verdict's worth away.
+UNSEEN = "Audit it on rows it has not seen."
 
 
 # --- numbers -------------------------------------------------------------------------------------------------
@@ -66,6 +73,26 @@ def rate(value: float) -> str:
     return f"{100 * value:.1f}%" if abs(value) >= 0.01 else f"{100 * value:.2g}%"
 
 
+def means(gap: Gap) -> tuple[str, ...]:
+    """Return predicted and actual in percent, and their difference with its limits in points: two digits of these.
+
+    >>> from lowcal.auditing.reports.audit_report import Gap
+    >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
+    (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.12%', '0.09%', '-0.03', '-0.08', '+0.02'))
+    """
+    if isnan(gap.lower):  # nobody, or memberships with signs: no mean over people
+        return ("–",) * 5  # noqa: RUF001
+    largest = 100 * max(abs(one) for one in (gap.gap, gap.lower, gap.upper))
+    k = max(1, min(6, 1 + ceil(-log10(largest)))) if 0.0 < largest < inf else 1
+    shares = (f"{number(100 * value, k)}%" for value in (gap.predicted, gap.actual))
+    return (*shares, *(number(100 * value, k, signed=True) for value in (gap.gap, gap.lower, gap.upper)))
+
+
+def points(audit: AuditReport, value: float) -> str:
+    """Return an error in percentage points, with as many decimals as the tolerance asks for."""
+    return number(100 * value, digits(audit.tolerance.largest) - 2)
+
+
 def several(n: int, one: str) -> str:
     """Return a number with its noun.
 
@@ -76,7 +103,7 @@ def several(n: int, one: str) -> str:
 
 
 # --- sentences -----------------------------------------------------------------------------------------------
-def title(audit: AuditReport | MonitoringReport) -> str:
+def title(audit: AuditReport | MonitoringReport | SavedAudit) -> str:
     """Return the verdict in a word or two."""
     return _TITLES[str(audit.verdict)]
 
@@ -158,6 +185,15 @@ def guarantee_lead(audit: AuditReport) -> str:
     )
 
 
+def intervals(audit: AuditReport) -> str:
+    """Return which intervals hold together: those of differences share a band with violations of degree 2 and up."""
+    one_band = isinstance(audit.notion, LowDegree) and audit.notion.degree >= 2
+    of = ["violations", "errors per person"]
+    every = "differences, " + " and ".join(of) if one_band else " and ".join(of)
+    rest = "" if one_band else "; so do those of differences, by themselves"
+    return f"All intervals of {every} hold for all groups at once: {sure(audit)} simultaneous confidence{rest}."
+
+
 # --- figures and tables ----------------------------------------------------------------------------------------
 def figures(audit: AuditReport) -> list[tuple[str, str, str]]:
     """Return the key figures: name, value, and what it is."""
@@ -196,8 +232,39 @@ def cells(audit: AuditReport, found: Finding) -> list[str]:
     return [*shown, side(found) if found.is_significant else "not clearly wrong"]
 
 
-def provenance(audit: AuditReport) -> list[tuple[str, str]]:
-    """Return where the figures come from."""
+def today() -> str:
+    """Return the date in UTC; SOURCE_DATE_EPOCH takes the place of the clock, so that a page can be made again."""
+    moment = float(os.environ.get("SOURCE_DATE_EPOCH") or time())
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
+
+
+def facts(report: AuditReport | MonitoringReport) -> list[tuple[str, str]]:
+    """Return what was audited, as far as it is known, and when the page was made."""
+    named = [*_names(report.origin)[:3], ("Date", today())]
+    return [(title, value) for title, value in named if value]
+
+
+def reproduction(report: AuditReport) -> list[tuple[str, str]]:
+    """Return what is needed to make the report again."""
+    known, unknown = report.origin, "not recorded"
+    call = f"lowcal.audit(y, p, X, notion='{report.notion}', {report.tolerance}, confidence={report.confidence:g}, "
+    call += f"method='{report.method}', random_state={report.seed}), with the groups and weights of the first call"
+    return [
+        ("Software", f"lowcal {__version__}"),
+        ("Command" if known.command else "Call", known.command or call),
+        ("Seed", "not given" if report.seed is None else str(report.seed)),
+        *((title, value or unknown) for title, value in _names(known)),
+        ("Page made on", today()),
+    ]
+
+
+def _names(known: Origin) -> list[tuple[str, str]]:
+    named = (("Model", known.model), ("Outcome", known.outcome), ("Data", known.file))
+    return [*named, ("SHA-256 of the data", known.sha256)]
+
+
+def settings(audit: AuditReport) -> list[tuple[str, str]]:
+    """Return what was asked, of which rows and groups, and how it was answered."""
     classes = "numbers in [0, 1]" if audit.layout.classes is None else ", ".join(str(c) for c in audit.layout.classes)
     fewer = f" (effective: {audit.n_effective:,.0f})" if audit.n_effective < 0.999 * audit.n_rows else ""
     learned = "" if audit.is_exact else ", some found by a learner on one half of the rows, judged on the other"
@@ -213,8 +280,6 @@ def provenance(audit: AuditReport) -> list[tuple[str, str]]:
         ("Groups", f"{len(audit.findings):,}{learned}"),
         ("Outcomes", abbreviate(classes, 200)),
         ("Interval method", audit.method),
-        ("Seed", "not given" if audit.seed is None else str(audit.seed)),
-        ("Software", f"lowcal {__version__}"),
     ]
 
 
@@ -247,7 +312,7 @@ def _table(audit: AuditReport, n: int) -> list[list[str]]:
     names = brief_names(one.subpopulation for one in shown)
     labels = [[abbreviate(str(one.label), 40)] if is_multiclass else [] for one in shown]
     rows = zip(names, labels, (cells(audit, one) for one in shown), strict=True)
-    heads = ["Group", *(["Label"] if is_multiclass else []), *headings(audit)]
+    heads = ["Group", *(["Class"] if is_multiclass else []), *headings(audit)]
     return [heads, *([name, *label, *rest] for name, label, rest in rows)]
 
 
@@ -262,7 +327,8 @@ def _left_out(audit: AuditReport, n: int) -> list[str]:
 
 
 def _made(audit: AuditReport) -> str:
-    return "; ".join(f"{name}: {printable(value)}" for name, value in provenance(audit)) + "."
+    software, _, seed, *_ = reproduction(audit)
+    return "; ".join(f"{name}: {printable(value)}" for name, value in (*settings(audit), seed, software)) + "."
 
 
 def marked(value: object, length: int = 160) -> str:

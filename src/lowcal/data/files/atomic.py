@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from lowcal.data.errors import CannotWrite, InvalidInput, sentence
 
-#: What the system says when there is no room; only writing is told so.
+#: Errors of a full disk, which only writing meets.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcal.data.errors import InvalidInput, load_extra, missing_column, repeated, suggest
+from lowcal.kernels.exact import BLOCK
 
-#: The number of rows in work at a time: what a pass needs of them stays in cache.
-BATCH_ROWS = 1 << 18
+#: The number of rows in a batch: no more than exact sums take at once.
+BATCH_ROWS = BLOCK
 #: Bytes of JSON lines that are read at a time.
 JSON_BYTES = 1 << 22
 #: Of a folder, files with these endings are read.
@@ -115,7 +116,7 @@ def open_batches(rows: object) -> Batches:
         return Batches(SOURCE, partial(_of_function, rows))
     if isinstance(rows, Iterator):
         raise InvalidInput(
-            f"{type(rows).__name__} can be read once only, but every pass reads the rows anew. Pass a function that "
+            f"{type(rows).__name__} can be read only once, but every pass reads the rows again. Pass a function that "
             "returns a new iterator each time, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
         )
     if isinstance(rows, Sequence) and rows and all(isinstance(one, str | os.PathLike) for one in rows):
@@ -312,7 +313,7 @@ class Format:
 
 
 def stored_format(path: str) -> Format | None:
-    """Return the format of a file, which its first bytes tell; None of text and others."""
+    """Return the format of a file, known by its first bytes; None for text and others."""
     check_readable(path)
     with open(path, "rb") as file:
         start = file.read(6)
@@ -327,7 +328,7 @@ def _of_files(paths: Sequence[Any]) -> Batches:
     if len(known) < len(files):
         path = next(path for path, form in files if form is None)
         raise InvalidInput(
-            f"{path} is neither a Parquet nor an Arrow file nor JSON lines. Of other files pass a function that "
+            f"{path} is neither a Parquet nor an Arrow file nor JSON lines. For other files, pass a function that "
             "returns an iterator of tables, for instance lambda: pandas.read_csv(path, chunksize=100_000)."
         )
     shown = files[0][0] if len(files) == 1 else f"{files[0][0]} and {len(files) - 1} more files"
@@ -427,7 +428,7 @@ _FORMATS = {
 
 @contextmanager
 def _reading(path: str, kind: str) -> Iterator[None]:
-    """Tell errors of Arrow as what they are: a damaged file."""
+    """Report errors of Arrow as what they are: a damaged file."""
     import pyarrow as pa
 
     try:
@@ -483,7 +484,7 @@ def _of_table(table: Any, shown: str) -> Iterator[Batch]:
     """Yield another table as batches of its series or arrays."""
     columns = _columns(table)
     if columns is None:
-        raise InvalidInput(f"{shown} yields {type(table).__name__}, which is no table; give {_ACCEPTED}.")
+        raise InvalidInput(f"{shown} yields {type(table).__name__}, which is not a table; give {_ACCEPTED}.")
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise InvalidInput(f"The columns of a table of {shown} differ in length ({sorted(lengths)}).")
@@ -580,7 +581,7 @@ def _series(column: Any) -> Any:
 
 
 def _kind(column: Column) -> str | None:
-    """Return whether a column holds numbers or text; None where that can't be told."""
+    """Return whether a column holds numbers or text; None where that is unknown."""
     if isinstance(column, np.ndarray):
         return {"O": None, "U": "text", "T": "text", "S": "text"}.get(column.dtype.kind, "numbers")
     import narwhals.stable.v2 as nw

@@ -73,7 +73,7 @@ class FileTable:
         return None if self.text is None else self.text.decimal
 
     def require(self, *names: str) -> None:
-        """Refuse a name that is no column; the error names the nearest."""
+        """Refuse a name that is not a column; the error names the nearest."""
         require_columns(self.shown, self.names, names)
 
     def batches(self, names: Sequence[str] | None = None, add: Callable[[int], object] = ignore) -> Iterator[Any]:
@@ -170,26 +170,26 @@ def open_table(
 ) -> Iterator[FileTable]:
     """Open a file, a folder or a glob, or "-" for standard input, which is first copied to a temporary file.
 
-    The format is told by the file itself: Parquet begins with PAR1, Arrow with ARROW1, everything else is text.
+    The format is read off the file itself: Parquet begins with PAR1, Arrow with ARROW1, everything else is text.
     """
     require_pyarrow(f"Reading {'standard input' if path == STREAM else path}", "cli")
     if is_several(path) and form in (None, "parquet"):
         yield _open_stored(files_of(path), path)
         return
     with _on_disk(path) as (file, shown):
-        told = form or _suffix_of(path)
-        if told in ("parquet", "jsonl") or (form is None and stored_format(str(file)) is not None):
+        known = form or _suffix_of(path)
+        if known in ("parquet", "jsonl") or (form is None and stored_format(str(file)) is not None):
             yield _open_stored([str(file)], shown)
             return
-        if told == "json":
+        if known == "json":
             raise InvalidInput(f"{shown} is JSON, which can't be read; give JSON lines (.jsonl), CSV or Parquet.")
-        separator = separator or ("\t" if told == "tsv" else None)
+        separator = separator or ("\t" if known == "tsv" else None)
         text = open_text_file(file, shown, separator=separator, decimal=decimal, encoding=encoding)
         yield FileTable(shown, text.names, file.stat().st_size, " bytes", text)
 
 
 def _suffix_of(path: str) -> str | None:
-    """Return the format that a file's name tells, whether packed or not."""
+    """Return the format of a file's extension, whether compressed or not."""
     return _SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
 
 
@@ -254,11 +254,11 @@ def _on_disk(path: str) -> Iterator[tuple[Path, str]]:
 
 
 def form_of(path: str, form: str | None) -> str:
-    """Return the format to write: as asked for, as the name tells, or CSV on standard output."""
+    """Return the format to write: as asked for, by the extension, or CSV on standard output."""
     found = form or _suffix_of(path)
     if found is None and path != STREAM:
         raise InvalidInput(
-            f"The name {path} does not tell a format; end it in .csv, .parquet or .json, or give --format."
+            f"The name {path} has no known extension; end it in .csv, .parquet or .json, or give --format."
         )
     if found == "parquet" and path.lower().endswith(".gz"):
         raise InvalidInput(f"{path}: Parquet is compressed by itself and can't be read from a .gz file; leave out .gz.")

@@ -36,16 +36,16 @@ from lowcal.kernels.simplex import MOST_EXACT, FloatArray
 
 #: A batch is made of this many bytes, or of more where a row is longer: up to the second.
 BATCH_BYTES, MOST_BYTES = 1 << 20, 1 << 30
-#: A quoted value that goes on over more characters without a quote, on lines of their own, was left open.
+#: A quoted value that goes on for more characters, over several lines and without a quote, was left open.
 LONGEST = 1 << 22
-#: Rows that tell the separator.
+#: Rows from which the separator is detected.
 SAMPLE_ROWS = 50
-#: How files write that there is no number.
+#: How files write a missing number.
 MISSING = frozenset({"", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "None"})
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 _SEPARATORS = {",": "','", ";": "';'", "\t": "a tab", "|": "'|'"}
-#: How a file begins that tells its encoding.
+#: Byte order marks, and the encodings they stand for.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 #: What reading a damaged packed file raises.
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -56,7 +56,7 @@ _LONG = r"^\s*[+-]?[0-9]{16,}\s*$"
 
 
 def ignore(*_: object) -> None:
-    """Do nothing with what is told."""
+    """Ignore all arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ class TextFile:
             raise InvalidInput(f"{self.shown} is damaged or cut short ({error}); write it again.") from error
 
     def marked_encoding(self) -> str:
-        """Return the encoding that a mark at the start tells, or UTF-8."""
+        """Return the encoding of a byte order mark, or UTF-8."""
         start = b""
         with self.path.open("rb") as raw, suppress(*_BROKEN):
             start = self._unpacked(raw).read(3)
@@ -327,7 +327,7 @@ def _present(texts: Any) -> Any:
 def numbers(values: Any, decimal: str | None = None, name: str = "", before: int = 0) -> FloatArray:
     """Return the numbers of an Arrow array of any type, NaN where missing; true counts as 1.
 
-    A value that is no number is an error that names the column and the row (`before` rows come before these).
+    A value that is not a number is an error that names the column and the row (`before` rows come before these).
 
     >>> import pyarrow as pa
     >>> numbers(pa.array(["0,5", "NA"]), decimal=",")
@@ -393,7 +393,7 @@ def parse_number(text: str, decimal: str) -> float | None:
 def factorise(values: Any, name: str = "") -> tuple[list[Any], NDArray[np.intp]]:
     """Return the distinct values of an Arrow array and the place of each row's; null is the place after the last.
 
-    Lists and other types that can't be told apart are refused by the name of the column.
+    Columns of lists and other types that can't be compared are refused by name.
     """
     import pyarrow as pa
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.card.draws import DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.draws import KERNEL as PICKING
 from lowcal.kernels.card.formula import (
     BANKS,
     HELD_ROWS,
@@ -20,6 +23,7 @@ from lowcal.kernels.card.formula import (
     Device,
     Formula,
     Inputs,
+    OneLevel,
     Precision,
 )
 from lowcal.kernels.card.twin import EXP_TERMS, LN2_HIGH, LN2_LOW, LOG2E, LOG_TERMS
@@ -33,9 +37,10 @@ __device__ __forceinline__ T least(T a, T b) { return a < b ? a : b; }
 __device__ __forceinline__ T most(T a, T b) { return a > b ? a : b; }
 __device__ __forceinline__ T size(T a) { return a < T(0) ? -a : a; }
 __device__ __forceinline__ T pick(bool c, T a, T b) { return c ? a : b; }
+__device__ __forceinline__ T near(T x) { return rint(x); }
 __device__ __forceinline__ int whole(T x) { return (int)floor(x); }
 __device__ __forceinline__ T inside(T z) { return least(most(z, T(-MOST_ODDS)), T(MOST_ODDS)); }
-#define drawn(b, q) (number_of(keys[b], (U)(at + row_)) < (U)ceil((double)(q) * 0x1p53))
+#define drawn(b, q) (number_of(keys[b], (U)(first + at + row_)) < (U)ceil((double)(q) * 0x1p53))
 __device__ __forceinline__ U number_of(U key, U row) {
   U h = row * 0x9E3779B97F4A7C15ull + key;
   h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -80,8 +85,9 @@ __device__ __forceinline__ T logit(T p) {
 """
 
 KERNEL = r"""
-extern "C" __global__ void __launch_bounds__(1024) run(long long n, PARAMETERS const T* __restrict__ given,
-    const T* __restrict__ k, const T* __restrict__ scale, const U* __restrict__ keys, OUT* __restrict__ out) {
+extern "C" __global__ void __launch_bounds__(1024) run(long long n, long long first, PARAMETERS
+    const T* __restrict__ given, const T* __restrict__ k, const T* __restrict__ scale, const U* __restrict__ keys,
+    OUT* __restrict__ out) {
   extern __shared__ T tab[];
   for (int i = threadIdx.x; i < TABLE; i += blockDim.x) tab[i] = given[i];
   SETUP
@@ -135,12 +141,20 @@ PARTS = {
     if (threadIdx.x % 32 == 0) atomicAdd((U*)out + q, (U)s);
   }""",
     ),
+    "largest": (
+        "T largest = T(0);",
+        "",
+        """for (int lane = 16; lane; lane >>= 1) largest = most(largest, __shfl_xor_sync(0xffffffff, largest, lane));
+  if (threadIdx.x % 32 == 0) atomicMax((U*)out, (U)__double_as_longlong((double)largest));""",
+    ),
     "map": ("", "", ""),
     "extremes": ("", "", ""),
     "pick": ("", "", ""),
 }
 
 C_TYPES = {"f4": "float", "f8": "double", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int"}
+#: Stands for the type of a code column with one level.
+ONE_LEVEL = "one level"
 C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", "b1": "unsigned char"}
 
 
@@ -148,7 +162,7 @@ C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", 
 class Shape:
     """All that the source of a kernel depends on beside its formula."""
 
-    how: Literal["shared", "global", "total", "map", "extremes", "pick"]
+    how: Literal["shared", "global", "total", "largest", "map", "extremes", "pick"]
     precision: Precision
     arrays: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
@@ -161,6 +175,12 @@ class Shape:
     table: int = 0
 
     @property
+    def given(self) -> list[tuple[str, str]]:
+        """The names and types of all arrays that are read."""
+        columns = ((f"c{j}", kind) for j, kind in enumerate(self.codes) if kind != ONE_LEVEL)
+        return [*self.arrays, *columns]
+
+    @property
     def tile(self) -> int:
         """The rows after which a block moves its sums on."""
         return HELD_ROWS * self.copies
@@ -169,11 +189,12 @@ class Shape:
 def source_of(formula: Formula, shape: Shape) -> str:
     """Return the CUDA source of a formula."""
     q, wide = len(formula.terms), formula.cells > 1
-    given = [*shape.arrays, *((f"c{j}", kind) for j, kind in enumerate(shape.codes))]
+    given = shape.given
     parameters = " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given)
-    loads = " ".join(f"const auto {name}4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
-    reads = [f"const T {name} = (T){name}4.v[row_];" for name, _ in shape.arrays]
-    reads += [f"const int i{j} = {offset} + (int)c{j}4.v[row_];" for j, offset in enumerate(shape.offsets)]
+    loads = " ".join(f"const auto {name}_4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
+    reads = [f"const T {name} = (T){name}_4.v[row_];" for name, _ in shape.arrays]
+    for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
+        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}_4.v[row_];"))
     is_by_cell, look_ups = shape.table > shape.levels * shape.looked_up, [f"T L[{shape.looked_up}] = {{}};"]
     source = "tab" if shape.table <= MOST_TABLE else "given"
     for s in range(shape.looked_up):
@@ -188,11 +209,12 @@ def source_of(formula: Formula, shape: Shape) -> str:
     terms = []
     for k, text in enumerate(formula.terms):
         if shape.how == "pick":
-            terms.append(
-                f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull); if (to < PICKED) out[1 + to] = at + row_; }}"
-            )
+            terms.append(f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);")
+            terms.append("if (to < PICKED) out[1 + to] = first + at + row_; }")
         elif shape.how == "map":
             terms.append(f"out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});")
+        elif shape.how == "largest":
+            terms.append(f"largest = most(largest, size({text}));")
         elif shape.how == "extremes":
             terms.append(EXTREMES.format(text))
         elif shape.how == "total":
@@ -200,11 +222,18 @@ def source_of(formula: Formula, shape: Shape) -> str:
         else:
             terms.append(f"const A t{k} = (A)ROUND((T)({text}) * scale[{k}]);")
     if shape.how in ("shared", "global"):
-        for j in range(len(shape.codes)):
+        for j, kind in enumerate(shape.codes):
+            if kind == ONE_LEVEL and not wide:
+                terms += [f"all[{k}] += t{k};" for k in range(q)]
+                continue
             place = f"(i{j} * {formula.cells} + cell)" if wide else f"i{j}"
             add = GLOBAL_ADD if shape.how == "global" else ADD[shape.precision]
             terms += [add.format(f"{place} * {q} + {k}", k) for k in range(q)]
     setup, flush, finish = PARTS[shape.how]
+    if shape.how in ("shared", "global") and ONE_LEVEL in shape.codes and not wide:
+        setup += " A all[Q] = {};"
+        # a thread sees few rows between two flushes, or adds in 64 bits
+        flush += ADD_ALL.replace("PLACE", str(shape.offsets[shape.codes.index(ONE_LEVEL)]))
     body = KERNEL
     for word, text in {
         "PARAMETERS": parameters,
@@ -217,25 +246,37 @@ def source_of(formula: Formula, shape: Shape) -> str:
         "FINISH": finish,
     }.items():
         body = body.replace(word, text, 1)
+    defined = {"W": str(shape.levels * formula.cells * q), "Q": str(q), "PICKED": str(shape.levels)}
+    table = shape.table if shape.table <= MOST_TABLE else 0
+    defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "TILE": str(shape.tile)}
+    defined |= {"CELLS": str(formula.cells)}
+    defined |= {"COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
+    return prelude(shape.precision, defined) + body
+
+
+def prelude(precision: Precision, defined: Mapping[str, str]) -> str:
+    """Return what stands before a kernel: macros, types and the functions of formulas."""
     numbers = dict(zip(("EXP0", "EXP1", "EXP2", "EXP3", "EXP4", "EXP5"), EXP_TERMS, strict=True))
     numbers |= dict(zip(("LOG0", "LOG1", "LOG2", "LOG3"), LOG_TERMS, strict=True))
     numbers |= {"LN2_HIGH": LN2_HIGH, "LN2_LOW": LN2_LOW, "LOG2E": LOG2E, "MOST_ODDS": MOST_ODDS}
-    is_single = shape.precision == "single"
-    defined = {**{name: repr(value) for name, value in numbers.items()}, "W": str(shape.levels * formula.cells * q)}
-    table = shape.table if shape.table <= MOST_TABLE else 0
-    defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "PICKED": str(shape.levels)}
-    defined |= {
-        "CELLS": str(formula.cells),
-        "Q": str(q),
-        "TILE": str(shape.tile),
-        "COPIES": str(shape.copies),
-        "OUT": C_TYPES[shape.out],
-    }
-    defined |= {"SINGLE": "1"} if is_single else {}
+    is_single = precision == "single"
+    every = {**{name: repr(value) for name, value in numbers.items()}, **defined}
+    every |= {"SINGLE": "1"} if is_single else {}
     kinds = "typedef float T; typedef int A;" if is_single else "typedef double T; typedef long long A;"
-    return "".join(f"#define {name} {value}\n" for name, value in defined.items()) + kinds + HEADER + body
+    return "".join(f"#define {name} {value}\n" for name, value in every.items()) + kinds + HEADER
 
 
+#: Rows that pass through a card at a time: copies of this size reach the bandwidth of the link.
+PART_ROWS = 1 << 24
+
+#: The sums of a code column with one level, which threads hold.
+ADD_ALL = """
+    for (int q = 0; q < Q; q++) {
+      long long s = all[q];
+      for (int lane = 16; lane; lane >>= 1) s += __shfl_xor_sync(0xffffffff, s, lane);
+      if (threadIdx.x % 32 == 0) atomicAdd((U*)out + PLACE * Q + q, (U)s);
+      all[q] = 0;
+    }"""
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
@@ -243,6 +284,38 @@ GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
 EXTREMES = """const long long bits = __double_as_longlong((double)({}));
         if (bits < out[cell]) atomicMin(out + cell, bits);
         if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);"""
+
+
+def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Sequence[NDArray[np.uint16]]) -> str:
+    """Return the CUDA source of sums over picked rows."""
+    given = shape.given
+    reads = [f"const T {name} = (T){name}_[at];" for name, _ in shape.arrays]
+    digits, place = [], 0
+    for text, unit, size in zip(formula.terms, picking.units, picking.digits, strict=True):
+        whole = f"(unsigned)ROUND((T)({text}) * T({unit!r}))"
+        digits.append(f"digit[{place}] = {whole} & 255u;" if size == 2 else f"digit[{place}] = {whole};")
+        digits += [f"digit[{place + 1}] = {whole} >> 8;"] if size == 2 else []
+        place += size
+    members, start = [], 0
+    for j, own in enumerate(places):
+        _, levels, most = own.shape
+        code = f"{start}" if shape.codes[j] == ONE_LEVEL else f"{start} + {most} * (int)c{j}_[at]"
+        members += [f"mark[table[{code} + {k}]] = 1;" for k in range(most)]
+        start += levels * most
+    lines = [f"const T {name} = {text};" for name, text in formula.lines]
+    parts = {
+        "PARAMETERS": " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given),
+        "READS": " ".join(reads),
+        "LINES": " ".join(lines),
+        "DIGITS": " ".join(digits),
+        "MEMBERS": " ".join(members),
+    }
+    body = PICKING
+    for word, text in parts.items():
+        body = body.replace(word, text, 1)
+    defined = {"PLACES": start, "PLACES_END": -(-start // 8) * 4, "WIDTH": picking.width, "TILES": picking.tiles}
+    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
+    return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + body
 
 
 class Cuda(Device):
@@ -259,19 +332,28 @@ class Cuda(Device):
         self.threads, self.blocks, self.shared = threads, blocks, shared
 
     @cached_property
-    def xp(self) -> Any:
+    def cupy(self) -> Any:
         """CuPy."""
         return import_module("cupy")
+
+    @property
+    def xp(self) -> Any:
+        """What rows are arrays of."""
+        return self.cupy
+
+    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+        """Yield the rows in parts that lie on the card: here all of them."""
+        yield inputs
 
     @cached_property
     def _limits(self) -> tuple[int, int]:
         """The blocks that a card holds, and the bytes of shared memory that one may have."""
-        facts = self.xp.cuda.Device().attributes
+        facts = self.cupy.cuda.Device().attributes
         most = int(facts["MaxSharedMemoryPerBlockOptin"]) - TAKEN_BYTES if self.shared is None else self.shared
         return self.blocks or 2 * int(facts["MultiProcessorCount"]), most
 
     def _launch(self, formula: Formula, inputs: Inputs, shape: Shape, scales: Sequence[float], out: Any) -> None:
-        xp = self.xp
+        xp = self.cupy
         kernel = _compiled(source_of(formula, shape))
         numbers = [np.zeros(1) if inputs.tables is None else inputs.tables, [*inputs.constants, 0.0], [*scales, 0.0]]
         given = [xp.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
@@ -281,8 +363,13 @@ class Cuda(Device):
             used += self.kind.itemsize * shape.levels * formula.cells * len(formula.terms) * shape.copies
         kernel.max_dynamic_shared_size_bytes = used
         blocks = min(self._limits[0], max(1, -(-inputs.n // shape.tile)))
-        arrays = (*inputs.arrays.values(), *inputs.codes)
-        kernel((blocks,), (self.threads,), (np.int64(inputs.n), *arrays, *given, keys, out), shared_mem=used)
+        arrays = arrays_of(inputs)
+        kernel(
+            (blocks,),
+            (self.threads,),
+            (np.int64(inputs.n), np.int64(inputs.first), *arrays, *given, keys, out),
+            shared_mem=used,
+        )
 
     def _table_bytes(self, inputs: Inputs) -> int:
         size = 0 if inputs.tables is None else inputs.tables.size
@@ -290,8 +377,8 @@ class Cuda(Device):
 
     def _shape(self, how: Any, inputs: Inputs, out: str = "i8", copies: int = 4) -> Shape:
         arrays = tuple((name, array.dtype.str[1:]) for name, array in inputs.arrays.items())
-        codes, offsets = tuple(c.dtype.str[1:] for c in inputs.codes), tuple(inputs.offsets)
-        table = 0 if inputs.tables is None else inputs.tables.size
+        codes = tuple(ONE_LEVEL if isinstance(c, OneLevel) else c.dtype.str[1:] for c in inputs.codes)
+        offsets, table = tuple(inputs.offsets), 0 if inputs.tables is None else inputs.tables.size
         return Shape(how, self.precision, arrays, codes, offsets, inputs.size, inputs.looked_up, out, copies, table)
 
     def _copies(self, width: int, inputs: Inputs) -> int:
@@ -302,15 +389,48 @@ class Cuda(Device):
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         width = inputs.size * formula.cells * len(scales)
         copies = self._copies(width, inputs)
-        out = self.xp.zeros(width, dtype=np.int64)
+        out = self.cupy.zeros(width, dtype=np.int64)
         shape = self._shape("shared", inputs, copies=copies) if copies else self._shape("global", inputs)
-        self._launch(formula, inputs, shape, scales, out)
+        for part in self._parts(inputs):
+            self._launch(formula, part, shape, scales, out)
         return np.asarray(out.get())
 
+    def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
+        xp, draws = self.cupy, len(inputs.keys)
+        places = shape.places(belongs, inputs.levels)
+        kernel = _compiled(picking_source(formula, self._shape("total", inputs), shape, places))
+        slots = shape.groups * shape.warps * DRAWS
+        keys = xp.asarray(np.array([*inputs.keys, *[0] * (slots - draws)], dtype=np.uint64))
+        laid = np.concatenate([place.reshape(shape.launches, -1) for place in places], axis=1)
+        given = xp.asarray(laid), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
+        out = xp.zeros(shape.launches * slots * 16 * shape.tiles * shape.width, dtype=np.int64)
+        used = shape.shared_bytes(places)
+        kernel.max_dynamic_shared_size_bytes = used
+        for part in self._parts(inputs):
+            step = 32 * shape.warps
+            each = step * -(-part.n // (step * max(self._limits[0], -(-part.n // MOST_ROWS))))
+            grid = -(-part.n // each), shape.groups, shape.launches
+            sizes = np.int64(part.n), np.int64(part.first), np.int64(each)
+            arrays = arrays_of(part)
+            kernel(grid, (step,), (*sizes, *arrays, *given, out), shared_mem=used)
+        return shape.read(out.get())
+
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
-        out = self.xp.zeros(len(scales), dtype=np.int64)
-        self._launch(formula, inputs, self._shape("total", inputs), scales, out)
+        out = self.cupy.zeros(len(scales), dtype=np.int64)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("total", inputs), scales, out)
         return np.asarray(out.get())
+
+    def largest(self, formula: Formula, inputs: Inputs) -> float:
+        """Return the largest size of the only term at any row."""
+        out = self.cupy.zeros(1, dtype=np.float64)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("largest", inputs, "f8"), (), out)
+        return float(out[0])
+
+    def block(self, q: int, n: int, kind: Any) -> Any:
+        """Return room for q numbers of n rows on the card, as kernels read it."""
+        return self.cupy.empty((q, -(-n // 4) * 4), dtype=kind)[:, :n]
 
     def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return all terms at every row."""
@@ -321,41 +441,122 @@ class Cuda(Device):
     def extremes(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
         """Return the least and the largest value of the only term by cell."""
         none = np.repeat(np.array([np.inf, 0.0]), formula.cells).view(np.int64)
-        out = self.xp.asarray(none)
-        self._launch(formula, inputs, self._shape("extremes", inputs), (), out)
+        out = self.cupy.asarray(none)
+        for part in self._parts(inputs):
+            self._launch(formula, part, self._shape("extremes", inputs), (), out)
         return np.asarray(out.get()).view(np.float64).reshape(2, -1).T
 
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
         """Return the rows, at most so many, for which a condition holds."""
-        out = self.xp.zeros(most + 1, dtype=np.int64)
-        self._launch(Formula((text,), lines), inputs, replace(self._shape("pick", inputs), levels=most), (), out)
+        out = self.cupy.zeros(most + 1, dtype=np.int64)
+        for part in self._parts(inputs):
+            self._launch(Formula((text,), lines), part, replace(self._shape("pick", inputs), levels=most), (), out)
         found = np.asarray(out.get())
         return np.sort(found[1 : 1 + min(most, found[0])])
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""
-        out = padded_rows(self.xp, inputs.n, kind)
+        out = padded_rows(self.cupy, inputs.n, kind)
         self._launch(formula, inputs, self._shape("map", inputs, np.dtype(kind).str[1:]), (), out)
         return out
 
     def own(self, array: Any) -> Any:
-        """Return an array of the card without gaps, in memory that ends after a multiple of four numbers."""
+        """Return an array without gaps on the card, in memory that ends after a multiple of four numbers."""
+        if isinstance(array, np.ndarray):
+            return self.upload(array)
         is_whole = array.flags.c_contiguous and len(array) % 4 == 0
         if is_whole and array.data.ptr % (4 * array.itemsize) == 0:
             return array
-        out = padded_rows(self.xp, len(array), array.dtype)
+        out = padded_rows(self.cupy, len(array), array.dtype)
         out[...] = array
         return out
 
     def upload(self, array: NDArray[Any]) -> Any:
         """Return an array of this machine's memory on the card."""
-        out = padded_rows(self.xp, len(array), array.dtype)
+        out = padded_rows(self.cupy, len(array), array.dtype)
         out.set(np.ascontiguousarray(array))
         return out
 
     def download(self, array: Any) -> NDArray[Any]:
         """Return an array of the card in this machine's memory."""
-        return np.asarray(array.get())
+        return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+class Streamed(Cuda):
+    """A card through which rows pass that stay in this machine's memory, in parts: one is copied while one is summed.
+
+    Rows are arrays of NumPy in memory that the system may not move, which the card reads without help.
+    """
+
+    @property
+    def xp(self) -> Any:
+        """What rows are arrays of."""
+        return np
+
+    @cached_property
+    def _streams(self) -> tuple[Any, Any]:
+        return self.cupy.cuda.Stream(), self.cupy.cuda.Stream()
+
+    def _parts(self, inputs: Inputs) -> Iterator[Inputs]:
+        """Yield parts of the rows on the card, each while its stream is the current one."""
+        every = arrays_of(inputs)
+        size = min(PART_ROWS, -(-inputs.n // 4) * 4)
+        slots = [[self.cupy.empty(size, dtype=array.dtype) for array in every] for _ in self._streams]
+        for k, start in enumerate(range(0, inputs.n, size)):
+            stop, stream = min(start + size, inputs.n), self._streams[k % 2]
+            here = [slot[: stop - start] for slot in slots[k % 2]]
+            with stream:
+                for there, array in zip(here, every, strict=True):
+                    there.set(array[start:stop], stream=stream)
+                arrays, columns = dict(zip(inputs.arrays, here, strict=False)), iter(here[len(inputs.arrays) :])
+                codes = [c if isinstance(c, OneLevel) else next(columns) for c in inputs.codes]
+                yield replace(inputs, n=stop - start, first=inputs.first + start, arrays=arrays, codes=codes)
+        for stream in self._streams:
+            stream.synchronize()
+
+    def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return the only term at every row."""
+        return self.columns(formula, inputs, kind)[0]
+
+    def columns(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
+        """Return all terms at every row."""
+        out, shape = self.block(len(formula.terms), inputs.n, kind), self._shape("map", inputs, np.dtype(kind).str[1:])
+        for part in self._parts(inputs):
+            here = Cuda.block(self, len(out), part.n, kind)
+            self._launch(formula, part, shape, (), here)
+            stream, start = self.cupy.cuda.get_current_stream(), part.first - inputs.first
+            for to, of in zip(out, here, strict=True):
+                of.get(out=to[start : start + part.n], stream=stream, blocking=False)
+        return out
+
+    @cached_property
+    def _pins(self) -> WeakValueDictionary[int, Any]:
+        """Arrays that were given out, by their place."""
+        return WeakValueDictionary()
+
+    def _pinned(self, shape: int | tuple[int, int], kind: Any) -> Any:
+        out = import_module("cupyx").empty_pinned(shape, dtype=kind)
+        self._pins[out.ctypes.data] = out
+        return out
+
+    def block(self, q: int, n: int, kind: Any) -> Any:
+        """Return room for q numbers of n rows."""
+        return self._pinned((q, n), kind)
+
+    def own(self, array: Any) -> Any:
+        """Return an array of this machine's memory that the card reads without help."""
+        return array if self._pins.get(array.ctypes.data) is array else self.upload(array)
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """Return a copy that the card reads without help."""
+        out = self._pinned(len(array), array.dtype)
+        out[...] = array
+        return out
+
+
+def arrays_of(inputs: Inputs) -> list[Any]:
+    """Return all arrays that a kernel reads."""
+    return [*inputs.arrays.values(), *(c for c in inputs.codes if not isinstance(c, OneLevel))]
 
 
 def padded_rows(xp: Any, n: int, kind: Any) -> Any:
@@ -369,6 +570,8 @@ def _compiled(source: str) -> Any:
     return import_module("cupy").RawModule(code=source, options=("-std=c++17", "--fmad=false")).get_function("run")
 
 
-def open_device(precision: Precision) -> Device:
-    """Return the card that is in use."""
-    return Cuda(precision)
+def open_device(precision: Precision, needed: int = 0, memory: int | None = None) -> Device:
+    """Return the card that is in use; rows of `needed` bytes that do not fit into its memory pass through."""
+    card = Cuda(precision)
+    room = memory if memory is not None else card.cupy.cuda.Device().mem_info[0] if needed else 0
+    return Streamed(precision) if needed > room else card

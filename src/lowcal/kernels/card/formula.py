@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.card.draws import Picking
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.loops import numbers_of
 
@@ -51,6 +52,20 @@ class Formula:
 
 
 @dataclass(frozen=True, eq=False)
+class OneLevel:
+    """A code column of which all rows have the same level: nothing need be read."""
+
+    n: int
+    dtype: np.dtype[Any] = field(default=np.dtype(np.uint8), init=False)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        return np.zeros(len(range(self.n)[part]), dtype=np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
 class Inputs:
     """The arrays of all rows that a formula reads, code columns with their levels, look-up tables, and constants.
 
@@ -64,8 +79,9 @@ class Inputs:
     levels: Sequence[int] = ()
     tables: NDArray[np.float64] | None = None
     constants: Sequence[float] | NDArray[np.float64] = ()
-    #: The keys that the chance of rows belongs to.
+    #: The keys that the chance of rows belongs to, and the number of the first row.
     keys: Sequence[int] = ()
+    first: int = 0
 
     @property
     def size(self) -> int:
@@ -133,11 +149,29 @@ class Device(ABC):
         scales = [2.0 ** wide_bits(inputs.n) / power_above(bound) for bound in formula.bounds]
         return np.asarray(self._total(formula, inputs, scales) / np.array(scales))
 
+    def picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the sums of the terms, in [0, 1], over the rows of each member that each key picks.
+
+        Rows are picked with the chance q, one of the lines; `belongs` are the members of every level. The shape is
+        (keys, members, terms). Terms are rounded to two bytes; 1 is exact.
+        """
+        shape = Picking.of(formula.terms, belongs.shape[1], len(inputs.keys))
+        return np.asarray(self._picks(formula, inputs, belongs, shape) / np.array(shape.units))
+
+    @abstractmethod
+    def _picks(
+        self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking
+    ) -> NDArray[np.int64]: ...
+
     @abstractmethod
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes: ...
 
     @abstractmethod
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes: ...
+
+    @abstractmethod
+    def largest(self, formula: Formula, inputs: Inputs) -> float:
+        """Return the largest size of the only term at any row."""
 
     @abstractmethod
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:

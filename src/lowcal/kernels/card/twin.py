@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.card.draws import Picking
 from lowcal.kernels.card.formula import MOST_ODDS, TWIN_ROWS, Device, Formula, Inputs, chances
 from lowcal.kernels.exact import Wholes
 
@@ -80,13 +81,14 @@ def _functions(kind: np.dtype[Any]) -> dict[str, Any]:
         "most": np.maximum,
         "size": np.abs,
         "pick": np.where,
+        "near": np.rint,
         "whole": lambda x: np.floor(x).astype(np.int64),
         "inside": lambda z: np.minimum(np.maximum(z, number(-MOST_ODDS)), number(MOST_ODDS)),
     }
 
 
-def _drawn(keys: Sequence[int], part: slice, b: int, q: Any) -> NDArray[np.bool_]:
-    return np.asarray(chances(keys[b], np.arange(part.start, part.stop)) < q)
+def _drawn(inputs: Inputs, part: slice, b: int, q: Any) -> NDArray[np.bool_]:
+    return np.asarray(chances(inputs.keys[b], inputs.first + np.arange(part.start, part.stop)) < q)
 
 
 def _looked_up(tables: NDArray[Any], at: Sequence[NDArray[np.int64]]) -> list[Any]:
@@ -113,7 +115,7 @@ class Twin(Device):
             known = {**self._names, **here, "k": constants}
             if tables is not None and not inputs.are_by_cell(formula):
                 known["L"] = _looked_up(tables, at)
-            known["drawn"] = partial(_drawn, inputs.keys, part)
+            known["drawn"] = partial(_drawn, inputs, part)
             for name, text in formula.lines:
                 known[name] = eval(text, known)
                 if name == "cell" and tables is not None and inputs.are_by_cell(formula):
@@ -131,6 +133,21 @@ class Twin(Device):
                     np.add.at(total[:, q], cell, whole)
         return total
 
+    def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
+        total = np.zeros((len(inputs.keys), inputs.size, len(shape.digits)), dtype=np.int64)
+        for part, at, known, terms in self._blocks(formula, inputs):
+            chance = np.broadcast_to(known["q"], part.stop - part.start)
+            wholes = [
+                np.broadcast_to(np.rint(term * self.kind.type(unit)).astype(np.int64), chance.shape)
+                for term, unit in zip(terms, shape.units, strict=True)
+            ]
+            for b in range(len(inputs.keys)):
+                held = np.flatnonzero(_drawn(inputs, part, b, chance))
+                for t, whole in enumerate(wholes):
+                    for places in at:
+                        np.add.at(total[b, :, t], places[held], whole[held])
+        return np.asarray(np.einsum("blt,lm->bmt", total, belongs.astype(np.int64)))
+
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         total = np.zeros(len(scales), dtype=np.int64)
         for part, _, _, terms in self._blocks(formula, inputs):
@@ -138,6 +155,10 @@ class Twin(Device):
                 term = np.broadcast_to(np.asarray(term, dtype=self.kind), part.stop - part.start)
                 total[q] += np.rint(term * self.kind.type(scale)).astype(np.int64).sum()
         return total
+
+    def largest(self, formula: Formula, inputs: Inputs) -> float:
+        """Return the largest size of the only term at any row."""
+        return max(float(np.abs(term).max(initial=0.0)) for _, _, _, (term,) in self._blocks(formula, inputs))
 
     def rows(self, formula: Formula, inputs: Inputs, kind: Any) -> Any:
         """Return the only term at every row."""

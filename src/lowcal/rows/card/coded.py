@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lowcal.kernels.card.formula import Device, Formula, Inputs
+from lowcal.kernels.card.formula import Device, Formula, Inputs, OneLevel
 from lowcal.kernels.reference import Codes, Stacked, stack
 from lowcal.kernels.simplex import FLOOR, FloatArray, Geometry, IntArray
 from lowcal.notions.weights import Cell, Knots, LogOdds, Monomial, Weight, cells_of_one_grid, n_intervals
@@ -86,9 +86,9 @@ class Coded:
     n: int
 
     @cached_property
-    def zeros(self) -> Any:
+    def zeros(self) -> OneLevel:
         """The code column of the whole population."""
-        return self.device.own(self.device.xp.zeros(self.n, dtype=np.uint8))
+        return OneLevel(self.n)
 
     def design(self, families: Sequence[Family]) -> Codes | None:
         """Return the memberships in all families, if they are code columns of 0 and 1."""
@@ -97,8 +97,9 @@ class Coded:
         design = stack(Stacked(tuple(family.design(self.rows) for family in families)).joined())
         if not isinstance(design, Codes) or design.power(2) is not design:
             return None
-        is_here = self.device.xp.ndarray
-        return Codes(tuple(c if isinstance(c, is_here) else self.zeros for c in design.codes), design.decode)
+        pairs = zip(design.codes, design.decode, strict=True)
+        codes: tuple[Any, ...] = tuple(self.zeros if t.shape[0] == 1 else c for c, t in pairs)
+        return Codes(codes, design.decode)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:
@@ -241,13 +242,13 @@ def projection_lines(v: Sequence[str]) -> tuple[Lines, tuple[str, ...]]:
     d = len(v)
     lines = [*((f"v{a}", text) for a, text in enumerate(v)), ("vmost", largest(each("v", d)))]
     lines += [(f"u{a}", f"v{a} - vmost") for a in range(d)]
-    lines.append(("t0", f"({' + '.join(each('u', d))} - T(1))/T({d})"))
+    lines.append(("th0", f"({' + '.join(each('u', d))} - T(1))/T({d})"))
     for turn in range(1, d):
-        above = [f"u{a} > t{turn - 1}" for a in range(d)]
+        above = [f"u{a} > th{turn - 1}" for a in range(d)]
         lines.append((f"n{turn}", " + ".join(f"pick({one}, T(1), T(0))" for one in above)))
         lines.append((f"m{turn}", " + ".join(f"pick({one}, u{a}, T(0))" for a, one in enumerate(above))))
-        lines.append((f"t{turn}", f"(m{turn} - T(1))/n{turn}"))
-    return tuple(lines), tuple(f"most(u{a} - t{d - 1}, T(0))" for a in range(d))
+        lines.append((f"th{turn}", f"(m{turn} - T(1))/n{turn}"))
+    return tuple(lines), tuple(f"most(u{a} - th{d - 1}, T(0))" for a in range(d))
 
 
 def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[str, ...], tuple[float, ...]]:
@@ -256,7 +257,7 @@ def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[
     Terms that are small at most rows, as squares are, then lose nothing to the unit of the largest.
     """
     lines = tuple((f"x{q}", text) for q, text in enumerate(terms))
-    high = [f"T(whole(x{q}*T({COARSE / bound!r}) + T(0.5)))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
+    high = [f"near(x{q}*T({COARSE / bound!r}))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
     low = [f"x{q} - {text}" for q, text in enumerate(high)]
     return lines, (*high, *low), (*bounds, *(bound / COARSE for bound in bounds))
 

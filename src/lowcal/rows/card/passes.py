@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lowcal.kernels.card.formula import Formula
+from lowcal.kernels.card.formula import Formula, Inputs
 from lowcal.kernels.exact import Fine, Grid, Tables, Wholes
 from lowcal.kernels.logistic import LEAST_CURVATURE
 from lowcal.kernels.loops import padded
@@ -84,9 +84,9 @@ def _(one: Losses, card: Card) -> Tables | None:
         square, loss = "(y - f)*(y - f)", "most(s, T(0)) - y*s + log_(T(1) + exp_(-size(s)))"
     else:
         y, f, s = (each(stem, card.d) for stem in "yfs")
-        lines = (("all", " + ".join(f"most({name}, T({FLOOR!r}))" for name in f)),)
+        lines = (("mass", " + ".join(f"most({name}, T({FLOOR!r}))" for name in f)),)
         square = " + ".join(f"({a} - {b})*({a} - {b})" for a, b in zip(y, f, strict=True))
-        loss = f"log_(all) - ({' + '.join(f'{a}*{b}' for a, b in zip(y, s, strict=True))})"
+        loss = f"log_(mass) - ({' + '.join(f'{a}*{b}' for a, b in zip(y, s, strict=True))})"
     found = card.total((square, loss), (2.0, MOST_SCORE), state=one.state, lines=lines)
     if found is None:
         return None
@@ -104,13 +104,16 @@ def _newly_sure(card: Card, state: State) -> int:
     """Return how many rows became certain that were not at the start."""
     if all(update.geometry == "mirror" for update in state.updates):
         return 0
-    xp, end, start = card.device.xp, card.at(state), card.at(START)
-    assert start is not None
-    assert end is not None
+    end, start = card.at(state), card.at(START)
+    arrays = arrays_of(end, "a") | arrays_of(start, "b")
     if card.d == 1:
-        return int((xp.isinf(end) & ~xp.isinf(start)).sum())
-    is_new: Any = ((end == 0.0) | (end == 1.0)) & (start > 0.0) & (start < 1.0)
-    return int(is_new.any(axis=0).sum())
+        new = ["(size(a) > T(1e30)) & (size(b) < T(1e30))"]
+    else:
+        pairs = zip(each("a", card.d), each("b", card.d), strict=True)
+        new = [f"(({a} == T(0)) | ({a} == T(1))) & ({b} > T(0)) & ({b} < T(1))" for a, b in pairs]
+    text = " | ".join(f"({one})" for one in new)
+    formula = Formula((f"pick({text}, T(1), T(0))",), bounds=(1.0,))
+    return round(float(card.device.total(formula, Inputs(card.scale.n, arrays))[0]))
 
 
 @on_card.register
@@ -249,7 +252,7 @@ def _(one: Along, card: Card) -> Farthest | None:
     more = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
     found = card.total((slope, bend), (2.0 * far, 2.0 * far * far), **more)
     assert found is not None
-    farthest = max(float(delta.max()), -float(delta.min()))
+    farthest = card.device.largest(Formula(("delta",)), Inputs(card.scale.n, {"delta": delta}))
     grids = one._grids(card.scale)
     return Farthest(np.array([fine_wholes(g, v) for g, v in zip(grids, found.tolist(), strict=True)]), farthest)
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.data.cards import card_columns, read_card
-from lowcal.data.errors import InvalidInput, MissingColumn
+from lowcal.data.cards import NEEDS_CUPY, ThroughCard, card_columns, read_card
+from lowcal.data.errors import InvalidInput, MissingColumn, load_extra
 from lowcal.data.files.batches import at_row
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import SUM_TOLERANCE, Layout, check_weight, read_probabilities
-from lowcal.kernels.card.cuda import open_device
-from lowcal.kernels.card.formula import Device, Formula, Inputs, chances
+from lowcal.kernels.card import cuda
+from lowcal.kernels.card.formula import Device, Formula, Inputs, Precision, chances
 from lowcal.kernels.simplex import IntArray
 from lowcal.rows.card import clipped, passes, smooth  # noqa: F401  (register how a card sums what the solver asks for)
 from lowcal.rows.card.coded import Coded, Moves, arrays_of, each
-from lowcal.rows.card.rows import BLOCK, Card
+from lowcal.rows.card.rows import BLOCK, STATES, Card, told_when_full
 from lowcal.rows.keys import key_of
 from lowcal.rows.packing import flatten
 from lowcal.rows.reading import (
@@ -46,6 +46,12 @@ SKETCHED = 1 << 16
 MOST_WHOLE = 1 << 24
 
 
+def rows_of(device: Device, column: Any, some: IntArray | slice) -> Any:
+    """Return some rows of a column, which may be in this machine's memory."""
+    is_far = isinstance(some, np.ndarray) and not isinstance(column, np.ndarray)
+    return column[..., device.xp.asarray(some) if is_far else some]
+
+
 @dataclass(frozen=True, eq=False)
 class CardTable:
     """Columns on a device, by name."""
@@ -54,9 +60,9 @@ class CardTable:
     columns: Mapping[str, Any]
     n: int
 
-    def near(self, some: Any, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def near(self, some: IntArray | slice, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return some rows of these columns in this machine's memory."""
-        return {name: self.device.download(self.columns[name][some]) for name in names}
+        return {name: self.device.download(rows_of(self.device, self.columns[name], some)) for name in names}
 
     def encoded(self, encoder: Encoder) -> Encoded:
         """Return the rows as an encoder writes them."""
@@ -122,6 +128,7 @@ class CardTable:
         return tuple(merged)
 
 
+@told_when_full
 def settle_on_card(
     subpopulations: Subpopulations,
     given: Given,
@@ -135,16 +142,17 @@ def settle_on_card(
     if weight is not None:
         weight = checked_weight(weight)
         if not bool((weight > 0).all()):
-            kept = device.xp.flatnonzero(weight > 0)
-            columns = {name: device.own(column[kept]) for name, column in table.columns.items()}
-            table, y, p, weight = CardTable(device, columns, len(kept)), y[kept], p[..., kept], weight[kept]
+            kept = device.download(device.xp.flatnonzero(weight > 0))
+            columns = {name: rows_of(device, column, kept) for name, column in table.columns.items()}
+            y, p, weight = (rows_of(device, one, kept) for one in (y, p, weight))
+            table = CardTable(device, columns, len(kept))
     z = checked_odds(device, p) if p.ndim == 1 else checked_points(device, p)
     layout, codes, outcomes = read_labels(device, y, classes, 2 if p.ndim == 1 else len(p))
     names = list(wanted_columns(subpopulations) or table.columns)
     some = sampled(device, seed, table.n, sample_size(len(names)))
-    sample = {**table.near(device.xp.asarray(some), names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
+    sample = {**table.near(some, names), "\0p": np.zeros(len(some)), "\0y": np.zeros(len(some))}
     if weight is not None:
-        sample["\0w"] = device.download(weight[device.xp.asarray(some)]).astype(np.float64)
+        sample["\0w"] = device.download(rows_of(device, weight, some)).astype(np.float64)
     found = Survey(table.n, layout, codes, sample)
     learner = learn_sample(subpopulations, found, roles, is_fit)
     even = (
@@ -194,9 +202,17 @@ def read_labels(
     device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int = 2
 ) -> tuple[Layout, IntArray, Any]:
     """Return the layout of outcomes, the classes that occur, and outcomes: places in a byte, or numbers in [0, 1]."""
+    labels = Labels(n_classes)
+    if not is_number(y):  # names of classes, in this machine's memory
+        names, which = np.unique(y, return_inverse=True)
+        labels.add(names, None)
+        layout, codes = labels.layout(classes)
+        assert layout.classes is not None
+        places = np.array([list(layout.classes).index(name) for name in names.tolist()], dtype=np.uint8)
+        return layout, codes, device.own(places[which])
+    y = device.own(y)
     if n_classes > 2:
-        return read_classes(device, device.own(y), classes, n_classes)
-    labels, y = Labels(2), device.own(y)
+        return read_classes(device, y, classes, n_classes)
     low, high = float(y.min()), float(y.max())
     others = device.picked("(y != k[0]) & (y != k[1])", Inputs(len(y), {"y": y}, constants=[low, high]), 100)
     labels.add(np.append(np.array([low, high]).astype(y.dtype), device.download(y[others])), None)
@@ -213,15 +229,15 @@ def checked_points(device: Device, p: Any) -> Any:
     """
     d, n = p.shape
     kept = device.block(d, n, device.kind)
-    kept[...] = p
+    kept[...] = device.xp.asarray(p)
     arrays, names = arrays_of(kept), each("f", d)
-    all_of = (("all", " + ".join(names)),)
+    all_of = (("mass", " + ".join(names)),)
     right = [f"({name} >= T(0)) & ({name} <= T(1))" for name in names]
-    right.append(f"(size(all - T(1)) <= T({SUM_TOLERANCE!r}))")
+    right.append(f"(size(mass - T(1)) <= T({SUM_TOLERANCE!r}))")
     for row in device.picked(f"({' & '.join(right)}) == 0", Inputs(n, arrays), 1, all_of).tolist():
         with at_row(row):
             read_probabilities(device.download(p[:, row : row + 1].T), Layout(d, None))
-    shares = Formula(tuple(f"{name}/all" for name in names), all_of)
+    shares = Formula(tuple(f"{name}/mass" for name in names), all_of)
     return device.columns(shares, Inputs(n, arrays), device.kind)
 
 
@@ -263,53 +279,94 @@ class Given:
     weight: Any | None
 
 
+@told_when_full
 def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
-    """Return arrays on a card as rows of two classes; the precision is that of p."""
-    columns = {} if X is None else card_columns(X)
-    y, p = take_role(columns, "y", y), take_points(columns, p)
-    weight = None if weight is None else take_role(columns, "sample_weight", weight)
+    """Return rows on a card, or beside one; the precision of arrays there is that of p."""
+    columns = {} if X is None else columns_of(X)
+    y, p = take_role(X, columns, "y", y), take_points(X, columns, p)
+    weight = None if weight is None else take_role(X, columns, "sample_weight", weight)
     n = p.shape[-1]
-    lengths = {n, *(len(each) for each in (y, *([] if weight is None else [weight]), *columns.values()))}
+    if n == 0:
+        raise InvalidInput("There are no rows: p is empty.")
+    lengths = {n, *(len(one) for one in (y, *([] if weight is None else [weight]), *columns.values()))}
     if len(lengths) != 1:
         raise InvalidInput(
             f"On a card y, p, weights and all columns must have the same length, but lengths are {sorted(lengths)}."
         )
-    return Given(CardTable(open_device("double" if p.dtype == np.float64 else "single"), columns, n), y, p, weight)
+    device = device_for(X, p, columns)
+    weight = None if weight is None else device.own(weight)
+    return Given(CardTable(device, columns, n), y, p, weight)
 
 
-def take_points(columns: dict[str, Any], p: Any) -> Any:
+def take_points(X: object, columns: dict[str, Any], p: Any) -> Any:
     """Return p as (n,) for two classes or (l, n) for several, from an array, a column or a list of columns."""
     if isinstance(p, list | tuple) and p and all(isinstance(name, str) for name in p):
-        each = [take_role(columns, "p", name) for name in p]
+        found = [take_role(X, columns, "p", name) for name in p]
     else:
-        given = take_role(columns, "p", p)
+        given = take_role(X, columns, "p", p)
         if given.ndim not in (1, 2):
             raise InvalidInput(f"p must have the shape (n,) or (n, l) for l classes, but its shape is {given.shape}.")
-        each = [given] if given.ndim == 1 else list(given.T)
-    if len(each) > MOST_CLASSES:
+        found = [given] if given.ndim == 1 else list(given.T)
+    if len(found) > MOST_CLASSES:
         raise InvalidInput(
-            f"p holds {len(each)} classes, but on a card at most {MOST_CLASSES} are fitted; give arrays of NumPy."
+            f"p holds {len(found)} classes, but on a card at most {MOST_CLASSES} are fitted; give arrays of NumPy."
         )
-    return each[-1] if len(each) <= 2 else open_device("double").xp.stack(each)
+    if len(found) <= 2:
+        return found[-1]
+    return np.stack(found) if isinstance(X, ThroughCard) else read_card(found)
 
 
-def take_role(columns: dict[str, Any], role: str, given: Any) -> Any:
+def columns_of(X: object) -> dict[str, Any]:
+    """Return the columns of a table on a card, or of one that passes through, by name."""
+    if not isinstance(X, ThroughCard):
+        return card_columns(X)
+    table = Frame.of(X.table)
+    return {name: table.array(name) for name in table.names}
+
+
+def device_for(X: object, p: Any, columns: Mapping[str, Any]) -> Device:
+    """Return the device for a table: rows that do not fit on it pass through."""
+    if not isinstance(X, ThroughCard):
+        return open_device("double" if p.dtype == np.float64 else "single")
+    size = 4 if X.precision == "single" else 8
+    coded = sum(column.dtype.itemsize if is_number(column) else 4 for column in columns.values())
+    needed = p.shape[-1] * (coded + STATES * size * (1 if p.ndim == 1 else len(p)) + 1)
+    return open_device(X.precision, needed, X.memory)
+
+
+def open_device(precision: Precision, needed: int = 0, memory: int | None = None) -> Device:
+    """Return the card that is in use; rows of `needed` bytes that do not fit into its memory pass through."""
+    cupy = load_extra("cupy", NEEDS_CUPY)
+    try:
+        cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InvalidInput(f"CuPy finds no graphics card that it can use ({error}).") from error
+    return cuda.open_device(precision, needed, memory)
+
+
+def is_number(array: Any) -> bool:
+    """Whether an array holds numbers or truth values."""
+    return array.dtype.kind in "biuf"
+
+
+def take_role(X: object, columns: dict[str, Any], role: str, given: Any) -> Any:
     """Return y, p or weights: an array, or the column of that name, which is then no feature."""
     if not isinstance(given, str):
-        return read_card(given)
+        return np.asarray(given) if isinstance(X, ThroughCard) else read_card(given)
     if given not in columns:
         raise MissingColumn(f"{role} names the column {given!r}, but X has {', '.join(map(repr, columns)) or 'none'}.")
     return columns.pop(given)
 
 
+@told_when_full
 def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
     """Return calibrated probabilities on the device, in the type of p."""
-    columns = {} if X is None else card_columns(X)
-    given = take_points(columns, p)
+    columns = {} if X is None else columns_of(X)
+    given = take_points(X, columns, p)
     n_given = 2 if given.ndim == 1 else len(given)
     if n_given != predictor.layout.n_classes:
         raise InvalidInput(f"p holds {n_given} classes, but the predictor has {predictor.layout.n_classes}.")
-    table = CardTable(open_device("double" if given.dtype == np.float64 else "single"), columns, given.shape[-1])
+    table = CardTable(device_for(X, given, columns), columns, given.shape[-1])
     device, last = table.device, len(predictor.updates) - 1
     check = checked_probabilities if given.ndim == 1 else checked_points
     moved, coded = check(device, given), Coded(device, table.encoded(predictor.encoder), table.n)
@@ -319,9 +376,12 @@ def predict_on_card(predictor: Predictor, p: Any, X: object) -> Any:
             return _predict_near(predictor, table, given)
         moved = moves.between(device, moved, update.geometry, k == 0, k == last)
     moved = moved.astype(given.dtype, copy=False)
+    xp = device.xp
     if given.ndim == 2:
-        return device.xp.ascontiguousarray(moved.T)
-    return device.xp.stack([1 - moved, moved], axis=1) if getattr(p, "ndim", 1) == 2 and p.shape[1] == 2 else moved
+        moved = xp.ascontiguousarray(moved.T)
+    elif getattr(p, "ndim", 1) == 2 and p.shape[1] == 2:
+        moved = xp.stack([1 - moved, moved], axis=1)
+    return device.download(moved) if isinstance(X, ThroughCard) else moved
 
 
 def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
@@ -331,4 +391,5 @@ def _predict_near(predictor: Predictor, table: CardTable, p: Any) -> Any:
         part = slice(at, at + BLOCK)
         here = Frame.of(table.near(part, list(table.columns)))
         found.append(predictor(np.ascontiguousarray(table.device.download(p[..., part]).T), here))
-    return table.device.upload(np.concatenate(found).astype(p.dtype))
+    every = np.concatenate(found).astype(p.dtype)
+    return every if isinstance(p, np.ndarray) else table.device.upload(every)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, singledispatch
-from typing import Any
+from functools import cached_property, singledispatch, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from lowcal.data.errors import InvalidInput
+from lowcal.data.errors import CardFull, InvalidInput
 from lowcal.kernels.card.formula import Device, Formula, Inputs
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray, IntArray, from_scores
@@ -22,12 +22,39 @@ from lowcal.rows.updates import Term
 from lowcal.subpopulations.asking import Trail
 from lowcal.subpopulations.base import Encoded
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 #: Rows that are brought into this machine's memory at a time.
 BLOCK = 1 << 20
 #: A column of whole numbers in a range of this size is encoded by a table of all of them.
 MOST_VALUES = 1 << 16
 #: Sums of so many numbers share a pass: there is room for several copies of them in the shared memory of a block.
 MOST_SUMS = 1 << 13
+#: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
+STATES = 6
+
+
+def told_when_full(work: Callable[P, T]) -> Callable[P, T]:
+    """Turn the error of a full card into a sentence."""
+
+    @wraps(work)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except MemoryError as error:
+            raise CardFull(
+                "The rows, and what is kept of them, do not fit into the card's memory. Give the table from this "
+                "machine's memory as lowcal.on_card(table): rows that do not fit then pass through the card in parts."
+            ) from error
+
+    return told
+
+
+class Answer(NamedTuple):
+    """What a pass returns, where a card need not return its sums."""
+
+    value: Any
 
 
 @singledispatch
@@ -59,9 +86,12 @@ class Card(Far):
 
     # --- passes ---
 
+    @told_when_full
     def run(self, one: Pass[Result]) -> Result:
         """Take one pass over all rows: on the card if it has a formula, else block by block."""
         total = on_card(one, self)
+        if isinstance(total, Answer):
+            return total.value  # type: ignore[no-any-return]
         if total is None:
             for first in range(0, self.scale.n, BLOCK):
                 found = one(self._shard(first))
@@ -70,13 +100,8 @@ class Card(Far):
 
     def _shard(self, first: int) -> Shard:
         part = slice(first, first + BLOCK)
-        return Shard(
-            self._rebuilt(part),
-            *self._outcomes(part),
-            self._near(self.weight, part) * self.scale.most,
-            self.scale,
-            first,
-        )
+        weight = self._near(self.weight, part) * self.scale.most
+        return Shard(self._rebuilt(part), *self._outcomes(part), weight, self.scale, first)
 
     def _outcomes(self, part: Any) -> tuple[FloatArray, FloatArray]:
         """Return predictions and outcomes of some rows in this machine's memory."""
@@ -125,7 +150,7 @@ class Card(Far):
             return
         z = self.at(state)
         assert z is not None
-        own = ("own", f"k[{len(constants)}]"), ("yo", "pick(y == own, T(1), T(0))")
+        own = ("mine", f"k[{len(constants)}]"), ("yo", "pick(y == mine, T(1), T(0))")
         for a in range(self.d):
             arrays = {"o": z[a]} if now is None else {"o": z[a], "g": now[a]}
             yield {**known, "arrays": arrays, "lines": own, "constants": [*constants, float(a)]}
@@ -233,6 +258,7 @@ class Card(Far):
         weight = self._near(self.weight, on)
         return Shard(self._rebuilt(on), *self._outcomes(on), weight / weight.sum(), self.scale)
 
+    @told_when_full
     def part(self, mask: Mask) -> Card:
         """Return some of the rows, numbered anew."""
         n = self.scale.n
@@ -244,6 +270,7 @@ class Card(Far):
         z = self.own_rows(self._z[START][..., some])
         return Card(self.device, rows, z, self.device.own(self.y[some]), weight)
 
+    @told_when_full
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Card:
         """Return the same rows, encoded otherwise."""
         other = self._copy()
@@ -255,6 +282,7 @@ class Card(Far):
         other.__dict__.pop("_flat", None)
         return other
 
+    @told_when_full
     def redrawn(self, state: State, seed: Sequence[int]) -> Card:
         """Return the same rows with outcomes drawn from the predictions of a state."""
         other, z, key = self._copy(), self.at(state), int(key_of(seed))

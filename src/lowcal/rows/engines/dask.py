@@ -175,7 +175,7 @@ def _keys(name: str, n: int) -> list[str]:
 
 @contextmanager
 def _telling(client: Any, futures: Any) -> Iterator[None]:
-    """Cancel tasks that are no longer wanted, and tell the loss of workers in one sentence."""
+    """Cancel tasks that are no longer wanted, and report the loss of workers in one sentence."""
     try:
         yield
     except _distributed().KilledWorker as error:

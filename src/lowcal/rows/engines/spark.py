@@ -162,7 +162,7 @@ def _value_of(pickled: Any) -> Any:
 
 @contextmanager
 def _telling(session: Any) -> Iterator[None]:
-    """Stop what runs when the user interrupts it, and tell what Spark can't do in one sentence."""
+    """Stop what runs when the user interrupts it, and report what Spark can't do in one sentence."""
     tag, has_tags = f"lowcal-{uuid4().hex}", hasattr(session, "addTag")  # since Spark 4, and 3.5 of Connect
     if has_tags:
         session.addTag(tag)

@@ -45,7 +45,7 @@
   function sortable(table, said) {
     var body = table.tBodies[0], heads = Array.from(table.tHead.rows[0].cells);
     heads.forEach(function (head, column) {
-      if (head.classList.contains("picture") || !head.textContent) return;
+      if (!head.textContent) return;
       var button = document.createElement("button"), isNumber = !head.classList.contains("text");
       button.type = "button";
       button.textContent = head.textContent;

@@ -1,1 +1,0 @@
-"""Models that leave the process: saved files and ONNX."""

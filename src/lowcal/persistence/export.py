@@ -1,0 +1,374 @@
+"""The whole predictor as one ONNX graph: raw columns and start probabilities in, calibrated predictions out.
+
+It runs in onnxruntime, in any language, without code of ours. All arithmetic is in doubles, with the formulas of
+`predict`; the two differ by rounding only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from lowcal.data.errors import InvalidInput
+from lowcal.data.files.atomic import atomic_write
+from lowcal.data.onnx_graph import (
+    MATRIX,
+    Graph,
+    GraphColumns,
+    GraphLookUp,
+    GraphMatrix,
+    GraphMembers,
+    Port,
+    Value,
+    load_onnx,
+)
+from lowcal.data.version import __version__
+from lowcal.kernels.simplex import FloatArray, Geometry
+from lowcal.notions.weights import Weight, cells_of_one_grid, graph_cells, graph_scores, graph_weight, graph_weights
+from lowcal.rows.updates import Predictor, Term, Update
+from lowcal.solve.runs import Fit
+from lowcal.subpopulations.base import Encoder, Family, in_graph
+from lowcal.subpopulations.levels import levels_of
+from lowcal.subpopulations.memberships import MembershipEncoder
+from lowcal.subpopulations.single_row import are_numbered
+from lowcal.subpopulations.union import leaves
+
+__all__ = ["to_onnx"]
+
+#: The input that holds the start probabilities, and the output.
+START, OUTPUT = "p", "probabilities"
+
+
+def to_onnx(
+    model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    missing: str = "",
+    matrix: bool | None = None,
+    two_columns: bool | None = None,
+) -> Any:
+    """Return a predictor as an ONNX model (`onnx.ModelProto`), and write it to a file if a path is given.
+
+    Inputs of the graph, for n rows:
+
+    * `p`: the start probabilities, double, (n,) for two classes and (n, l) for l classes;
+    * one input for each column that some update reads, under the column's own name, shape (n,). Numbers, whole numbers
+      and booleans (0 and 1) are double, NaN if missing; text is string, `missing` if missing. A column that mixes
+      text and numbers is text, numbers as `str` writes them. A value not met in fitting belongs to no group;
+    * or, with `matrix`, one input `X`, double, shape (n, columns), instead of these.
+
+    The output `probabilities` is double, of the shape of `p`. Nothing is checked inside the graph: probabilities that
+    `predict` refuses give something. A column whose name is empty or taken (`p`, `probabilities`) gets underscores at
+    its end. The metadata hold `lowcal_version`, `classes`, `columns` (input -> column), `missing`, `updates` and, where
+    the model knows them, `notion`, `alpha` and `bounds`, all but the first and the notion as JSON.
+
+    What differs from `predict` is rounding: 1e-15 or so. A prediction that lies on the edge of a cell of the full
+    notion to the last bit may fall on the other side. Opset 17: onnxruntime 1.17 or later.
+
+    Parameters
+    ----------
+    model : a `Predictor`, a `Fit`, or a fitted `MulticalibratedClassifier` or `MulticalibratedRegressor`. Of an
+        estimator its recalibration is exported, not its base model: feed `base.predict_proba(X)` (of a regressor
+        `base.predict(X)`, in the units of the outcome) as `p`, or join the two graphs with
+        `onnx.compose.merge_models` after exporting the base model, e.g. with skl2onnx. With `estimator=None` the
+        uniform start is built in and there is no `p`, unless no update reads a column.
+    path : the file to write, replaced at once: a reader sees the old file or the new one.
+    missing : the text that stands for a missing value in text columns: ONNX has none.
+    matrix : whether all columns come in one input `X` of numbers, in the order of `predictor.columns`; columns called
+        x0, x1, ..., as those of a bare array are, stand at these places. None: for memberships and estimators that
+        were fitted on a bare array.
+    two_columns : whether `p` and the output have the columns of both classes, (n, 2), in a binary problem. None: as
+        `predict_proba` for a classifier, (n,) otherwise.
+
+    Raises InvalidInput for `Regressor(...)`, whose foreign models lowcal can't translate, and for a user's own families
+    and weights that have no method `onnx`.
+
+    Examples
+    --------
+    >>> from lowcal import Groups, multicalibrate
+    >>> from lowcal.datasets import make_miscalibrated
+    >>> data = make_miscalibrated(5000, random_state=0)
+    >>> fit = multicalibrate(data.y, data.p, data.X, subpopulations=Groups(["g0", "g1"]))
+    >>> [port.name for port in to_onnx(fit).graph.input]
+    ['p', 'g0', 'g1']
+    """
+    load_onnx()
+    source = _read(model, two_columns)
+    if not isinstance(missing, str):
+        raise InvalidInput(f"missing is the text that stands for a missing value, but {missing!r} was given.")
+    try:
+        made = _build(source, missing, matrix)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"ONNX holds text as UTF-8, but {error.object!r} is not valid Unicode. Rename the column or category."
+        ) from error
+    if path is not None:
+        with atomic_write(path) as file:
+            file.write(made.SerializeToString(deterministic=True))
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What is exported: a predictor, the shape of p, and what comes before and after the updates."""
+
+    predictor: Predictor
+    two_columns: bool = False
+    is_uniform: bool = False
+    bounds: tuple[float, float] | None = None
+    is_bare: bool = False
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions of p after the rows."""
+        d = self.predictor.layout.d
+        return (d,) if d > 1 else (2,) if self.two_columns else ()
+
+
+def _read(model: Any, two_columns: bool | None) -> _Source:
+    """Return what a model exports."""
+    if not isinstance(model, Predictor | Fit):
+        return _read_estimator(model, two_columns)
+    predictor, facts = (model.predictor, _facts(model)) if isinstance(model, Fit) else (model, {})
+    # only memberships say that they were fitted on a bare array
+    is_bare = any(isinstance(part, MembershipEncoder) and part.named is None for part in leaves(predictor.encoder))
+    facts |= {"classes": _json(predictor.layout.classes)}
+    return _Source(predictor, bool(two_columns), is_bare=is_bare, facts=facts)
+
+
+def _read_estimator(model: Any, two_columns: bool | None) -> _Source:
+    from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+
+    if not isinstance(model, MulticalibratedClassifier | MulticalibratedRegressor):
+        raise InvalidInput(
+            f"to_onnx takes a Predictor, a Fit or a fitted MulticalibratedClassifier or MulticalibratedRegressor, but "
+            f"{type(model).__name__} was given."
+        )
+    if "predictor_" not in vars(model):
+        raise InvalidInput(f"This {type(model).__name__} is not fitted yet. Call fit first.")
+    encoder, facts = model.predictor_.encoder, _facts(model.fit_)
+    bare = (
+        "feature_names_in_" not in vars(model) and are_numbered(model.predictor_.columns) and not text_columns(encoder)
+    )
+    source = _Source(model.predictor_, is_uniform=model.estimator_ is None, is_bare=bare, facts=facts)
+    if isinstance(model, MulticalibratedRegressor):
+        bounds = (float(model.bounds_[0]), float(model.bounds_[1]))
+        return replace(source, bounds=bounds, facts={**facts, "bounds": _json(bounds)})
+    return replace(
+        source, two_columns=two_columns is not False, facts={**facts, "classes": _json(model.classes_.tolist())}
+    )
+
+
+def _facts(fit: Fit) -> dict[str, str]:
+    return {"notion": str(fit.notion), "alpha": _json(fit.alpha)}
+
+
+def _json(value: Any) -> str:
+    """Write plain data; NumPy's scalars as Python's, anything else as its text."""
+    return json.dumps(value, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
+
+
+def _build(source: _Source, missing: str, matrix: bool | None) -> Any:
+    """Return the model; a uniform start becomes an input where no other input has the number of rows."""
+    predictor = source.predictor
+    names = predictor.columns
+    places = places_of(predictor.encoder, names, source.is_bare if matrix is None else matrix)
+    inputs = {} if places else input_names(names, (START, OUTPUT))
+    for uniform in [True, False] if source.is_uniform else [False]:
+        graph = Graph([START, OUTPUT, MATRIX, *inputs.values()])
+        columns = GraphColumns(graph, missing, text_columns(predictor.encoder), inputs, places)
+        _assemble(source, columns, uniform)
+        if graph.inputs:
+            break
+    order = [START, MATRIX, *inputs.values()]
+    graph.inputs = dict(sorted(graph.inputs.items(), key=lambda item: order.index(item[0])))
+    read = {name: column for column, name in inputs.items() if name in graph.inputs}
+    shown = {MATRIX: sorted(places, key=places.__getitem__)} if places else read
+    facts = {"lowcal_version": __version__, "columns": _json(shown), "missing": _json(missing)}
+    facts |= {"updates": _json(len(predictor)), **source.facts}
+    return graph.model([Port(OUTPUT, "double", source.shape)], facts)
+
+
+def _assemble(source: _Source, columns: GraphColumns, uniform: bool) -> None:
+    """Add the start, all updates and the output to a graph."""
+    graph, d = columns.graph, source.predictor.layout.d
+    p = graph.constant(np.full((1, d), 0.5 if d == 1 else 1.0 / d)) if uniform else _start(graph, source, d)
+    for a, name in enumerate(source.predictor.scores):
+        columns.scores[name] = graph.add("Gather", graph_scores(graph, p, d), a, axis=1)
+    replay = GraphPredictor(columns, source.predictor.encoder, d)
+    for update in source.predictor.updates:
+        p = replay.update(update, p)
+    if uniform and graph.inputs:  # predictions may be one row for all
+        rows = graph.add("Gather", graph.add("Shape", next(iter(graph.inputs))), [0])
+        p = graph.add("Expand", p, graph.add("Concat", rows, [d], axis=0))
+    graph.rename(_shown(graph, source, p, d), OUTPUT)
+
+
+def _start(graph: Graph, source: _Source, d: int) -> Value:
+    """Return the given start in the convention of the updates, shape (n, d)."""
+    given = graph.input(START, "double", source.shape)
+    if d > 1:
+        return graph.add("Div", given, graph.total(given))
+    if source.two_columns:
+        return graph.add("Gather", graph.add("Div", given, graph.total(given)), [1], axis=1)
+    if source.bounds is not None:
+        low, high = source.bounds
+        given = graph.add("Clip", graph.add("Div", graph.add("Sub", given, low), high - low), 0.0, 1.0)
+    return graph.column(given)
+
+
+def _shown(graph: Graph, source: _Source, p: Value, d: int) -> Value:
+    """Return the result in the shape, and the units, of what was given."""
+    if d > 1:
+        return p
+    if source.two_columns:
+        return graph.add("Concat", graph.add("Sub", 1.0, p), p, axis=1)
+    shown = graph.add("Squeeze", p, [1])
+    if source.bounds is None:
+        return shown
+    low, high = source.bounds
+    return graph.add("Add", low, graph.add("Mul", high - low, shown))
+
+
+# --- updates ------------------------------------------------------------------------------------------------------
+
+
+class GraphPredictor:
+    """Updates in a graph, with the formulas of `moments.displacement` and `simplex.move`, operator by operator."""
+
+    def __init__(self, columns: GraphColumns, encoder: Encoder, d: int) -> None:
+        self.graph, self.columns, self.encoder, self.d = columns.graph, columns, encoder, d
+        self._known: dict[tuple[int, int], list[GraphMembers]] = {}
+
+    def update(self, step: Update, p: Value) -> Value:
+        """Return the predictions after an update, shape (n, d)."""
+        if not step.terms:
+            return p
+        by_weights: dict[tuple[Weight, ...], list[Term]] = {}
+        for term in step.terms:
+            for u in term.weights:
+                graph_weight(u)
+            by_weights.setdefault(term.weights, []).append(term)
+        parts = [self._displacement(terms, weights, p) for weights, terms in by_weights.items()]
+        return move(self.graph, p, self.graph.sum(parts), self.d, step.geometry)
+
+    def _displacement(self, terms: Sequence[Term], weights: tuple[Weight, ...], p: Value) -> Value:
+        """Return the displacement of terms with the same weights, shape (n, d) or (1, d)."""
+        graph, (_, S, d), cells = self.graph, terms[0].theta.shape, cells_of_one_grid(weights)
+        if cells:
+            cell = graph_cells(graph, cells, p)
+            none = [(0, 0), (0, 1), (0, 0)]  # the last cell is none: its coefficients are zero
+            found = [(one, np.pad(theta, none)) for one, theta in self._members(terms, (S + 1) * d)]
+            return graph.sum([one.sum_in_cells(graph, theta, cell) for one, theta in found])
+        every = [(one, theta.reshape(-1, S * d)) for one, theta in self._members(terms, S * d)]
+        amplitude = graph.sum([one.sum(graph, theta) for one, theta in self._joined(every)])
+        return self._contract(graph_weights(graph, weights, p, d), amplitude, S)
+
+    def _members(self, terms: Sequence[Term], numbers: int) -> Iterator[tuple[GraphMembers, FloatArray]]:
+        """Yield the members of all families with their coefficients."""
+        for term in terms:
+            for one in self._of_family(term.family, numbers):
+                yield one, term.theta[one.members]
+
+    def _of_family(self, family: Family, numbers: int) -> Sequence[GraphMembers]:
+        """Return a family's members; a look-up of a single one becomes its membership, which updates share."""
+        key = id(family), numbers  # the predictor keeps its families: an id stands for one of them
+        if key not in self._known:
+            self._known[key] = [
+                one.matrix(self.graph) if isinstance(one, GraphLookUp) and len(one.members) == 1 else one
+                for one in in_graph(family, self.columns, self.encoder, numbers)
+            ]
+        return self._known[key]
+
+    def _joined(self, every: Sequence[tuple[GraphMembers, FloatArray]]) -> Sequence[tuple[GraphMembers, FloatArray]]:
+        """Put all matrices side by side, as one product is cheaper than many; the others stay as they are."""
+        matrices = [(one.value, theta) for one, theta in every if isinstance(one, GraphMatrix)]
+        rest = [(one, theta) for one, theta in every if not isinstance(one, GraphMatrix)]
+        if not matrices:
+            return rest
+        theta = np.concatenate([theta for _, theta in matrices])
+        together = self.graph.side_by_side([value for value, _ in matrices])
+        return [*rest, (GraphMatrix(np.arange(len(theta)), together), theta)]
+
+    def _contract(self, U: Value | None, amplitude: Value, S: int) -> Value:
+        """Return sum_s U_s amplitude[s, a] for an amplitude of shape (n, S d); U = None is the constant 1."""
+        if U is None:
+            return amplitude
+        graph = self.graph
+        if S == 1 or self.d == 1:
+            product = graph.add("Mul", U, amplitude)
+            return product if S == 1 else graph.total(product)
+        by_weight = graph.add("Reshape", amplitude, [-1, S, self.d])
+        product = graph.add("Mul", graph.add("Unsqueeze", U, [2]), by_weight)
+        return graph.add("ReduceSum", product, [1], keepdims=0)
+
+
+def move(graph: Graph, p: Value, delta: Value, d: int, geometry: Geometry) -> Value:
+    """Return `simplex.move`: add and project, or add in log space and normalise."""
+    if geometry == "mirror":
+        moved = graph.add("Add", graph_scores(graph, p, d), delta)
+        return graph.sigmoid(moved) if d == 1 else graph.add("Softmax", moved, axis=1)
+    moved = graph.add("Add", p, delta)
+    return graph.add("Clip", moved, 0.0, 1.0) if d == 1 else _project(graph, moved, d)
+
+
+def _project(graph: Graph, v: Value, d: int) -> Value:
+    """Return max(v - theta, 0) with theta such that each row sums to one, by sorting."""
+    v = graph.add("Sub", v, graph.add("ReduceMax", v, axes=[1], keepdims=1))
+    descending = graph.add("TopK", v, [d], axis=1)
+    excess = graph.add("Sub", graph.add("CumSum", descending, 1), 1.0)
+    scaled = graph.add("Mul", descending, np.arange(1.0, d + 1)[None, :])
+    inside = graph.cast(graph.add("Greater", scaled, excess), "int64")
+    support = graph.add("ReduceSum", inside, [1], keepdims=1)
+    reached = graph.add("GatherElements", excess, graph.add("Sub", support, 1), axis=1)
+    theta = graph.add("Div", reached, graph.cast(support, "double"))
+    return graph.add("Max", graph.add("Sub", v, theta), 0.0)
+
+
+# --- columns and inputs -------------------------------------------------------------------------------------------
+
+
+def text_columns(encoder: Encoder) -> frozenset[str]:
+    """Return the columns that are given as text: some category is text, or there are none."""
+    known = levels_of(encoder)
+    text = {levels.column for levels in known if any(isinstance(c, str) for c in levels.categories or ())}
+    silent = {levels.column for levels in known} - {levels.column for levels in known if levels.categories != ()}
+    return frozenset(text | silent)
+
+
+def places_of(encoder: Encoder, columns: Sequence[str], matrix: bool) -> dict[str, int]:
+    """Return where the columns stand in one matrix of numbers; empty: each column is an input of its own.
+
+    The columns of a bare array are called x0, x1, ... and stand at these places; others in the order of first use.
+    """
+    if not matrix:
+        return {}
+    if text := text_columns(encoder):
+        raise InvalidInput(
+            f"matrix=True needs columns of numbers only, but {', '.join(map(repr, sorted(text)[:5]))} hold text. "
+            "Leave matrix=None: each column is then an input of its own."
+        )
+    return {name: int(name[1:]) if are_numbered(columns) else k for k, name in enumerate(columns)}
+
+
+def input_names(columns: Sequence[str], reserved: Sequence[str]) -> dict[str, str]:
+    """Return the name of each column's input: its own, with underscores added where that is empty or taken.
+
+    >>> input_names(["age", "p", "", "p_"], ["p"])
+    {'age': 'age', 'p': 'p__', '': '_', 'p_': 'p_'}
+    """
+    taken = {*reserved, *columns, ""}
+    names: dict[str, str] = {}
+    for column in columns:
+        name = column
+        while name in reserved or name == "" or (name != column and name in taken):
+            name += "_"
+        taken.add(name)
+        names[column] = name
+    return names

@@ -1,0 +1,162 @@
+"""Estimators as plain data: their settings, classes and fit; a base model is named, not written.
+
+This file imports scikit-learn; it is itself imported only when an estimator is saved or loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import Tags
+
+from lowcal.data.checked_json import MOST_LISTED, Plain, pack_labels, pack_number
+from lowcal.data.errors import InvalidInput
+from lowcal.estimators import MulticalibratedClassifier, MulticalibratedRegressor
+from lowcal.persistence import NOTIONS, read_fit, read_value, write_fit, write_value
+from lowcal.subpopulations import CLASSES
+from lowcal.subpopulations.features import LARGEST
+
+KINDS: dict[str, type] = {"classifier": MulticalibratedClassifier, "regressor": MulticalibratedRegressor}
+#: Types of `classes_` that are kept; text has the width that it needs.
+DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
+class MissingBase(BaseEstimator):  # type: ignore[misc]
+    """Stands for a base model that was not saved: it can't predict, and says what to do."""
+
+    def __init__(self, name: str = "a model") -> None:
+        self.name = name
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidInput(
+            f"This model was saved without its base model ({self.name}), which is not lowcal's. Give it when loading, "
+            "lowcal.load(path, estimator=base), or recalibrate its probabilities yourself: model.predictor_(p, X)."
+        )
+
+    def fit(self, X: Any, y: Any) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def predict(self, X: Any) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    predict_proba = predict
+
+    def __sklearn_tags__(self) -> Tags:
+        """Let every X through: what is wrong is not X."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        return tags
+
+
+def write(model: object) -> dict[str, Any] | None:
+    """Return a fitted estimator as plain data; None for anything else."""
+    kind = next((kind for kind, cls in KINDS.items() if type(model) is cls), None)
+    if kind is None or not isinstance(model, MulticalibratedClassifier | MulticalibratedRegressor):
+        return None
+    if not hasattr(model, "fit_"):
+        raise InvalidInput(f"The {type(model).__name__} is not fitted yet. Call fit before saving it.")
+    settings = {name: value for name, value in model.get_params(deep=False).items() if name != "estimator"}
+    if not isinstance(settings["random_state"], int | np.integer | None):
+        settings["random_state"] = None  # the state of a generator is not a setting
+    names = getattr(model, "feature_names_in_", None)
+    base = model.estimator_.estimator if isinstance(model.estimator_, FrozenEstimator) else model.estimator_
+    return {
+        "kind": kind,
+        "base": None if base is None else type(base).__name__,
+        "settings": {name: write_value(value, f"The setting {name}") for name, value in settings.items()},
+        "n_features": int(model.n_features_in_),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "target": _write_classes(model.classes_) if kind == "classifier" else [pack_number(b) for b in model.bounds_],
+        "fit": write_fit(model.fit_),
+    }
+
+
+def read(at: Plain, base: object) -> Any:
+    """Return the fitted estimator of plain data, with the base model that is given."""
+    kind, name, settings, n_features, names, target, fit = at.fields(
+        "kind", "base", "settings", "n_features", "feature_names", "target", "fit"
+    )
+    cls = KINDS[kind.choice(KINDS)]
+    model = cls(estimator=_base(name, base, cls is MulticalibratedClassifier), **_read_settings(settings, cls))
+    model.estimator_ = model.estimator
+    model.n_features_in_ = n_features.whole(0, MOST_LISTED)
+    if not names.is_null:
+        model.feature_names_in_ = np.array(names.texts(), dtype=object)
+        if len(names.value) != model.n_features_in_:
+            names.refuse(f"a list of {model.n_features_in_} names")
+    made = read_fit(fit)
+    model.predictor_, model.status_, model.history_ = made.predictor, made.status, made.history
+    model.n_updates_, model.n_oracle_calls_, model.fit_ = made.n_updates, made.n_oracle_calls, made
+    model._columns = _columns(model)
+    if cls is MulticalibratedClassifier:
+        model.classes_ = _read_classes(target, model.predictor_.layout.n_classes)
+    else:
+        model.bounds_ = _read_bounds(target, fit, model.predictor_.layout.n_classes)
+    return model
+
+
+def _columns(model: Any) -> tuple[str, ...] | None:
+    """Return the names under which the predictor knows the columns, where these are known."""
+    names = getattr(model, "feature_names_in_", None)
+    every = tuple(f"x{j}" for j in range(model.n_features_in_)) if names is None else tuple(names.tolist())
+    return every if set(every).issuperset(model.predictor_.columns) else None
+
+
+def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
+    """Return the base model to use: none, the one given, or one that says that it is missing."""
+    if name.is_null:
+        if base is not None:
+            raise InvalidInput("the model was learned from scratch and has no base model. Leave out estimator=")
+        return None
+    if base is None:
+        return MissingBase(name.text())
+    wanted = ("predict_proba", "decision_function") if is_classifier else ("predict",)
+    if isinstance(base, type) or not any(hasattr(base, method) for method in wanted):
+        raise InvalidInput(f"estimator must be the fitted base model ({name.text()}), but {base!r} was given")
+    return base if isinstance(base, FrozenEstimator) else FrozenEstimator(base)
+
+
+def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
+    names = [name for name in cls._get_param_names() if name != "estimator"]  # type: ignore[attr-defined]
+    given = dict(zip(names, at.fields(*names), strict=True))
+    if not given["random_state"].is_null:
+        given["random_state"].whole(0, 2**32 - 1)
+    allowed = {"notion": NOTIONS, "subpopulations": CLASSES.known}
+    return {
+        name: read_value(one, allowed.get(name, {})) if type(one.value) is dict else one.value
+        for name, one in given.items()
+    }
+
+
+def _write_classes(classes: np.ndarray[Any, Any]) -> dict[str, Any]:
+    kind = "str" if classes.dtype.kind == "U" else classes.dtype.name
+    if kind not in (*DTYPES, "str", "object"):
+        raise InvalidInput(f"Classes of the type {classes.dtype} can't be saved. Convert y to text or numbers first.")
+    return {"dtype": kind, "classes": pack_labels(classes.tolist(), "Classes")}
+
+
+def _read_classes(at: Plain, count: int) -> np.ndarray[Any, Any]:
+    kind, classes = at.fields("dtype", "classes")
+    labels = classes.labels()
+    dtype = kind.choice((*DTYPES, "str", "object"))
+    try:
+        array = np.array(labels, dtype=dtype)
+    except (TypeError, ValueError, OverflowError):
+        classes.refuse(f"a list of classes of the type {dtype}")
+    if len(labels) != count or array.tolist() != list(labels):
+        classes.refuse(f"a list of {count} classes of the type {dtype}")
+    return array
+
+
+def _read_bounds(at: Plain, fit: Plain, n_classes: int) -> tuple[float, float]:
+    low, high = (float(end) for end in at.floats((2,), -LARGEST, LARGEST))
+    if not low < high:
+        at.refuse("two numbers, the lower first")
+    if n_classes != 2:
+        fit.refuse("the fit of a bounded outcome")
+    return low, high

@@ -1,1 +1,0 @@
-"""What the paper proves: guarantees, the hierarchy of notions, sample sizes."""

@@ -1,0 +1,173 @@
+"""Tables on a card and through one: what is read, and what is refused. Fits run on the card's twin in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lowcal
+from card_worlds import World, card  # noqa: F401
+from lowcal.data.cards import card_columns, is_on_card
+from lowcal.errors import CardFull, InvalidInput, MissingColumn, MissingExtra
+
+N = 4_000
+GROUPS = lowcal.Groups(n_bins=4)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    X = {
+        "a": rng.integers(0, 4, N).astype(np.uint8),
+        "b": rng.normal(size=N),
+        "c": np.array(list("xyz"))[rng.integers(0, 3, N)],
+    }
+    z = rng.normal(size=N)
+    y = (rng.random(N) < 1 / (1 + np.exp(0.4 * (X["a"] - 1.5) - z))).astype(int)
+    return y, 1 / (1 + np.exp(-1.5 * z)), X
+
+
+@pytest.fixture
+def through(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowcal.kernels.card.twin import Twin
+
+    monkeypatch.setattr("lowcal.rows.card.reading.open_device", lambda precision, *_: Twin(precision))
+
+
+def fits(X: object, y, p, **more):
+    return lowcal.multicalibrate(y, p, X, subpopulations=GROUPS, alpha=1e-3, random_state=0, **more)
+
+
+@pytest.mark.usefixtures("through")
+@pytest.mark.parametrize("frame", [dict, pd.DataFrame])
+def test_a_table_through_a_card_is_fitted_as_in_memory(data, frame):
+    y, p, X = data
+    near, far = fits(frame(X), y, p), fits(lowcal.on_card(frame(X), precision="double"), y, p)
+    assert far.status == near.status
+    found = far.predictor(p, lowcal.on_card(frame(X), precision="double"))
+    assert isinstance(found, np.ndarray)
+    assert np.abs(found - near.predictor(p, frame(X))).max() < 1e-9
+
+
+@pytest.mark.usefixtures("through")
+def test_names_of_columns_and_of_classes(data):
+    y, p, X = data
+    table = {**X, "y": np.where(y == 1, "yes", "no"), "p": p}
+    fit = fits(lowcal.on_card(table), "y", "p")
+    assert np.abs(fit.predictor("p", lowcal.on_card(table)) - fits(table, "y", "p").predictor(p, X)).max() < 1e-5
+    with pytest.raises(MissingColumn, match="y names the column 'z', but X has"):
+        fits(lowcal.on_card(table), "z", "p")
+
+
+@pytest.mark.usefixtures("through")
+def test_rows_without_weight_do_not_count(data):
+    y, p, X = data
+    weight = np.random.default_rng(1).random(N)
+    weight[::3] = 0.0
+    kept = weight > 0
+    some = {name: column[kept] for name, column in X.items()}
+    far = fits(lowcal.on_card(X, precision="double"), y, p, sample_weight=weight)
+    near = fits(some, y[kept], p[kept], sample_weight=weight[kept])
+    assert np.abs(far.predictor(p, X) - near.predictor(p, X)).max() < 1e-9
+
+
+def test_arrays_on_a_card(card: World, data):  # noqa: F811
+    y, p, X = data
+    X = {"a": X["a"], "b": X["b"]}
+    far = fits(card.put(X), card.put(y), card.put(p))
+    near = fits(X, y, p)
+    found = far.predictor(card.put(p), card.put(X))
+    assert found.dtype == np.float64
+    assert np.abs(card.get(found) - near.predictor(p, X)).max() < 1e-9
+    single = fits(card.put(X), card.put(y), card.put(p.astype(np.float32)))
+    found = single.predictor(card.put(p.astype(np.float32)), card.put(X))
+    assert found.dtype == np.float32
+    assert np.abs(card.get(found) - near.predictor(p, X)).max() < 1e-5
+
+
+def test_memberships_on_a_card(card: World, data):  # noqa: F811
+    y, p, _ = data
+    X = (np.random.default_rng(2).random((N, 11)) < 0.4).astype(np.uint8)
+    how = {"subpopulations": lowcal.Memberships(), "alpha": 1e-3, "random_state": 0}
+    near, far = (
+        lowcal.multicalibrate(y, p, X, **how),
+        lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how),
+    )
+    assert np.abs(card.get(far.predictor(card.put(p), card.put(X))) - near.predictor(p, X)).max() < 1e-9
+
+
+@pytest.mark.parametrize("weights", [None, "uneven"])
+@pytest.mark.parametrize(("kind", "near_by"), [(np.float64, 1e-9), (np.float32, 1e-6)])
+def test_an_audit_on_a_card_is_that_of_memory(card: World, data, kind, near_by, weights):  # noqa: F811
+    y, p, X = data
+    X, p = {"a": X["a"]}, p.astype(kind)
+    w = None if weights is None else np.random.default_rng(3).random(N)
+    how = {"subpopulations": GROUPS, "random_state": 0}
+    near = lowcal.audit(y, p.astype(float), X, sample_weight=w, **how)
+    far = lowcal.audit(card.put(y), card.put(p), card.put(X), sample_weight=None if w is None else card.put(w), **how)
+    assert (far.verdict, far.p_value) == (near.verdict, near.p_value)
+    for name in ("violation", "null_floor", "certified_alpha"):
+        assert abs(getattr(far, name) - getattr(near, name)) < near_by
+    for a, b in zip(far.findings, near.findings, strict=True):
+        assert (a.subpopulation, a.n_effective) == (b.subpopulation, pytest.approx(b.n_effective, rel=1e-6))
+        assert max(abs(a.lower - b.lower), abs(a.upper - b.upper)) < near_by
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+def test_bad_numbers_are_named_by_their_row(card: World, data):  # noqa: F811
+    y, p, X = data
+    for value, said in ((1.5, "1.5"), (np.nan, "nan")):
+        bad = p.copy()
+        bad[77] = value
+        with pytest.raises(InvalidInput, match=f"77.*{said}|{said}.*77"):
+            fits(card.put({"a": X["a"]}), card.put(y), card.put(bad))
+    with pytest.raises(InvalidInput, match="weight"):
+        fits(card.put({"a": X["a"]}), card.put(y), card.put(p), sample_weight=card.put(-np.ones(N)))
+    with pytest.raises(InvalidInput, match="All sample weights are zero"):
+        fits(card.put({"a": X["a"]}), card.put(y), card.put(p), sample_weight=card.put(np.zeros(N)))
+    with pytest.raises(InvalidInput, match="lengths are"):
+        fits(card.put({"a": X["a"]}), card.put(y), card.put(p[:-1]))
+    with pytest.raises(InvalidInput, match="There are no rows"):
+        fits(card.put({"a": X["a"][:0]}), card.put(y[:0]), card.put(p[:0]))
+
+
+def test_a_class_that_looks_at_all_rows_is_refused(card: World, data):  # noqa: F811
+    y, p, X = data
+    with pytest.raises(InvalidInput, match="lie on a card"):
+        lowcal.multicalibrate(card.put(y), card.put(p), card.put({"b": X["b"]}), subpopulations=lowcal.Linear())
+
+
+@pytest.mark.usefixtures("through")
+def test_a_full_card_is_told_in_a_sentence(data, monkeypatch):
+    y, p, X = data
+
+    def full(*_: object) -> None:
+        raise MemoryError("Out of memory allocating 1,024 bytes")
+
+    monkeypatch.setattr("lowcal.kernels.card.twin.Twin.histogram", full)
+    with pytest.raises(CardFull, match=r"do not fit into the card's memory.*lowcal\.on_card\(table\)"):
+        fits(lowcal.on_card(X), y, p)
+
+
+def test_without_cupy(data, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    y, p, X = data
+    with pytest.raises(MissingExtra, match=r"pip install 'lowcal\[gpu\]'"):
+        fits(lowcal.on_card(X), y, p)
+
+
+def test_settings():
+    with pytest.raises(InvalidInput, match="precision"):
+        lowcal.on_card({}, precision="half")
+    with pytest.raises(InvalidInput, match="memory"):
+        lowcal.on_card({}, memory=0)
+    assert is_on_card(lowcal.on_card({}))
+    assert not is_on_card(np.zeros(2))
+
+
+def test_an_array_of_three_dimensions_is_no_table(card: World):  # noqa: F811
+    with pytest.raises(InvalidInput, match="only one or two dimensions"):
+        card_columns(card.put(np.zeros((2, 2, 2))))
