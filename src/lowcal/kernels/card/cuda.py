@@ -355,7 +355,8 @@ class Cuda(Device):
     def _launch(self, formula: Formula, inputs: Inputs, shape: Shape, scales: Sequence[float], out: Any) -> None:
         xp = self.cupy
         kernel = _compiled(source_of(formula, shape))
-        numbers = [np.zeros(1) if inputs.tables is None else inputs.tables, [*inputs.constants, 0.0], [*scales, 0.0]]
+        table = np.zeros(1) if inputs.tables is None else inputs.tables
+        numbers = [table, np.append(inputs.constants, 0.0), [*scales, 0.0]]
         given = [xp.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
         keys = xp.asarray(np.array([*inputs.keys, 0], dtype=np.uint64))
         used = self._table_bytes(inputs)

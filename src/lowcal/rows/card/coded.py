@@ -208,8 +208,11 @@ class Moves:
         return device.rows(Formula((after,), lines, cells=self.cells), inputs, device.kind)
 
 
-#: The log odds of a row after a move.
-MOVED = {"mirror": "inside(s + delta)", "euclidean": "logit(least(most(f + delta, T(0)), T(1)))"}
+#: The log odds of a row after a move; one that does not move keeps its own to the last bit, as probabilities do.
+MOVED = {
+    "mirror": "inside(s + delta)",
+    "euclidean": "pick(delta == T(0), z, logit(least(most(f + delta, T(0)), T(1))))",
+}
 
 
 def moved(d: int, geometry: Geometry, kind: np.dtype[Any], step: str = "") -> tuple[Lines, tuple[str, ...]]:

@@ -271,19 +271,16 @@ def _bend(names: Sequence[str], geometry: Geometry) -> tuple[Lines, str]:
 @on_card.register
 def _(one: Slopes, card: Card) -> Wholes | None:
     delta, d = card.displaced(one.base, one.terms), card.d
-    if delta is None:
+    if delta is None or card.at(one.now) is None:
         return None
-    lines: Lines = ()
-    falls = [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
-    for j in range(len(one.steps) if d > 1 else 0):
-        ahead = [f"s{a} + k[{j}]*delta{a}" for a in range(d)]
-        more, texts = softmax_lines(ahead, card.device.kind, f"e{j}_")
-        lines = *lines, *more
-        falls[j] = " + ".join(f"delta{a}*({text} - y{a})" for a, text in enumerate(texts))
-    given = {"state": one.now, "arrays": arrays_of(delta, "delta"), "constants": one.steps, "lines": lines}
-    found = card.total(falls, [2.0 * one.most] * len(falls), **given)
-    fine = card.scale.fine(2.0 * one.most)
-    return None if found is None else np.stack([fine_wholes(fine, v) for v in found.tolist()], axis=1)
+    steps = [[eta] for eta in one.steps] if d > 1 else [list(one.steps)]  # a kernel of many softmaxes compiles for long
+    lines, ahead = softmax_lines([f"s{a} + k[0]*delta{a}" for a in range(d)], card.device.kind) if d > 1 else ((), ())
+    falls = [" + ".join(f"delta{a}*({text} - y{a})" for a, text in enumerate(ahead))]
+    falls = falls if d > 1 else [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
+    given = {"state": one.now, "arrays": arrays_of(delta, "delta"), "lines": lines}
+    found = [card.total(falls, [2.0 * one.most] * len(falls), constants=some, **given) for some in steps]
+    fine, every = card.scale.fine(2.0 * one.most), np.concatenate([sums for sums in found if sums is not None])
+    return np.stack([fine_wholes(fine, v) for v in every.tolist()], axis=1)
 
 
 @on_card.register
@@ -295,4 +292,4 @@ def _(one: Tries, card: Card) -> Wholes | None:
     loss = " + ".join(f"(y{a} - {text})*(y{a} - {text})" for a, text in enumerate(ahead))
     given = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
     found = [card.total((loss,), (2.0,), constants=[eta], **given) for eta in one.steps]
-    return card.scale.grid(2.0).wholes(np.concatenate([each_one for each_one in found if each_one is not None]))
+    return card.scale.grid(2.0).wholes(np.concatenate([sums for sums in found if sums is not None]))

@@ -153,7 +153,7 @@ class Card(Far):
         own = ("mine", f"k[{len(constants)}]"), ("yo", "pick(y == mine, T(1), T(0))")
         for a in range(self.d):
             arrays = {"o": z[a]} if now is None else {"o": z[a], "g": now[a]}
-            yield {**known, "arrays": arrays, "lines": own, "constants": [*constants, float(a)]}
+            yield {**known, "arrays": arrays, "lines": own, "constants": np.append(constants, float(a))}
 
     def terms(self, *texts: str) -> tuple[str, ...]:
         """Return terms with their weight."""
