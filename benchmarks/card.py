@@ -3,6 +3,7 @@
 Run: python benchmarks/card.py [--rows 1000000000] [--check]
      python benchmarks/card.py --trees [--rows 10000000] [--check]
      python benchmarks/card.py --host [--rows 200000000]
+     python benchmarks/card.py --notions | --classes 5 [--rows 100000000]
 
 Rows have 10 columns of 10 values; labels come from other log odds than the predictions. A pass stands beside the card's
 own copy bandwidth, counted in bytes that a row takes. Times are the median of some turns after a first one, in which
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -69,6 +70,47 @@ def rows_on_card(xp: Any, n: int) -> tuple[Any, Any, dict[str, Any]]:
         p[part] = 1 / (1 + xp.exp(-1.8 * z))
         y[part] = rng.random(size, dtype=np.float32) < 1 / (1 + xp.exp(shift - z))
     return y, p, columns
+
+
+def classes_on_card(xp: Any, n: int, classes: int) -> tuple[Any, Any, dict[str, Any]]:
+    """Return labels of several classes, their probabilities, and the columns of made-up rows."""
+    _, _, columns = rows_on_card(xp, n)
+    rng, y, p = xp.random.default_rng(1), xp.empty(n, dtype=np.uint8), xp.empty((n, classes), dtype=np.float32)
+    for start in range(0, n, MADE_AT_ONCE // classes):
+        part = slice(start, min(start + MADE_AT_ONCE // classes, n))
+        z = rng.standard_normal((part.stop - start, classes), dtype=np.float32)
+        shift = (columns["c0"][part] - 4.5)[:, None] * xp.linspace(-0.3 / 4.5, 0.3 / 4.5, classes, dtype=np.float32)
+        e, true = xp.exp(1.5 * z), xp.exp(z + shift)
+        p[part] = e / e.sum(axis=1, keepdims=True)
+        drawn = rng.random((len(z), 1), dtype=np.float32) * true.sum(axis=1, keepdims=True)
+        y[part] = xp.minimum((true.cumsum(axis=1) < drawn).sum(axis=1), classes - 1)
+    return y, p, columns
+
+
+def fits(xp: Any, n: int, classes: int, notions: Sequence[str]) -> list[list[str]]:
+    """Time fits of some notions in both geometries, and what is done with the first of them."""
+    y, p, columns = rows_on_card(xp, n) if classes == 2 else classes_on_card(xp, n, classes)
+    how = {"subpopulations": lowcal.Groups(n_bins=VALUES), "alpha": 1e-3, "random_state": 0}
+    found = []
+
+    def add(what: str, work: Callable[[], Any]) -> None:
+        found.append([what, f"{1e3 * timed(xp, work, 1):,.0f} ms"])
+        print(*found[-1], flush=True)
+
+    for notion in notions:
+        for geometry in ("mirror", "euclidean"):
+            fit = lowcal.multicalibrate(y, p, columns, notion=notion, geometry=geometry, **how)
+            add(
+                f"multicalibrate, {notion}, {geometry} ({fit.status.value}, {fit.n_updates} updates)",
+                lambda notion=notion, geometry=geometry: lowcal.multicalibrate(
+                    y, p, columns, notion=notion, geometry=geometry, **how
+                ),
+            )
+            add("  predict", lambda fit=fit: fit.predictor(p, columns))
+        asked = {"subpopulations": how["subpopulations"], "notion": notion}
+        add(f"measure, {notion}", lambda asked=asked: lowcal.measure(y, p, columns, **asked))
+        add(f"audit, {notion}", lambda asked=asked: lowcal.audit(y, p, columns, random_state=0, **asked))
+    return found
 
 
 def timed(xp: Any, work: Callable[[], Any], turns: int = 5) -> float:
@@ -322,6 +364,8 @@ def main() -> None:
     parser.add_argument("--trees", action="store_true", help="grow trees on the card and in memory instead")
     parser.add_argument("--check", action="store_true", help="compare kernels with their twins first")
     parser.add_argument("--host", action="store_true", help="rows that stay in this machine's memory instead")
+    parser.add_argument("--notions", action="store_true", help="time fits of other notions instead")
+    parser.add_argument("--classes", type=int, default=2, help="time fits of this number of classes instead")
     asked = parser.parse_args()
     import cupy as xp
 
@@ -337,7 +381,13 @@ def main() -> None:
     if asked.check:
         print(table(["kernels and their twins, 1,000,003 rows", ""], check(xp)), flush=True)
         print(f"moments of 10,000,000 rows against float64: {agreement(xp):.1e} of the mass\n", flush=True)
-    n, bandwidth = asked.rows or 1_000_000_000, copy_bandwidth(xp)
+    n = asked.rows or 1_000_000_000
+    if asked.notions or asked.classes > 2:
+        notions = ("degree-2", "full-0.1", "smooth") if asked.notions else ("degree-2",)
+        title = f"{n:,} rows x {COLUMNS * VALUES} groups, {asked.classes} classes"
+        print(table([title, ""], fits(xp, n, asked.classes, notions)))
+        return
+    bandwidth = copy_bandwidth(xp)
     xp.get_default_memory_pool().free_all_blocks()
     y, p, columns = rows_on_card(xp, n)
     groups = lowcal.Groups(n_bins=VALUES)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.auditing import witnesses_on_card  # noqa: F401  (registers sums of witnesses)
 from lowcal.auditing.audits import Described
 from lowcal.auditing.certificates.draws import Redraws
 from lowcal.auditing.certificates.panel import Excess, Sizes
 from lowcal.auditing.certificates.score import SUMMANDS, ConstraintSums
+from lowcal.auditing.draws_on_card import believed_text, redrawn_cells, redrawn_classes
 from lowcal.auditing.reports.binning import BINS, Bins
 from lowcal.kernels.card.draws import PICKED_UNITS, Picking
 from lowcal.kernels.card.formula import Formula
@@ -18,8 +20,10 @@ from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray
-from lowcal.rows.card.coded import ROW, weight_text
-from lowcal.rows.card.passes import fine_wholes, to_wholes
+from lowcal.notions.weights import Cell, Weight
+from lowcal.rows.base import START
+from lowcal.rows.card.coded import ROW, Lines, each
+from lowcal.rows.card.passes import cell_tables, fine_wholes, label_tables, residual_texts, to_wholes, weight_texts
 from lowcal.rows.card.rows import Answer, Card, on_card
 from lowcal.rows.keys import key_of
 from lowcal.rows.passes import bound_of
@@ -41,9 +45,9 @@ LABELS = {
     "shift2": "h*skew",
     "shift3": "h*cube",
     "steep": "size(h*skew)",
-    "base": "(q - f)",
-    "base2": "(f*f + q*skew)",
-    "base3": "(q*cube - f*f*f)",
+    "base": "(q - o)",
+    "base2": "(o*o + q*skew)",
+    "base3": "(q*cube - o*o*o)",
 }
 NUMBERS = LABELS | {
     "noise": "r*r",
@@ -60,31 +64,30 @@ NUMBERS = LABELS | {
 }
 
 
-def believed_text(share: float | None) -> str:
-    """Return the probability that labels are believed to have, as a formula."""
-    return f"f*T({1.0 - share!r}) + T({share / 2!r})" if share else "f"
-
-
-Lines = tuple[tuple[str, str], ...]
-
-
 def _by_plan(
-    plan: Plan, card: Card, design: Codes, terms: Sequence[tuple[str, int]], lines: Lines = ()
+    plan: Plan,
+    card: Card,
+    design: Codes,
+    terms: Sequence[tuple[str, int]],
+    lines: Lines,
+    cells: Sequence[Weight],
 ) -> Tables | None:
-    """Return the sums of terms, each with a power of the weight, as a plan of one group takes them."""
+    """Return the sums of terms, each with a power of the weight, as a plan of one group takes them; by cell if any."""
     (group,) = plan.groups
     texts = [text if card.weight is None or order == 1 else f"{'w*' * (order - 1)}{text}" for text, order in terms]
-    found = card.tables(design, texts, [1.0] * len(texts), lines=lines)
-    if found is None:
-        return None
-    factors = np.array([card.scale.most ** (order - 1) for _, order in terms])
+    factors = np.array([card.scale.most ** (order - 1) for _, order in terms for _ in range(card.d)])
+    if cells:
+        sums = cell_tables(card, design, cells, texts, lines=lines)
+        return None if sums is None else Tables([group.columns.grid.wholes(_laid(group.columns, sums * factors))])
+    found = label_tables(card, design, texts, [1.0] * len(texts), lines=lines)
     return to_wholes(group.columns.grid, [_laid(group.columns, table * factors) for table in found])
 
 
 @on_card.register
 def _(one: ConstraintSums, card: Card) -> Tables | None:
-    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    if design is None or None in weights or "s" in weights:
+    is_cells = isinstance(one.weights[0], Cell)
+    design, weights = card.coded.design(one.families), ["T(1)"] if is_cells else weight_texts(one.weights, card.d)
+    if design is None or weights is None:
         return None
     known = NUMBERS if one.share is None else LABELS
     terms = []
@@ -92,26 +95,34 @@ def _(one: ConstraintSums, card: Card) -> Tables | None:
         summand = getattr(SUMMANDS, name)
         own = ["*".join([f"({text})"] * summand.power) for text in weights]
         terms += [(f"{known[name]}*{text}", summand.order) for text in own]
-    lines: Lines = ("r", "y - f"), ("q", believed_text(one.share)), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*f")
-    lines = *lines, ("cube", "T(1) - T(3)*(f - f*f)")
-    return _by_plan(one._plan(card.sample(np.arange(1)), card.scale), card, design, terms, lines)
+    believed = believed_text(one.share, card.d, "o")
+    lines: Lines = ("r", "yo - o"), ("q", believed), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*o")
+    lines = *lines, ("cube", "T(1) - T(3)*(o - o*o)")
+    plan = one._plan(card.sample(np.arange(1)), card.scale)
+    return _by_plan(plan, card, design, terms, lines, one.weights if is_cells else ())
 
 
 @on_card.register
 def _(one: Sizes, card: Card) -> Tables | None:
-    design = card.coded.design(one.families)
-    plan = one._plan(card.sample(np.arange(1)), card.scale)
-    return None if design is None else _by_plan(plan, card, design, [("T(1)", 1), ("T(1)", 1), ("T(1)", 2)])
+    design, most = card.coded.design(one.families), card.scale.most
+    w = "T(1)" if card.weight is None else "w"
+    found = None if design is None else card.tables(design, ["T(1)", "T(1)", w], [1.0] * 3)
+    if found is None:
+        return None
+    (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
+    return to_wholes(group.columns.grid, [_laid(group.columns, table * [1.0, 1.0, most]) for table in found])
 
 
 @on_card.register
 def _(one: Excess, card: Card) -> Wholes | None:
-    e, room = "(T(2)*(y - f)*(y - f) - (T(1) - room))", "f*f + (T(1) - f)*(T(1) - f)"
+    room = "f*f + (T(1) - f)*(T(1) - f)" if card.d == 1 else " + ".join(f"{f}*{f}" for f in each("f", card.d))
+    gap = " + ".join(f"{r}*{r}" for r in residual_texts(card.d))
+    e = f"({'T(2)' if card.d == 1 else 'T(1)'}*({gap}) - (T(1) - room))"
     w = "T(1)" if card.weight is None else "w"
     terms = e, "room", f"{w}*{e}", f"{w}*{e}*{e}", w
     inputs = card.inputs()
     assert inputs is not None
-    formula = Formula(card.terms(*terms), (*ROW, ("room", room)), (2.0, 1.0, 2.0, 4.0, 1.0))
+    formula = Formula(card.terms(*terms), (*card.lines, ("room", room)), (2.0, 1.0, 2.0, 4.0, 1.0))
     most = card.scale.most
     found = card.device.total(formula, inputs) * np.array([most, most, most**2, most**2, most**2])
     return np.array([fine_wholes(g, v) for g, v in zip(one._grids(card.scale), found.tolist(), strict=True)])
@@ -119,10 +130,13 @@ def _(one: Excess, card: Card) -> Wholes | None:
 
 @on_card.register
 def _(one: Redraws, card: Card) -> Tables | Answer | None:
-    design, weights = card.coded.design(one.families), [weight_text(u) for u in one.weights]
-    if design is None or None in weights or "s" in weights:
+    design, texts = card.coded.design(one.families), weight_texts(one.weights, card.d)
+    if design is not None and isinstance(one.weights[0], Cell):
+        return redrawn_cells(one, card, design)
+    if design is None or texts is None:
         return None
-    texts = [str(text) for text in weights]
+    if card.d > 1:
+        return redrawn_classes(one, card, design, texts)
     if None in one.draws:
         grid = card.scale.grid(bound_of(one.weights))
         found = card.tables(design, [f"(y - f)*{text}" for text in texts], [1.0] * len(texts))
@@ -172,7 +186,7 @@ def _drawn_two_by_two(
     one: Redraws, card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]
 ) -> Tables | None:
     """Return the sums of a few draws in each pass."""
-    each = []
+    every = []
     for start in range(0, len(keys), DRAWS):
         some = keys[start : start + DRAWS]
         if one.share is None:
@@ -184,8 +198,8 @@ def _drawn_two_by_two(
         found = card.tables(design, terms, [1.0] * len(terms), lines=lines, keys=some)
         if found is None:
             return None
-        each.append(np.concatenate(found).reshape(-1, len(some), len(texts)).transpose(1, 0, 2))
-    sums = np.concatenate(each)
+        every.append(np.concatenate(found).reshape(-1, len(some), len(texts)).transpose(1, 0, 2))
+    sums = np.concatenate(every)
     total = np.zeros((*sums.shape[:2], padded(len(texts))), dtype=np.int64)
     total[:, :, : len(texts)] = card.scale.grid(bound_of(one.weights)).wholes(sums)
     return Tables([total])
@@ -194,28 +208,32 @@ def _drawn_two_by_two(
 @on_card.register
 def _(one: Described, card: Card) -> Tables | None:
     design = card.coded.design(one.families)
-    powers = ["*".join(["f"] * j) or "T(1)" for j in range(one.degree + 1)]
-    terms = ["T(1)", *powers[1:], *(f"{text}*y" for text in powers[:-1])]
-    plan = one._plan(card.sample(np.arange(1)), card.scale)
-    return None if design is None else _by_plan(plan, card, design, [(text, 1) for text in terms])
+    if design is None:
+        return None
+    powers = ["*".join(["o"] * j) or "T(1)" for j in range(one.degree + 1)]
+    terms = [*powers, *(f"{text}*yo" for text in powers[:-1])]
+    found = label_tables(card, design, terms, [1.0] * len(terms))
+    (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
+    # one column of the mass, then those of the labels
+    tables = [np.concatenate([table[:, :1], table[:, card.d :]], axis=1) for table in found]
+    return to_wholes(group.columns.grid, [_laid(group.columns, table) for table in tables])
 
 
 @on_card.register
 def _(one: Bins, card: Card) -> Tables | None:
-    design, (cuts,) = card.coded.design(one.families), one.cuts
-    inputs = None if design is None else card.inputs(design, constants=[*cuts.tolist(), 2.0])
-    if design is None or inputs is None:
+    design = card.coded.design(one.families)
+    if design is None:
         return None
-    above = " + ".join(["T(0)", *(f"pick(k[{j}] < f, T(1), T(0))" for j in range(len(cuts)))])
-    w = "T(1)" if card.weight is None else "w"
-    formula = Formula(card.terms("T(1)", "f", "y", w), (*ROW, ("cell", f"whole({above})")), (1.0,) * 4, BINS)
-    found = card.device.histogram(formula, inputs) * (card.scale.most * np.array([1.0, 1.0, 1.0, card.scale.most]))
-    by_column = dict(zip(design.firsts, np.split(found, np.cumsum(inputs.levels)[:-1]), strict=True))
-    pairs = zip(design.codes, design.decode, strict=True)
-    sums = np.concatenate([t.gather(by_column[id(c)].reshape(t.shape[0], -1)) for c, t in pairs])
+    w, most, tables = "T(1)" if card.weight is None else "w", card.scale.most, Tables()
     (group,) = one._plan(card.sample(np.arange(1)), card.scale).groups
-    table = sums.reshape(len(sums), BINS, 4)
-    return Tables([group.columns.grid.wholes(_laid(group.columns, table))])
+    for a, cuts in enumerate(one.cuts):
+        (own,) = [given for k, given in enumerate(card.each_label(START, None, [*cuts.tolist(), 2.0])) if k == a]
+        above = " + ".join(["T(0)", *(f"pick(k[{j}] < o, T(1), T(0))" for j in range(len(cuts)))])
+        lines = (*own.pop("lines"), ("cell", f"whole({above})"))
+        sums = card.by_cell(design, ("T(1)", "o", "yo", w), (1.0,) * 4, BINS, lines, **own)
+        assert sums is not None
+        tables.append(group.columns.grid.wholes(_laid(group.columns, sums * np.array([1.0, 1.0, 1.0, most]))))
+    return tables
 
 
 def _laid(columns: Columns, table: FloatArray) -> FloatArray:

@@ -191,10 +191,10 @@ def source_of(formula: Formula, shape: Shape) -> str:
     q, wide = len(formula.terms), formula.cells > 1
     given = shape.given
     parameters = " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given)
-    loads = " ".join(f"const auto {name}4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
-    reads = [f"const T {name} = (T){name}4.v[row_];" for name, _ in shape.arrays]
+    loads = " ".join(f"const auto {name}_4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
+    reads = [f"const T {name} = (T){name}_4.v[row_];" for name, _ in shape.arrays]
     for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
-        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}4.v[row_];"))
+        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}_4.v[row_];"))
     is_by_cell, look_ups = shape.table > shape.levels * shape.looked_up, [f"T L[{shape.looked_up}] = {{}};"]
     source = "tab" if shape.table <= MOST_TABLE else "given"
     for s in range(shape.looked_up):
@@ -355,7 +355,8 @@ class Cuda(Device):
     def _launch(self, formula: Formula, inputs: Inputs, shape: Shape, scales: Sequence[float], out: Any) -> None:
         xp = self.cupy
         kernel = _compiled(source_of(formula, shape))
-        numbers = [np.zeros(1) if inputs.tables is None else inputs.tables, [*inputs.constants, 0.0], [*scales, 0.0]]
+        table = np.zeros(1) if inputs.tables is None else inputs.tables
+        numbers = [table, np.append(inputs.constants, 0.0), [*scales, 0.0]]
         given = [xp.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
         keys = xp.asarray(np.array([*inputs.keys, 0], dtype=np.uint64))
         used = self._table_bytes(inputs)

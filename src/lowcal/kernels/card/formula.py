@@ -78,7 +78,7 @@ class Inputs:
     codes: Sequence[Any] = ()
     levels: Sequence[int] = ()
     tables: NDArray[np.float64] | None = None
-    constants: Sequence[float] = ()
+    constants: Sequence[float] | NDArray[np.float64] = ()
     #: The keys that the chance of rows belongs to, and the number of the first row.
     keys: Sequence[int] = ()
     first: int = 0

@@ -218,8 +218,11 @@ class Moves:
         return device.rows(Formula((after,), lines, cells=self.cells), inputs, device.kind)
 
 
-#: The log odds of a row after a move.
-MOVED = {"mirror": "inside(s + delta)", "euclidean": "logit(least(most(f + delta, T(0)), T(1)))"}
+#: The log odds of a row after a move; one that does not move keeps its own to the last bit, as probabilities do.
+MOVED = {
+    "mirror": "inside(s + delta)",
+    "euclidean": "pick(delta == T(0), z, logit(least(most(f + delta, T(0)), T(1))))",
+}
 
 
 def moved(d: int, geometry: Geometry, kind: np.dtype[Any], step: str = "") -> tuple[Lines, tuple[str, ...]]:
@@ -252,22 +255,22 @@ def projection_lines(v: Sequence[str]) -> tuple[Lines, tuple[str, ...]]:
     d = len(v)
     lines = [*((f"v{a}", text) for a, text in enumerate(v)), ("vmost", largest(each("v", d)))]
     lines += [(f"u{a}", f"v{a} - vmost") for a in range(d)]
-    lines.append(("t0", f"({' + '.join(each('u', d))} - T(1))/T({d})"))
+    lines.append(("th0", f"({' + '.join(each('u', d))} - T(1))/T({d})"))
     for turn in range(1, d):
-        above = [f"u{a} > t{turn - 1}" for a in range(d)]
+        above = [f"u{a} > th{turn - 1}" for a in range(d)]
         lines.append((f"n{turn}", " + ".join(f"pick({one}, T(1), T(0))" for one in above)))
         lines.append((f"m{turn}", " + ".join(f"pick({one}, u{a}, T(0))" for a, one in enumerate(above))))
-        lines.append((f"t{turn}", f"(m{turn} - T(1))/n{turn}"))
-    return tuple(lines), tuple(f"most(u{a} - t{d - 1}, T(0))" for a in range(d))
+        lines.append((f"th{turn}", f"(m{turn} - T(1))/n{turn}"))
+    return tuple(lines), tuple(f"most(u{a} - th{d - 1}, T(0))" for a in range(d))
 
 
 def in_two(terms: Sequence[str], bounds: Sequence[float]) -> tuple[Lines, tuple[str, ...], tuple[float, ...]]:
-    """Return terms as sums of two, with bounds that are powers of two: multiples of 1 / COARSE of a bound, and the rest.
+    """Return terms as sums of two: multiples of 1 / COARSE of a bound, and the rest; bounds are powers of two.
 
     Terms that are small at most rows, as squares are, then lose nothing to the unit of the largest.
     """
     lines = tuple((f"x{q}", text) for q, text in enumerate(terms))
-    high = [f"T(whole(x{q}*T({COARSE / bound!r}) + T(0.5)))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
+    high = [f"near(x{q}*T({COARSE / bound!r}))*T({bound / COARSE!r})" for q, bound in enumerate(bounds)]
     low = [f"x{q} - {text}" for q, text in enumerate(high)]
     return lines, (*high, *low), (*bounds, *(bound / COARSE for bound in bounds))
 

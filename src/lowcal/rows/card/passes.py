@@ -84,9 +84,9 @@ def _(one: Losses, card: Card) -> Tables | None:
         square, loss = "(y - f)*(y - f)", "most(s, T(0)) - y*s + log_(T(1) + exp_(-size(s)))"
     else:
         y, f, s = (each(stem, card.d) for stem in "yfs")
-        lines = (("all", " + ".join(f"most({name}, T({FLOOR!r}))" for name in f)),)
+        lines = (("mass", " + ".join(f"most({name}, T({FLOOR!r}))" for name in f)),)
         square = " + ".join(f"({a} - {b})*({a} - {b})" for a, b in zip(y, f, strict=True))
-        loss = f"log_(all) - ({' + '.join(f'{a}*{b}' for a, b in zip(y, s, strict=True))})"
+        loss = f"log_(mass) - ({' + '.join(f'{a}*{b}' for a, b in zip(y, s, strict=True))})"
     found = card.total((square, loss), (2.0, MOST_SCORE), state=one.state, lines=lines)
     if found is None:
         return None
@@ -184,17 +184,23 @@ def _(one: Evidence, card: Card) -> Tables | None:
 
 
 def cell_tables(
-    card: Card, design: Codes, weights: Sequence[Weight], terms: Sequence[str], state: State, now: Any = None
+    card: Card,
+    design: Codes,
+    weights: Sequence[Weight],
+    terms: Sequence[str],
+    state: State = START,
+    now: Any = None,
+    **more: Any,
 ) -> FloatArray | None:
-    """Return the sums of terms of every label by member and cell, shape (m, cells, terms d); None: cells are too many."""
+    """Return the sums of terms of every label by member and cell, (m, cells, terms d); None: cells are too many."""
     cells = [u for u in weights if isinstance(u, Cell)]
     listed = listed_cells(cells, card.device.kind)
     if listed is None or design.shape[1] * len(cells) * card.d * len(terms) > MOST_CELL_SUMS:
         return None
-    every = []
+    every, after = [], more.pop("lines", ())
     for own in card.each_label(state, now, listed.constants):
-        lines = (*own.pop("lines"), *listed.lines)
-        sums = card.by_cell(design, terms, [1.0] * len(terms), len(cells) + 1, lines, **own)
+        lines = (*own.pop("lines"), *listed.lines, *after)
+        sums = card.by_cell(design, terms, [1.0] * len(terms), len(cells) + 1, lines, **own, **more)
         assert sums is not None
         every.append(sums[:, :-1])
     return np.stack(every, axis=3).reshape(*every[0].shape[:2], -1)
@@ -265,19 +271,16 @@ def _bend(names: Sequence[str], geometry: Geometry) -> tuple[Lines, str]:
 @on_card.register
 def _(one: Slopes, card: Card) -> Wholes | None:
     delta, d = card.displaced(one.base, one.terms), card.d
-    if delta is None:
+    if delta is None or card.at(one.now) is None:
         return None
-    lines: Lines = ()
-    falls = [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
-    for j in range(len(one.steps) if d > 1 else 0):
-        ahead = [f"s{a} + k[{j}]*delta{a}" for a in range(d)]
-        more, texts = softmax_lines(ahead, card.device.kind, f"e{j}_")
-        lines = *lines, *more
-        falls[j] = " + ".join(f"delta{a}*({text} - y{a})" for a, text in enumerate(texts))
-    given = {"state": one.now, "arrays": arrays_of(delta, "delta"), "constants": one.steps, "lines": lines}
-    found = card.total(falls, [2.0 * one.most] * len(falls), **given)
-    fine = card.scale.fine(2.0 * one.most)
-    return None if found is None else np.stack([fine_wholes(fine, v) for v in found.tolist()], axis=1)
+    steps = [[eta] for eta in one.steps] if d > 1 else [list(one.steps)]  # a kernel of many softmaxes compiles for long
+    lines, ahead = softmax_lines([f"s{a} + k[0]*delta{a}" for a in range(d)], card.device.kind) if d > 1 else ((), ())
+    falls = [" + ".join(f"delta{a}*({text} - y{a})" for a, text in enumerate(ahead))]
+    falls = falls if d > 1 else [f"delta*(sigmoid(s + k[{j}]*delta) - y)" for j in range(len(one.steps))]
+    given = {"state": one.now, "arrays": arrays_of(delta, "delta"), "lines": lines}
+    found = [card.total(falls, [2.0 * one.most] * len(falls), constants=some, **given) for some in steps]
+    fine, every = card.scale.fine(2.0 * one.most), np.concatenate([sums for sums in found if sums is not None])
+    return np.stack([fine_wholes(fine, v) for v in every.tolist()], axis=1)
 
 
 @on_card.register
@@ -289,4 +292,4 @@ def _(one: Tries, card: Card) -> Wholes | None:
     loss = " + ".join(f"(y{a} - {text})*(y{a} - {text})" for a, text in enumerate(ahead))
     given = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
     found = [card.total((loss,), (2.0,), constants=[eta], **given) for eta in one.steps]
-    return card.scale.grid(2.0).wholes(np.concatenate([each_one for each_one in found if each_one is not None]))
+    return card.scale.grid(2.0).wholes(np.concatenate([sums for sums in found if sums is not None]))

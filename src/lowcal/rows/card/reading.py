@@ -233,13 +233,13 @@ def checked_points(device: Device, p: Any) -> Any:
     kept = device.block(d, n, device.kind)
     kept[...] = device.xp.asarray(p)
     arrays, names = arrays_of(kept), each("f", d)
-    all_of = (("all", " + ".join(names)),)
+    all_of = (("mass", " + ".join(names)),)
     right = [f"({name} >= T(0)) & ({name} <= T(1))" for name in names]
-    right.append(f"(size(all - T(1)) <= T({SUM_TOLERANCE!r}))")
+    right.append(f"(size(mass - T(1)) <= T({SUM_TOLERANCE!r}))")
     for row in device.picked(f"({' & '.join(right)}) == 0", Inputs(n, arrays), 1, all_of).tolist():
         with at_row(row):
             read_probabilities(device.download(p[:, row : row + 1].T), Layout(d, None))
-    shares = Formula(tuple(f"{name}/all" for name in names), all_of)
+    shares = Formula(tuple(f"{name}/mass" for name in names), all_of)
     return device.columns(shares, Inputs(n, arrays), device.kind)
 
 

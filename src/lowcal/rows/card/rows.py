@@ -149,10 +149,12 @@ class Card(Far):
             lines = ("o", "f"), ("yo", "y"), *([] if now is None else [("g", "sigmoid(e)")])
             yield {**known, "arrays": {} if now is None else {"e": now}, "lines": lines}
             return
-        z, own = self.at(state), (("yo", f"pick(y == k[{len(constants)}], T(1), T(0))"),)
+        z = self.at(state)
+        assert z is not None
+        own = ("mine", f"k[{len(constants)}]"), ("yo", "pick(y == mine, T(1), T(0))")
         for a in range(self.d):
             arrays = {"o": z[a]} if now is None else {"o": z[a], "g": now[a]}
-            yield {**known, "arrays": arrays, "lines": own, "constants": [*constants, float(a)]}
+            yield {**known, "arrays": arrays, "lines": own, "constants": np.append(constants, float(a))}
 
     def terms(self, *texts: str) -> tuple[str, ...]:
         """Return terms with their weight."""

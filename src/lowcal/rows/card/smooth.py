@@ -15,9 +15,9 @@ def point_text(f: str, points: int) -> str:
     """Return the number of the nearest point of a grid.
 
     >>> point_text("f", 1024)
-    'whole(f*T(1024) + T(0.5))'
+    'whole(near(f*T(1024)))'
     """
-    return f"whole({f}*T({points}) + T(0.5))"
+    return f"whole(near({f}*T({points})))"
 
 
 @on_card.register
