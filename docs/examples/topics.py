@@ -79,7 +79,7 @@ before = lowcal.audit(right[test], confidence[test], table(test), per_person=0.1
 print("\n".join(str(before).splitlines()[:2]))
 
 # %%
-# The audit finds the new product without being told that it exists.
+# The audit finds the new product without knowing that it exists.
 #
 # ## Recalibrate
 fit = lowcal.multicalibrate(right[calibrate], confidence[calibrate], table(calibrate))
