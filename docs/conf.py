@@ -41,6 +41,7 @@ html_theme = "furo"
 html_title = f"lowcal {version}"
 html_static_path = ["_static"]
 html_css_files = ["lowcal.css"]
+html_js_files = ["lowcal.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_copyright = False
@@ -49,5 +50,5 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5f8a", "color-brand-content": "#0b5f8a"},
     "dark_css_variables": {"color-brand-primary": "#7cc4ea", "color-brand-content": "#7cc4ea"},
 }
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"  # Furo brings them
+pygments_dark_style = "a11y-high-contrast-dark"

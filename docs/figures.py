@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 
 INK, PAPER, QUIET, BAND = "#1b2a33", "#ffffff", "#66747c", "#e9eef1"
 #: Of the Okabe-Ito palette, which lowcal's own plots use: distinct for every kind of colour vision, and in grey.
@@ -30,7 +31,7 @@ DARK = {
     "#e5e5e5": "#2f373c",
     "#e6e6e6": "#2f373c",
 }
-STYLE = {
+STYLE: Any = {
     "figure.figsize": (7.2, 4.0),
     "figure.facecolor": PAPER,
     "figure.constrained_layout.use": True,
@@ -45,7 +46,7 @@ STYLE = {
     "axes.titlecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=[AFTER, BEFORE, QUIET, INK]),
+    "axes.prop_cycle": cycler(color=[AFTER, BEFORE, QUIET, INK]),
     "text.color": INK,
     "xtick.color": QUIET,
     "ytick.color": QUIET,

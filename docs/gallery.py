@@ -171,7 +171,7 @@ def foot(example: Example) -> str:
 
 def decision(page: str) -> str:
     """Return the line of a page that says what to do."""
-    return DECIDED.findall(page)[-1]
+    return str(DECIDED.findall(page)[-1])
 
 
 # --- the gallery --------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ def some(rows):
 fit = lowcal.multicalibrate(people.y[calibrate], p[calibrate], some(calibrate))
 calibrated = fit.predictor(p[test], some(test))
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 candidates = {"original": p[test], "recalibrated": calibrated, "hurried": calibrated[:400]}
 for name, q in candidates.items():
     with open(folder / f"{name}.csv", "w", newline="") as file:
@@ -89,6 +90,7 @@ plt.xlim(0, 0.16)
 plt.xlabel("largest violation in the population, 95% confidence")
 plt.show()
 
+temporary.cleanup()
 released = [name for name, code in codes.items() if code == 0]
 blocked = [name for name, code in codes.items() if code != 0]
 print(f"Decision: release {', '.join(released) or 'nothing'}; block {', '.join(blocked) or 'nothing'}.")

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
+import chromium as driver
 import lowcal
 import pages
 
@@ -96,6 +97,19 @@ def test_every_public_name_can_be_linked_at(site, html):
     modules = {f"module-lowcal.{name}" for name in lowcal._MODULES}
     names = {f"lowcal.{name}" for name in lowcal._HOME}
     assert not (modules | names) - ids
+
+
+@pytest.mark.skipif(driver.PROGRAM is None, reason="Chromium is not installed (Debian: chromium)")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_the_screen_and_have_no_barriers(site, width):
+    with driver.chromium() as browser:
+        for name in ("index", "concepts", "examples/index", "examples/census", "benchmarks"):
+            for scheme in ("light", "dark"):
+                browser.open(site / f"{name}.html", scheme, width)
+                assert browser.run("document.documentElement.scrollWidth") <= width, name
+                assert browser.run("[...document.images].every(one => one.naturalWidth > 0)"), name
+                if driver.AXE.exists():  # npm install --no-package-lock in tests/browser
+                    assert not browser.axe(), (name, scheme)
 
 
 def test_formulas_are_shown_as_written(site):
