@@ -96,7 +96,6 @@ def test_the_table_of_groups_holds_the_findings(made):
         assert limits(cells["Per person, interval"]) == pytest.approx(
             [one.conditional_lower, one.conditional_upper], abs=5e-5
         )
-        assert shown(cells["Per person, at least"]) == pytest.approx(one.least_per_person, abs=5e-5)
         assert shown(cells["Chance level"]) == pytest.approx(one.null_floor, abs=5e-5)
         assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
         assert shown(cells["Rows"]) == pytest.approx(one.n_effective, abs=0.5)
