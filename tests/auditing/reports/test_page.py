@@ -200,6 +200,9 @@ def test_the_plain_verdict_of_an_audit_that_passes_or_is_open():
     nobody = replace(strict, largest_per_person=replace(strict.largest_per_person, upper=float("nan")))
     assert plain_words.verdict(nobody, "", "").startswith("No group is judged")
     assert plain_words.reason(nobody) == "Audit more rows, or larger groups."
+    none = replace(nobody.largest_per_person, detectable=float("nan"))
+    unknown = replace(nobody, verdict=Verdict.UNDECIDED, largest_per_person=none)
+    assert plain_words.next_step(unknown) == "Audit more rows that the model has not seen."
 
 
 def hiding(report):
