@@ -38,6 +38,8 @@ ALPHA, TOLERATED = 0.003, 0.015
 TRAIN, CALIBRATE = 3_000, 25_000
 #: Groups with a smaller share of the rows are not listed.
 SMALLEST = 0.02
+#: What the page calls the model and the outcome.
+NAMES = {"model": "small network, recalibrated", "outcome": "earns more than 50,000 dollars a year"}
 PICTURE, PAGE = "lowcal-demo.png", "lowcal-demo.html"
 
 
@@ -86,7 +88,8 @@ def demonstrate(seed: int = 0, folder: Path | None = None) -> list[Level]:
     before, after = _print_audits(degree_two, test, classes, seed)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        _save("Report", folder / PAGE, lambda path: after.to_html(path, before=before))
+        shown: dict[str, Any] = {"before": before, "fit": degree_two.fit, "explain": (test.p, test.X), **NAMES}
+        _save("Report", folder / PAGE, lambda path: after.to_html(path, **shown))
         _save("Picture", folder / PICTURE, lambda path: _draw(judged, before, after, path))
     return judged
 

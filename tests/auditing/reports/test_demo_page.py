@@ -21,7 +21,10 @@ def test_demo_writes_both_audits_as_one_page(tmp_path, capsys):
     said = capsys.readouterr().out
     page = tmp_path / "new" / "lowcal-demo.html"
     assert f"Report:  {page}" in said
-    tables = read(page.read_text(encoding="utf-8")).tables
+    parser = read(page.read_text(encoding="utf-8"))
+    tables, whole = parser.tables, "".join(parser.text)
+    assert "Modelsmall network, recalibrated" in whole
+    assert whole.count("Contributions to row") == 5
     compared = {row[0]: row[1:] for row in tables["both"]}
     before, after = (float(value) for value in compared["Largest violation observed"])
     assert after < before / 2

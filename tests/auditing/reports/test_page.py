@@ -96,7 +96,6 @@ def test_the_table_of_groups_holds_the_findings(made):
         assert limits(cells["Per person, interval"]) == pytest.approx(
             [one.conditional_lower, one.conditional_upper], abs=5e-5
         )
-        assert shown(cells["Per person, at least"]) == pytest.approx(one.least_per_person, abs=5e-5)
         assert shown(cells["Chance level"]) == pytest.approx(one.null_floor, abs=5e-5)
         assert shown(cells["Share"]) / 100 == pytest.approx(one.mass, abs=5e-4)
         assert shown(cells["Rows"]) == pytest.approx(one.n_effective, abs=0.5)
@@ -201,6 +200,9 @@ def test_the_plain_verdict_of_an_audit_that_passes_or_is_open():
     nobody = replace(strict, largest_per_person=replace(strict.largest_per_person, upper=float("nan")))
     assert plain_words.verdict(nobody, "", "").startswith("No group is judged")
     assert plain_words.reason(nobody) == "Audit more rows, or larger groups."
+    none = replace(nobody.largest_per_person, detectable=float("nan"))
+    unknown = replace(nobody, verdict=Verdict.UNDECIDED, largest_per_person=none)
+    assert plain_words.next_step(unknown) == "Audit more rows that the model has not seen."
 
 
 def hiding(report):

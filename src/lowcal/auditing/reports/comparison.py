@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isnan, nan
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from lowcal.auditing.reports import words
 from lowcal.auditing.reports.audit_report import Gap, Origin, Verdict, written
 from lowcal.auditing.reports.page import comparison_page
-from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief_names, printable, some_of
+from lowcal.data.errors import InvalidInput, abbreviate, aligned, brief_names, printable, repeated, some_of
 from lowcal.subpopulations.base import EVERYONE
 
 #: The number of groups in the text of a comparison.
@@ -113,11 +114,10 @@ class AuditComparison:
                 raise InvalidInput(f"{has}, {one.path} has {some_of(one.ranked, 2)}: they share no group to compare.")
         return cls(dict(zip(_names(audits), audits, strict=True)))
 
-    @property
+    @cached_property
     def groups(self) -> list[str]:
         """The groups of at least two audits."""
-        every = [name for one in self.audits.values() for name in one.gaps]
-        common = [name for name in dict.fromkeys(every) if every.count(name) > 1]
+        common = repeated(name for one in self.audits.values() for name in one.gaps)
         return sorted(common, key=lambda name: max(map(_badness, self.gaps(name).values())), reverse=True)
 
     def gaps(self, group: str) -> dict[str, Gap]:

@@ -49,7 +49,7 @@ def _error(audit: AuditReport, one: Finding, group: str, label: str) -> str:
 
 
 def part_of(audit: AuditReport, one: Finding) -> str:
-    """Say where the predictions of a group are off that are right on average: in the bin farthest outside its band."""
+    """Say where a group is off that is within chance on average: in the bin that is farthest outside its band."""
     bins = audit.reliability.get(one.subpopulation, ())
     if len(bins) == 1 and len(bins[0].rows) and not isnan(one.largest_gap.lower):
         lower, upper = bins[0].limits(audit.confidence)
@@ -63,12 +63,10 @@ def part_of(audit: AuditReport, one: Finding) -> str:
 
 def largest_over_all(audit: AuditReport, group: str, label: str) -> str:
     """Return who shows the largest error over all people, where that is another group than the one in the verdict."""
-    is_other = audit.verdict == "violated" and audit.by == "violation" and audit.proof is not example(audit)
-    return (
-        f" Weighed by the number of people, another error is the largest: {_error(audit, audit.proof, group, label)}."
-        if is_other
-        else ""
-    )
+    if audit.verdict != "violated" or audit.by == "per_person" or audit.proof is example(audit):
+        return ""
+    error = _error(audit, audit.proof, group, label)
+    return f" Weighed by the number of people, another error is the largest: {error}."
 
 
 def reason(audit: AuditReport) -> str:
@@ -93,12 +91,13 @@ def reason(audit: AuditReport) -> str:
 
 def next_step(audit: AuditReport) -> str:
     """Return what to do about the verdict."""
-    least = words.points(audit, audit.largest.detectable)
+    least = audit.largest.detectable
+    only = f" With these, only an error of at least {words.points(audit, least)} percentage points is found with a "
     return {
         "satisfied": "Nothing for now. Audit again when the model, or the people it is used for, change.",
         "violated": "Recalibrate the model on other rows than these, then audit it again on rows it has not seen.",
-        "undecided": "Audit more rows that the model has not seen. With these, only an error of at least "
-        f"{least} percentage points is found with a probability of 80%.",
+        "undecided": "Audit more rows that the model has not seen."
+        + ("" if isnan(least) else f"{only}probability of 80%."),
     }[str(audit.verdict)]
 
 
