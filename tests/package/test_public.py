@@ -127,6 +127,13 @@ def test_the_version_is_that_of_the_distribution():
     assert lowcal.__version__ == version("lowcal")
 
 
+def test_a_release_has_one_version():
+    root = Path(__file__).parents[2]
+    assert f"\nversion: {lowcal.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert changes.split("\n## ")[1].startswith(f"{lowcal.__version__} (")
+
+
 @pytest.mark.parametrize("name", sorted(lowcal._MODULES))
 def test_public_modules_are_imported_by_the_names_that_users_know(name):
     """`from lowcal.guarantees import ...` works wherever the module lives, and there is one copy of it."""
