@@ -77,7 +77,17 @@ def test_the_contract_of_the_interface_is_there():
     }
     for module, names in modules.items():
         assert all(callable(getattr(getattr(lowcal, module), name)) for name in names.split())
-    model = ["estimator", "notion", "subpopulations", "alpha", "solver", "geometry", "step", "validation_fraction"]
+    model = [
+        "estimator",
+        "notion",
+        "subpopulations",
+        "alpha",
+        "solver",
+        "geometry",
+        "step",
+        "cv",
+        "validation_fraction",
+    ]
     assert list(inspect.signature(lowcal.MulticalibratedClassifier).parameters)[: len(model)] == model
 
 
