@@ -2,17 +2,19 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-integration test-slow lint bench reproduce docs clean help
+.PHONY: demo test test-integration test-slow test-lowest lint bench reproduce docs dist clean help
 
 help:
 	@echo "make demo              set up and run lowcal on built-in data"
 	@echo "make test              set up, then lint, type-check and test: the first stage of CI (COVERAGE=95 asks for 95%)"
 	@echo "make test-integration  processes, documentation, compiled kernels, a browser: the second stage of CI"
 	@echo "make test-slow         the long checks"
+	@echo "make test-lowest       the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make lint              format check, lint and types only"
 	@echo "make docs              run the examples and build the documentation in docs/_build; warnings are errors"
 	@echo "make bench             measure; prints ratios taken in one run"
 	@echo "make reproduce         compute the paper's figures, tables and examples in results/ (OUT=... for another folder)"
+	@echo "make dist              build the wheel and the source distribution, and check them"
 	@echo "make clean             remove .venv and all caches"
 
 .venv/.base: pyproject.toml
@@ -50,6 +52,26 @@ test-integration: .venv/.dev
 test-slow: .venv/.dev
 	$(PYTEST) -m slow tests
 
+# every "package>=version" of the core and of these extras becomes "package==version"; needs a Python that has such wheels (3.11, 3.12)
+LOWEST := narwhals numpy scikit-learn scipy pandas polars pyarrow jinja2 matplotlib numba onnx onnxruntime tqdm
+.venv-lowest/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python tests/lowest.py $(LOWEST) > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-lowest/constraints.txt --editable . \
+	  $(LOWEST) hypothesis pytest
+	@touch .venv-lowest/.ready
+
+CORE := tests/data/test_frames.py tests/data/test_inputs.py tests/notions tests/subpopulations tests/persistence tests/auditing/test_audit.py
+test-lowest: export OPENBLAS_NUM_THREADS = 1
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/python -m pytest -q -m "not integration and not slow" -W default $(CORE)
+
+dist: .venv/.base
+	$(PY) -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	$(PY) -m build
+	$(PY) -m twine check --strict dist/*
+
 # peers (pip install ".[peers]") are left out, with a sentence, where they are not installed
 bench: .venv/.dev
 	$(PY) benchmarks/rounds.py
@@ -74,4 +96,4 @@ docs: .venv/.docs
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build
 
 clean:
-	rm -rf docs/_build tests/browser/node_modules .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist
+	rm -rf docs/_build tests/browser/node_modules .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist

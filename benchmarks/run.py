@@ -2,9 +2,9 @@
 
 Run: python benchmarks/run.py [names] [--quick]
 
-Without names every benchmark of this folder runs, except harm and recalibrate, which take hours, against, which needs
-an older checkout, cluster, which starts one, and cost, which has a page of its own; with names only those, and the
-other sections of the page stay.
+Without names every benchmark of this folder runs, except harm and recalibrate, which take hours, crossfit, which
+needs real data, against, which needs an older checkout, cluster, which starts one, and cost, which has a page of its
+own; with names only those, and the other sections of the page stay.
 After a single name come that benchmark's own options.
 """
 
@@ -32,8 +32,8 @@ NOT_BENCHMARKS = {"common", "run", "summary"}
 FIRST = ("peers", "baseline", "latency")
 #: Benchmarks that know small sizes; with --quick the others are left out.
 QUICK = ("peers", "baseline", "latency", "harm")
-#: These take hours, or need an older checkout or a cluster, and run only where they are named.
-LONG = ("against", "cluster", "cost", "harm", "recalibrate")
+#: These take hours, or need real data, an older checkout or a cluster, and run only where they are named.
+LONG = ("against", "cluster", "cost", "crossfit", "harm", "recalibrate")
 LIBRARIES = ("lowcal", "numpy", "scipy", "scikit-learn", "narwhals", "numba", "pandas")
 PEERS = ("MCGrad", "lightgbm", "multicalibration", "aws-fortuna")
 SECTION = re.compile(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- \w+ -->\n|\Z)", flags=re.DOTALL | re.MULTILINE)

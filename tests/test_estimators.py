@@ -16,9 +16,9 @@ from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import brier_score_loss, log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.model_selection import GridSearchCV, ShuffleSplit, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -181,21 +181,14 @@ def test_the_default_learns_an_interaction():
 # --- scikit-learn's own checks -------------------------------------------------------------------------------
 
 
-def expected_to_fail(estimator):
-    """A base model is fitted on a random part of the rows, and two copies of a row may come into different parts."""
-    if estimator.estimator is None:
-        return {}
-    names = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
-    return dict.fromkeys(names, "the rows are split at random")
-
-
 @parametrize_with_checks(
     [  # without a base model, the classifier passes all of them in the next test
         Regressor(),
         Classifier(LogisticRegression(), random_state=0),
         Regressor(LinearRegression(), random_state=0),
-    ],
-    expected_failed_checks=expected_to_fail,
+        Classifier(LogisticRegression(), cv=3, random_state=0),
+        Regressor(LinearRegression(), cv=3, random_state=0),
+    ]
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -334,6 +327,109 @@ def test_an_unfitted_model_is_fitted_on_the_other_rows(data):
     assert not hasattr(model.estimator, "model_")
     rows = {tuple(row) for row in X} - {tuple(row) for row in seen[0]}
     assert len(rows) == 900
+
+
+class Seen(Numbers):
+    """A base model that remembers its rows."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.seen_ = {tuple(row) for row in X}
+        return super().fit(X, y, sample_weight)
+
+
+def test_cross_fitted_predictions_are_of_rows_not_seen_and_averaged(data):
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    folds = [(np.flatnonzero(np.arange(len(y)) % 3 != k), np.flatnonzero(np.arange(len(y)) % 3 == k)) for k in range(3)]
+    options = {"subpopulations": Groups(["x3"]), "alpha": 0.005, "geometry": "mirror"}
+    model = Classifier(Seen(), cv=folds, validation_fraction=0.0, **options).fit(X, y)
+    p = np.empty((len(y), 2))
+    for one, (train, held) in zip(model.estimator_, folds, strict=True):
+        assert one.seen_ == {tuple(row) for row in X[train]}
+        p[held] = one.predict_proba(X[held])
+    fit = multicalibrate(y, p, X, **options)
+    expected = np.mean([fit.predictor(one.predict_proba(X), X) for one in model.estimator_], axis=0)
+    np.testing.assert_allclose(model.predict_proba(X), expected, atol=1e-12)
+    *_, last = model.staged_predict_proba(X)
+    np.testing.assert_array_equal(last, model.predict_proba(X))
+
+
+@pytest.mark.parametrize("make", [Classifier, Regressor])
+def test_a_number_of_folds_uses_every_row_once(data, make):
+    numbers, sex, y, _ = data
+    X, y = coded(numbers, sex), np.sort(y)  # folds in the order of the rows would hold one class only
+    base = Seen() if make is Classifier else Ridge()
+    model = make(base, cv=4, random_state=0).fit(X, y)
+    assert len(model.estimator_) == 4
+    if make is Classifier:
+        assert [len(one.seen_) for one in model.estimator_] == [2250] * 4
+        assert min(sum(tuple(row) in one.seen_ for one in model.estimator_) for row in X) == 3
+    again = make(base, cv=4, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), again.predict(X))
+
+
+def test_weights_of_folds_are_those_of_their_rows(data):
+    numbers, sex, y, _ = data
+    X, w = coded(numbers, sex), np.arange(len(y)) % 3.0
+    given = []
+
+    class Spy(Numbers):
+        def fit(self, X, y, sample_weight=None):
+            given.append((X[:, -1], sample_weight))
+            return super().fit(X, y, sample_weight)
+
+    Classifier(Spy(), cv=2, random_state=0).fit(np.column_stack([X, w]), y, sample_weight=w)
+    assert len(given) == 2
+    for marked, weight in given:
+        np.testing.assert_array_equal(marked, weight)
+
+
+@pytest.mark.parametrize(
+    ("cv", "message"),
+    [
+        (1, "cv must be a whole number of at least 2, but 1"),
+        (True, "cv must be a whole number of at least 2, but True"),
+        (ShuffleSplit(3, random_state=0), "cv must hold out every row at most once"),
+        ("five", "cv"),
+    ],
+)
+def test_folds_that_make_no_sense(data, cv, message):
+    numbers, sex, y, _ = data
+    with pytest.raises(ValueError, match=message):
+        Classifier(Numbers(), cv=cv).fit(coded(numbers, sex), y)
+
+
+def test_cross_fitting_beats_a_split_of_few_rows(data):
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    change = []
+    for k in range(8):
+        rows = np.random.default_rng(k).permutation(len(y))
+        few, rest = rows[:200], rows[200:]
+        base = make_pipeline(StandardScaler(), LogisticRegression())
+        losses = [
+            log_loss(y[rest], Classifier(base, cv=cv, random_state=0).fit(X[few], y[few]).predict_proba(X[rest]))
+            for cv in (None, 5)
+        ]
+        change.append(losses[1] - losses[0])
+    assert np.mean(change) < 0
+
+
+def test_cross_fitted_models_are_saved_without_the_base_models(data, tmp_path):
+    numbers, sex, y, _ = data
+    X = coded(numbers, sex)
+    model = Classifier(Numbers(), cv=3, random_state=0).fit(X, y)
+    lowcal.save(model, tmp_path / "m.json")
+    loaded = lowcal.load(tmp_path / "m.json", estimator=model.estimator_)
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert loaded.cv == 3
+    with pytest.raises(InvalidInput, match=r"without its base model \(Numbers"):
+        lowcal.load(tmp_path / "m.json").predict(X)
+    with pytest.raises(InvalidInput, match="3 models of folds"):
+        loaded.fit(X, y)
+    for wrong in (model.estimator_[0], model.estimator_[:2]):
+        with pytest.raises(InvalidInput, match="the list of its 3 base models"):
+            lowcal.load(tmp_path / "m.json", estimator=wrong)
 
 
 def test_learning_from_scratch_beats_the_constant(data):

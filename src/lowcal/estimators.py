@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
 from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
@@ -34,9 +35,10 @@ from sklearn.utils.validation import _check_y as check_outcome
 
 from lowcal.data.errors import InvalidInput
 from lowcal.data.frames import Table as Frame
-from lowcal.data.inputs import check_share, check_weight, is_share
+from lowcal.data.inputs import check_share, check_weight, check_whole, is_share
 from lowcal.kernels.simplex import FloatArray
 from lowcal.solve.fitting import fit_rows
+from lowcal.solve.homes import read_class
 from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.provenance import remember, sketch_rows
 from lowcal.solve.recalibration import recalibrate
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
+#: Settings of the class of subpopulations are named so, as scikit-learn names those of a part.
+NESTED = "subpopulations__"
 #: With fewer rows in a fold than this, what is learned from scratch is not cross-fitted.
 LEAST_HELD_OUT = 20
 #: With fewer rows than this a base model is recalibrated for everyone together.
@@ -75,7 +79,7 @@ class _TrainingRows:
 
 @dataclass(eq=False, repr=False)
 class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """What the two estimators share: fit a base model on one part, recalibrate it on the other."""
+    """What the two estimators share: fit a base model on some rows, recalibrate it on others."""
 
     estimator: Any = None
     _: KW_ONLY
@@ -85,6 +89,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     solver: Any = "block"
     geometry: Any = None
     step: Any = None
+    cv: Any = None
     validation_fraction: float = 0.2
     calibration_fraction: float = 0.5
     max_updates: int | None = None
@@ -106,13 +111,38 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             fit_params = self._route(weight, params)
             every = _TrainingRows(X, outcome, weight)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            part = self._fit_parts(every, fit_params, seed, self._learn_outcomes(every))
-            self._recalibrate(part, len(outcome), options, seed)
+            part, p = self._fit_parts(every, fit_params, seed, self._learn_outcomes(every))
+            self._recalibrate(part, p, len(outcome), options, seed)
             self._remember(every)
         except BaseException:  # all or nothing
             self.__dict__ = before
             raise
         return self
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the settings, with those of the class of subpopulations as `subpopulations__n_bins` and so on."""
+        nested = self._class_settings() if deep else {}
+        return {**super().get_params(deep=deep), **{f"{NESTED}{name}": value for name, value in nested.items()}}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set settings; the class of subpopulations, a value, is replaced by one with other settings."""
+        nested = {name.removeprefix(NESTED): value for name, value in params.items() if name.startswith(NESTED)}
+        super().set_params(**{name: value for name, value in params.items() if not name.startswith(NESTED)})
+        known = self._class_settings()
+        strange = next((name for name in nested if name not in known), None)
+        if strange is not None:
+            raise InvalidInput(
+                f"Invalid parameter {strange!r} for subpopulations={self.subpopulations!r}; it has {sorted(known)!r}."
+            )
+        if nested:
+            self.subpopulations = replace(self.subpopulations, **nested)
+        return self
+
+    def _class_settings(self) -> dict[str, Any]:
+        """Return the settings of a class of subpopulations by name; there are none of columns alone."""
+        given = self.subpopulations
+        is_value = isinstance(given, Subpopulations) and is_dataclass(given)
+        return {one.name: getattr(given, one.name) for one in fields(given)} if is_value else {}
 
     def _options(self) -> Options:
         """Return the options of the fit, checked before anything is fitted; folds hold out `validation_fraction`."""
@@ -122,20 +152,20 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _calibrated(self, X: Any) -> FloatArray:
         """Return the calibrated predictions on rows that are checked first."""
-        start, columns = self._inputs(X)
-        p: FloatArray = self.predictor_(start, columns)
-        return p
+        starts, columns = self._inputs(X)
+        return _mean(self.predictor_(start, columns) for start in starts)
 
     def _staged(self, X: Any) -> Iterator[FloatArray]:
         """Yield the predictions after each update."""
-        start, columns = self._inputs(X)
-        yield from self.predictor_.staged(start, columns)
+        starts, columns = self._inputs(X)
+        yield from map(_mean, zip(*(self.predictor_.staged(start, columns) for start in starts), strict=True))
 
-    def _inputs(self, X: Any) -> tuple[FloatArray, Any]:
-        """Return the base model's predictions, and the columns as the predictor reads them."""
+    def _inputs(self, X: Any) -> tuple[list[FloatArray], Any]:
+        """Return the predictions of each base model, and the columns as the predictor reads them."""
         check_is_fitted(self, "predictor_")
         X = self._check_features(X, reset=False)
-        return self._start(X), self._by_name(X)
+        models = self.estimator_ if isinstance(self.estimator_, list) else [self.estimator_]
+        return [self._start(model, X) for model in models], self._by_name(X)
 
     def _remember(self, every: _TrainingRows) -> None:
         """Leave a sketch of the rows, so that an audit on them can warn; the fit has left one of its own rows."""
@@ -161,7 +191,8 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_class(self, X: Any) -> None:
         """Look up the columns that the class names before anything is fitted, and remember all names."""
         table = Frame.of(X)
-        for part in self.subpopulations.each() if isinstance(self.subpopulations, Subpopulations) else ():
+        chosen = read_class(self.subpopulations)
+        for part in () if chosen is None else chosen.each():
             if type(part).__module__.startswith("lowcal."):  # a user's class may mean something else by columns
                 resolve(part.given_columns, table)
         self._columns = table.names  # type: ignore[misc]
@@ -206,15 +237,44 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Whether there is a base model that is still to be fitted."""
         return self.estimator is not None and not isinstance(self.estimator, FrozenEstimator)
 
-    def _fit_parts(self, every: _TrainingRows, params: dict[str, Any], seed: int, strata: Any) -> _TrainingRows:
-        """Fit the base model where it needs fitting and return the calibration rows."""
+    def _fit_parts(
+        self, every: _TrainingRows, params: dict[str, Any], seed: int, strata: Any
+    ) -> tuple[_TrainingRows, FloatArray]:
+        """Fit the base model where it needs fitting; return the calibration rows and its predictions there."""
         if not self._is_fitted_here():
             self.estimator_ = self.estimator
-            return every
+            return every, self._start(self.estimator_, every.X)
+        if self.cv is not None:
+            return self._cross_fit(every, params, self._folds(every, strata, seed))
         train, rest = self._split(len(every.y), strata, seed)
-        base, fit_params = every.take(train), _check_method_params(every.X, params, indices=train)
-        self.estimator_ = clone(self.estimator).fit(base.X, base.y, **fit_params)
-        return every.take(rest)
+        self.estimator_ = self._fit_base(every, params, train)
+        part = every.take(rest)
+        return part, self._start(self.estimator_, part.X)
+
+    def _fit_base(self, every: _TrainingRows, params: dict[str, Any], rows: NDArray[np.intp]) -> Any:
+        base, fit_params = every.take(rows), _check_method_params(every.X, params, indices=rows)
+        return clone(self.estimator).fit(base.X, base.y, **fit_params)
+
+    def _cross_fit(self, every: _TrainingRows, params: dict[str, Any], folds: Any) -> tuple[_TrainingRows, FloatArray]:
+        """Fit a base model outside every fold; the predictions of a row are those of the model that has not seen it."""
+        self.estimator_ = [self._fit_base(every, params, train) for train, _ in folds]
+        held = np.concatenate([rows for _, rows in folds])
+        p = [self._start(one, every.take(rows).X) for one, (_, rows) in zip(self.estimator_, folds, strict=True)]
+        order = np.argsort(held, kind="stable")
+        return every.take(held[order]), np.concatenate(p)[order]
+
+    def _folds(self, every: _TrainingRows, strata: Any, seed: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Return the rows outside and inside every fold: shuffled folds for a number, or those of a splitter."""
+        if not isinstance(self.cv, Integral):
+            splitter = check_cv(self.cv)
+        else:
+            check_whole("cv", self.cv, 2)
+            kind = KFold if strata is None else StratifiedKFold
+            splitter = kind(int(self.cv), shuffle=True, random_state=seed)
+        folds = [(np.asarray(train), np.asarray(held)) for train, held in splitter.split(every.X, every.y)]
+        if np.bincount(np.concatenate([held for _, held in folds])).max() > 1:
+            raise InvalidInput(f"cv must hold out every row at most once, but {self.cv!r} repeats some. Use KFold.")
+        return folds
 
     def _split(self, n: int, strata: Any, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         if not is_share(self.calibration_fraction) or self.calibration_fraction == 0:
@@ -229,9 +289,9 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             parts = train_test_split(rows, test_size=self.calibration_fraction, random_state=seed)
         return np.sort(parts[0]), np.sort(parts[1])
 
-    def _recalibrate(self, part: _TrainingRows, n: int, options: Options, seed: int) -> None:
+    def _recalibrate(self, part: _TrainingRows, p: FloatArray, n: int, options: Options, seed: int) -> None:
         """Recalibrate on a part of n rows, as far as cross-fitting allows; keep what a user may ask for."""
-        (y, classes), p = self._outcomes(part, n), self._start(part.X)
+        y, classes = self._outcomes(part, n)
         if self._is_open():
             folds = max(2, round(1.0 / self.validation_fraction))
             given = {"cv": folds, "progress": self.progress, "random_state": seed, "classes": classes}
@@ -265,7 +325,7 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         A base model on few rows is recalibrated for everyone together: trees would overfit.
         """
         if self.subpopulations is not None:
-            return self.subpopulations
+            return read_class(self.subpopulations)
         if self.estimator is not None and n < LEAST_FOR_TREES:
             return Groups([])
         boosted = BOOSTED if share > 0 else {}
@@ -278,19 +338,24 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
     Parameters
     ----------
     estimator : None learns from scratch, starting uniform; a `FrozenEstimator(model)` is recalibrated on all rows
-        given; an unfitted classifier is fitted on one part of the rows and recalibrated on the other.
+        given; an unfitted classifier is fitted on one part of the rows and recalibrated on the other, or, with `cv`,
+        cross-fitted on all of them.
     notion, subpopulations, alpha, solver, geometry, step, max_updates, progress : as in `lowcal.multicalibrate`. A base
         model with all of these at their defaults is recalibrated as `lowcal.recalibrate` does, by what cross-validation
         chooses. Otherwise `subpopulations=None` is `Trees` with boosted sums on every kind of X (everyone together
         where a base model has a calibration set of fewer than 50 rows).
+    cv : None splits the rows once. A number of folds, or a splitter of scikit-learn, fits a base model outside every
+        fold and recalibrates what these predict for the rows that they have not seen, so that all rows are used for
+        both; predictions are the mean of the recalibrated models. Better on few rows, and that many times the work.
     validation_fraction : share of the calibration set that each fold holds out to choose on; 0, or a share of fewer
         than 20 rows without a base model: everything is fitted to all rows.
-    calibration_fraction : share of all rows that an unfitted base model leaves for recalibration.
+    calibration_fraction : share of all rows that an unfitted base model leaves for recalibration, without `cv`.
     random_state : seed of the splits.
 
     Attributes
     ----------
-    classes_, predictor_, status_, history_, n_updates_, n_oracle_calls_, estimator_, fit_
+    classes_, predictor_, status_, history_, n_updates_, n_oracle_calls_, fit_
+    estimator_ : the fitted base model; with `cv` the list of those of the folds.
 
     Examples
     --------
@@ -325,18 +390,17 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
     def _remember(self, every: _TrainingRows) -> None:
         """Leave a sketch of all rows given, those of the base model too, so that an audit on them can warn."""
         rows = sketch_rows(len(every.y))
-        some = _safe_indexing(every.X, rows)
-        p = self.predictor_(self._start(some), some)
+        p = self._calibrated(_safe_indexing(every.X, rows))
         y = np.eye(len(self.classes_))[np.searchsorted(self.classes_, every.y[rows])]
         remember(len(every.y), *((y[:, [1]], p[:, [1]]) if len(self.classes_) == 2 else (y, p)))
 
-    def _start(self, X: Any) -> FloatArray:
-        """Return the base model's probabilities, one column for each class; uniform without a model."""
+    def _start(self, model: Any, X: Any) -> FloatArray:
+        """Return a base model's probabilities, one column for each class; uniform without a model."""
         n, n_classes = X.shape[0], len(self.classes_)
-        if self.estimator_ is None:
+        if model is None:
             return np.full((n, n_classes), 1.0 / n_classes)
-        p = _probabilities(self.estimator_, X)
-        known = getattr(self.estimator_, "classes_", self.classes_)
+        p = _probabilities(model, X)
+        known = getattr(model, "classes_", self.classes_)
         if len(known) == n_classes and np.array_equal(known, self.classes_):
             return p
         place = {c: k for k, c in enumerate(self.classes_)}
@@ -377,7 +441,7 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
 
     Attributes
     ----------
-    bounds_, predictor_, status_, history_, n_updates_, n_oracle_calls_, estimator_, fit_
+    bounds_, predictor_, status_, history_, n_updates_, n_oracle_calls_, estimator_, fit_ : as there.
 
     Examples
     --------
@@ -411,10 +475,10 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
         low, high = self.bounds_
         return np.clip((np.asarray(y, dtype=np.float64) - low) / (high - low), 0.0, 1.0)
 
-    def _start(self, X: Any) -> FloatArray:
-        if self.estimator_ is None:
+    def _start(self, model: Any, X: Any) -> FloatArray:
+        if model is None:
             return np.full(X.shape[0], 0.5)
-        return self._to_unit(self.estimator_.predict(X))
+        return self._to_unit(model.predict(X))
 
     def predict(self, X: Any) -> FloatArray:
         """Return the calibrated predictions, in the range of the outcome."""
@@ -427,6 +491,11 @@ class MulticalibratedRegressor(RegressorMixin, _Recalibrated):  # type: ignore[m
     def _from_unit(self, p: FloatArray) -> FloatArray:
         low, high = self.bounds_
         return low + (high - low) * p
+
+
+def _mean(predictions: Iterable[FloatArray]) -> FloatArray:
+    """Return the mean of predictions, which are exactly those of a single model."""
+    return np.asarray(np.mean(list(predictions), axis=0))
 
 
 def _bounds(given: Any) -> tuple[float, float]:

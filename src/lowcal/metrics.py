@@ -27,7 +27,7 @@ from lowcal.notions.weights import CellIds, occupied_cells
 from lowcal.rows import START, Memory
 from lowcal.solve.homes import choose_subpopulations
 from lowcal.solve.solvers import Problem, explore
-from lowcal.subpopulations import Subpopulations
+from lowcal.subpopulations.base import ClassChoice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class MetricRows(TypedDict, total=False):
     """What every metric may be given with its rows, as in `measure`."""
 
-    subpopulations: Subpopulations | None
+    subpopulations: ClassChoice
     sample_weight: ArrayLike | None
     classes: Sequence[Any] | None
 
@@ -294,7 +294,7 @@ class Scorer:
     """Minus the violation of a notion, as scikit-learn's `scoring=`: greater is better, 0 is best."""
 
     notion: Notion
-    subpopulations: Subpopulations | None = None
+    subpopulations: ClassChoice = None
     _weight_request: bool | str | None = field(default=None, init=False, repr=False, compare=False)
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
@@ -335,7 +335,7 @@ class Scorer:
         return f"scorer({str(self.notion)!r}, subpopulations={self.subpopulations!r})"
 
 
-def scorer(notion: str | Notion = "degree-2", *, subpopulations: Subpopulations | None = None) -> Scorer:
+def scorer(notion: str | Notion = "degree-2", *, subpopulations: ClassChoice = None) -> Scorer:
     """Return a callable (estimator, X, y, sample_weight=None) for `cross_val_score` and `GridSearchCV`.
 
     It returns minus the violation of the notion on the rows that are scored, so that greater is better. The

@@ -39,8 +39,8 @@ from lowcal.solve.private import PrivacyGuarantee, PrivateFit, most_rounds
 from lowcal.solve.runs import Fit, Record
 from lowcal.solve.solvers import single_term
 from lowcal.solve.stopping import Status
-from lowcal.subpopulations import Private, Subpopulations, WeakLearner
-from lowcal.subpopulations.base import Encoded
+from lowcal.subpopulations import Private, WeakLearner
+from lowcal.subpopulations.base import ClassChoice, Encoded
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -142,7 +142,7 @@ def fresh(
     p: ArrayLike,
     X: object,
     *,
-    subpopulations: Subpopulations | None = None,
+    subpopulations: ClassChoice = None,
     notion: str | Notion = "degree-2",
     alpha: float = 0.05,
     beta: float = 0.05,
@@ -193,7 +193,7 @@ def fresh(
 def fresh_stream(
     batches: Iterable[tuple[Any, Any, Any]] | Callable[[int], tuple[Any, Any, Any]],
     *,
-    subpopulations: Subpopulations | None = None,
+    subpopulations: ClassChoice = None,
     notion: str | Notion = "degree-2",
     alpha: float = 0.05,
     beta: float = 0.05,
@@ -242,7 +242,7 @@ def _plan(learner: WeakLearner, layout: Layout, notion: Notion, alpha: float, be
     return _Plan(learner, layout, notion, alpha, beta, pairs, tolerance, needed, needed)
 
 
-def _bind(subpopulations: Subpopulations | None, X: object, table: Frame) -> WeakLearner:
+def _bind(subpopulations: ClassChoice, X: object, table: Frame) -> WeakLearner:
     learner = choose_subpopulations(subpopulations, X, table).prepare(table)
     if not learner.is_exact:
         raise InvalidInput(

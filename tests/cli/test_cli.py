@@ -166,6 +166,7 @@ FIT = ["fit", "t.csv", "--label", "y", "--probability", "p", "--groups", "g", "-
             "argument --solver: invalid choice: 'frist' (choose from first, worst, block). Did",
         ),
         ([*FIT, "--bins", "1"], "argument --bins: '1' is not a whole number of at least 2"),
+        ([*FIT, "--cuts", "25,40"], "argument --cuts: '25,40' has no column and cut points, such as age:25,40,65"),
         ([*FIT, "--probability", ","], "argument --probability: ',' contains no name"),
         ([*FIT, "--groups", ""], "argument --groups: '' contains no name"),
         ([*FIT, "--weight", ""], "argument --weight: the name is empty"),

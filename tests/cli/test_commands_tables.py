@@ -54,6 +54,23 @@ def table(path, separator=","):
     return frame.assign(**numbers)
 
 
+def test_cut_points_are_named_on_the_command_line(data, here, capsys):
+    data.to_csv("t.csv", index=False)
+    options = ["--label", "y", "--probability", "p", "--groups", "age,sex", "--quiet"]
+    assert main(["audit", "t.csv", *options, "--cuts", "age:25, 40,65", "--json", "a.json"]) in (0, 1, 2)
+    found = {one["subpopulation"] for one in json.loads(Path("a.json").read_text())["findings"]}
+    ages = {"age<=25", "25<age<=40", "40<age<=65", "age>65"}
+    assert found == {"everyone", *ages, "age is missing", "sex=F", "sex=M", "sex is missing"}
+    assert main(["fit", "t.csv", *options, "--cuts", "age:40", "--depth", "2", "--out", "m.json"]) == 0
+    expected = lowcal.multicalibrate("y", "p", data, subpopulations=lowcal.Intersections({"age": [40], "sex": None}))
+    np.testing.assert_allclose(lowcal.load("m.json").predictor(data["p"], data), expected.predictor(data["p"], data))
+    capsys.readouterr()
+    assert main(["audit", "t.csv", *options, "--cuts", "city:1"]) == 64
+    assert "--cuts names 'city', which is no column of --groups" in capsys.readouterr().err
+    assert main(["audit", "t.csv", *options, "--cuts", "sex:1"]) == 65
+    assert "'sex' of X holds no numbers to cut" in capsys.readouterr().err
+
+
 GROUPS = ["sex", "age", "city", "member"]
 OPTIONS = ["--label", "y", "--probability", "p", "--groups", ",".join(GROUPS)]
 

@@ -73,6 +73,19 @@ def test_alarms_are_counted(load, capsys):
     assert sorted(row[2:-1]) == row[2:-1]  # what is found stays found
 
 
+def test_cross_fitting_is_compared_over_seeds(load, capsys, monkeypatch, tmp_path):
+    crossfit = load("crossfit")
+    monkeypatch.setattr(crossfit, "ROWS", 150)
+    monkeypatch.setattr(crossfit, "JUDGING", 300)
+    crossfit.main(["--data", str(tmp_path), "--sets", "adult,flights_3m", "--bases", "logistic", "--seeds", "2"])
+    printed = capsys.readouterr().out
+    assert "flights_3m is not in" in printed
+    (row,) = cells(printed, "adult")
+    assert len(row) == 7
+    assert all(0.0 < float(loss) < 1.0 for loss in row[2:6])
+    assert "±" in row[6]
+
+
 def test_a_pass_is_set_against_its_limit(load):
     latency = load("latency")
     shown = latency.roofline(2_000, 800_000)

@@ -77,7 +77,17 @@ def test_the_contract_of_the_interface_is_there():
     }
     for module, names in modules.items():
         assert all(callable(getattr(getattr(lowcal, module), name)) for name in names.split())
-    model = ["estimator", "notion", "subpopulations", "alpha", "solver", "geometry", "step", "validation_fraction"]
+    model = [
+        "estimator",
+        "notion",
+        "subpopulations",
+        "alpha",
+        "solver",
+        "geometry",
+        "step",
+        "cv",
+        "validation_fraction",
+    ]
     assert list(inspect.signature(lowcal.MulticalibratedClassifier).parameters)[: len(model)] == model
 
 
@@ -125,6 +135,13 @@ def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert lowcal.__version__ == version("lowcal")
+
+
+def test_a_release_has_one_version():
+    root = Path(__file__).parents[2]
+    assert f"\nversion: {lowcal.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert changes.split("\n## ")[1].startswith(f"{lowcal.__version__} (")
 
 
 @pytest.mark.parametrize("name", sorted(lowcal._MODULES))

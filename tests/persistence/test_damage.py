@@ -20,7 +20,7 @@ from sklearn.linear_model import Ridge
 
 import lowcal
 import saved
-from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, persistence
+from lowcal import Groups, InvalidInput, MulticalibratedClassifier, Regressor, __version__, persistence
 from lowcal.errors import DamagedFile, LowcalError
 from lowcal.notions.weights import Monomial
 from lowcal.subpopulations.base import Subpopulations
@@ -274,7 +274,7 @@ OTHERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "more keys": (lambda: signed({**document("groups"), "more": 1}), "checksum does not match"),
     "version 2": (
         lambda: signed({**document("groups"), "version": 2}),
-        r"newer lowcal 0.1.0 \(format 2.*update lowcal",
+        rf"newer lowcal {re.escape(__version__)} \(format 2.*update lowcal",
     ),
     "version 0": (lambda: signed({**document("groups"), "version": 0}), "its version is 0"),
     "version 1.0": (lambda: signed({**document("groups"), "version": 1.0}), "its version is 1.0"),

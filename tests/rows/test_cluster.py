@@ -40,6 +40,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"guard": 0.3},
     {"validation_fraction": 0.3, "random_state": 1, "monitor": "violation", "sample_weight": "w"},
     {"subpopulations": lowcal.Intersections(COLUMNS)},
+    {"subpopulations": {"age": [30, 50], "city": None}},
     {"subpopulations": lowcal.Thresholds("age", min_mass=900), "sample_weight": "w"},
     {"subpopulations": TREES, "sample_weight": "w"},
     {"subpopulations": TREES, "validation_fraction": 0.2, "random_state": 1},

@@ -63,8 +63,7 @@ from lowcal.rows.powers import Plan, Powers
 from lowcal.solve.homes import Home, Refit, open_home
 from lowcal.solve.options import ALPHA, MIN_SHARE, Tolerance, read_random_state
 from lowcal.solve.solvers import Problem, explore
-from lowcal.subpopulations import Subpopulations
-from lowcal.subpopulations.base import Family, LeftOut
+from lowcal.subpopulations.base import ClassChoice, Family, LeftOut
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -137,7 +136,7 @@ def measure(
     p: ArrayLike,
     X: object = None,
     *,
-    subpopulations: Subpopulations | None = None,
+    subpopulations: ClassChoice = None,
     notion: str | Notion = "degree-2",
     sample_weight: ArrayLike | None = None,
     frequency_weight: ArrayLike | None = None,
@@ -185,7 +184,7 @@ SEED = 0
 class AuditOptions(TypedDict, total=False):
     """What `audit` may be given beside rows and windows."""
 
-    subpopulations: Subpopulations | None
+    subpopulations: ClassChoice
     notion: str | Notion
     alpha: float | None
     per_person: float | None
@@ -213,7 +212,7 @@ def audit(
     p: ArrayLike,
     X: object = None,
     *,
-    subpopulations: Subpopulations | None = None,
+    subpopulations: ClassChoice = None,
     notion: str | Notion = "degree-2",
     alpha: float | None = None,
     per_person: float | None = None,

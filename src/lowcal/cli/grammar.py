@@ -92,6 +92,25 @@ def _columns(words: str, **more: Any) -> Options:
     return _option(words, _names, action="append", **{"metavar": "A,B", **more})
 
 
+def _cuts(text: str) -> tuple[str, list[float | str]]:
+    """Return a column and its cut points: numbers, or dates as text.
+
+    >>> _cuts("age:25,40,65")
+    ('age', [25.0, 40.0, 65.0])
+    """
+    column, colon, points = text.rpartition(":")
+    if not (column and colon and points):
+        raise argparse.ArgumentTypeError(f"{text!r} has no column and cut points, such as age:25,40,65")
+    return column, [_number_or_text(one.strip()) for one in points.split(",")]
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _choice(words: str, *choices: str, **more: Any) -> Options:
     return _option(words, choices=choices, **more)
 
@@ -129,6 +148,12 @@ _OPTIONS: Mapping[str, Options] = {
     "--groups": _columns("columns that define the groups"),
     "--depth": _option("intersections of at most N columns (default: 1); depth of trees (default: 3)", _whole(1), "N"),
     "--bins": _option("number of bins for a numeric column (default: 5)", _whole(2), "N", dest="n_bins"),
+    "--cuts": _option(
+        "cut points of a numeric column of --groups, instead of bins; may be repeated",
+        _cuts,
+        "A:25,40,65",
+        action="append",
+    ),
     "--min-mass": _option("drop groups with fewer rows (default: 30)", _whole(0), "N"),
     "--categorical": _columns("numeric columns to treat as categories, such as postal codes"),
     "--subpopulations": _choice("groups (default), or subpopulations found by a learner", "groups", "trees", "linear"),
@@ -182,7 +207,7 @@ _OPTIONS: Mapping[str, Options] = {
 _COLUMNS = {
     "columns (repeat an option for names that contain commas)": "--label --probability --positive --classes --weight "
     "--frequency-weight --sample",
-    "subpopulations": "--groups --depth --bins --min-mass --categorical --subpopulations --features",
+    "subpopulations": "--groups --depth --bins --cuts --min-mass --categorical --subpopulations --features",
 }
 _FORMAT = {"format of FILE (default: detected)": "--input-format --separator --decimal --encoding"}
 

@@ -32,7 +32,7 @@ MOST_LABELS = 1 << 16
 MOST_TEXTS = 1_000_000
 #: Options that ask a fit for a notion, a class, a target or a solver; without any of them cross-validation chooses.
 ASKED = (
-    *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "min_mass", "subpopulations"),
+    *("notion", "alpha", "per_person", "min_share", "depth", "n_bins", "cuts", "min_mass", "subpopulations"),
     *("solver", "geometry", "validation_fraction", "max_updates"),
 )
 
@@ -154,8 +154,12 @@ def subpopulations_of(options: argparse.Namespace, columns: Sequence[str]) -> Su
         return Linear(names)
     if options.subpopulations == "trees":
         return Trees(options.depth or 3, names, **given(options, "min_mass"))
-    size = given(options, "n_bins", "min_mass")
-    return Intersections(names, depth=options.depth, **size) if (options.depth or 1) > 1 else Groups(names, **size)
+    size, cuts = given(options, "n_bins", "min_mass"), dict(options.cuts or ())
+    strange = next((name for name in cuts if name not in names), None)
+    if strange is not None:
+        raise WrongUsage(f"--cuts names {strange!r}, which is no column of --groups; add it there.")
+    chosen: Any = {name: cuts.get(name) for name in names} if cuts else names
+    return Intersections(chosen, depth=options.depth, **size) if (options.depth or 1) > 1 else Groups(chosen, **size)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The text of a saved model: JSON with a format, a version and a checksum, read strictly and executed never.
 
-    {"format": "lowcal", "version": 1, "checksum": "sha256:...", "lowcal": "0.1.0", "metadata": {...}, "model": {...}}
+    {"format": "lowcal", "version": 1, "checksum": "sha256:...", "lowcal": "0.2.0", "metadata": {...}, "model": {...}}
 
 The checksum is the SHA-256 of the canonical text (sorted keys, no spaces, UTF-8) of everything else, so that white
 space and the order of keys do not count. A number is written as Python's repr, which is read back to the same bits.

@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 #: Notions, values with plain fields as hypothesis classes are.
 NOTIONS: dict[str, type] = {cls.__name__: cls for cls in (Multiaccuracy, LowDegree, Smooth, Full)}
+#: How a file names a dictionary of cut points.
+CUTS = "cuts"
 #: Kinds of fits, and what each has beside the fields of all.
 FITS: dict[str, tuple[type[Fit], dict[str, type]]] = {
     "fit": (Fit, {}),
@@ -276,6 +278,8 @@ def write_value(value: Any, what: str) -> Any:
     if type(value) in (*NOTIONS.values(), *CLASSES.known.values()):
         own = {field.name: write_value(getattr(value, field.name), what) for field in fields(value)}
         return {"kind": kind_of(type(value)), **own}
+    if isinstance(value, Mapping):  # cut points by column
+        return {"kind": CUTS, "columns": write_value([*value], what), "cuts": write_value([*value.values()], what)}
     if isinstance(value, list | tuple):
         return [write_value(one, what) for one in value]
     try:
@@ -295,6 +299,8 @@ def _remedy(value: Any) -> str:
 
 def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
     """Return a value of one of the allowed classes, its fields plain or hypothesis classes again."""
+    if allowed is CLASSES.known and at.value.get("kind") == CUTS:
+        return _read_cuts(at)
     kind = at.kind(allowed)
     names = [field.name for field in fields(allowed[kind])]
     _, *given = at.fields("kind", *names)
@@ -304,6 +310,17 @@ def read_value(at: Plain, allowed: Mapping[str, Any]) -> Any:
         at.refuse(f"a {kind}")
     except InvalidInput as error:
         raise DamagedFile(f"{at.place} is not a valid {kind}: {error}") from error
+
+
+def _read_cuts(at: Plain) -> dict[Any, Any]:
+    """Return cut points by column."""
+    _, columns, cuts = at.fields("kind", "columns", "cuts")
+    names, each = _read_setting(columns), _read_setting(cuts)
+    if type(names) is not list or type(each) is not list or len(names) != len(each):
+        at.refuse("columns, and as many lists of cut points")
+    if any(type(name) not in (str, int) for name in names):
+        columns.refuse("a list of names or positions")
+    return dict(zip(names, each, strict=True))
 
 
 def _read_setting(at: Plain) -> Any:

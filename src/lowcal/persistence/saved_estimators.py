@@ -5,6 +5,7 @@ This file imports scikit-learn; it is itself imported only when an estimator is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -61,13 +62,13 @@ def write(model: object) -> dict[str, Any] | None:
     if not hasattr(model, "fit_"):
         raise InvalidInput(f"The {type(model).__name__} is not fitted yet. Call fit before saving it.")
     settings = {name: value for name, value in model.get_params(deep=False).items() if name != "estimator"}
-    if not isinstance(settings["random_state"], int | np.integer | None):
-        settings["random_state"] = None  # the state of a generator is not a setting
+    for name in ("random_state", "cv"):
+        if not isinstance(settings[name], int | np.integer | None):
+            settings[name] = None  # the state of a generator is no setting, nor are the folds of a splitter
     names = getattr(model, "feature_names_in_", None)
-    base = model.estimator_.estimator if isinstance(model.estimator_, FrozenEstimator) else model.estimator_
     return {
         "kind": kind,
-        "base": None if base is None else type(base).__name__,
+        "base": _name(model.estimator_),
         "settings": {name: write_value(value, f"The setting {name}") for name, value in settings.items()},
         "n_features": int(model.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
@@ -82,8 +83,11 @@ def read(at: Plain, base: object) -> Any:
         "kind", "base", "settings", "n_features", "feature_names", "target", "fit"
     )
     cls = KINDS[kind.choice(KINDS)]
-    model = cls(estimator=_base(name, base, cls is MulticalibratedClassifier), **_read_settings(settings, cls))
-    model.estimator_ = model.estimator
+    fitted = _base(name, base, cls is MulticalibratedClassifier)
+    # the models of folds are no single model to fit again
+    single = MissingBase(f"{len(fitted)} models of folds") if isinstance(fitted, list) else fitted
+    model = cls(estimator=single, **_read_settings(settings, cls))
+    model.estimator_ = fitted
     model.n_features_in_ = n_features.whole(0, MOST_LISTED)
     if not names.is_null:
         model.feature_names_in_ = np.array(names.texts(), dtype=object)
@@ -113,6 +117,8 @@ def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
         if base is not None:
             raise InvalidInput("the model was learned from scratch and has no base model. Leave out estimator=")
         return None
+    if type(name.value) is list:
+        return _bases(name.some(), base, is_classifier)
     if base is None:
         return MissingBase(name.text())
     wanted = ("predict_proba", "decision_function") if is_classifier else ("predict",)
@@ -121,8 +127,28 @@ def _base(name: Plain, base: Any, is_classifier: bool) -> Any:
     return base if isinstance(base, FrozenEstimator) else FrozenEstimator(base)
 
 
+def _bases(names: Sequence[Plain], bases: Any, is_classifier: bool) -> list[Any]:
+    """Return the base models of the folds (`cv`)."""
+    given = [None] * len(names) if bases is None else bases
+    if not isinstance(given, list | tuple) or len(given) != len(names):
+        raise InvalidInput(
+            f"the model was fitted with cv: estimator must be the list of its {len(names)} base models, "
+            f"model.estimator_, but {bases!r} was given"
+        )
+    return [_base(name, base, is_classifier) for name, base in zip(names, given, strict=True)]
+
+
+def _name(base: Any) -> Any:
+    """Return the type of a base model, or a list of them, by name."""
+    if isinstance(base, list):
+        return [_name(one) for one in base]
+    model = base.estimator if isinstance(base, FrozenEstimator) else base
+    return None if model is None else type(model).__name__
+
+
 def _read_settings(at: Plain, cls: type) -> dict[str, Any]:
-    names = [name for name in cls._get_param_names() if name != "estimator"]  # type: ignore[attr-defined]
+    later = () if "cv" in at.value else ("cv",)  # files of 0.1 have no such setting
+    names = [name for name in cls._get_param_names() if name not in ("estimator", *later)]  # type: ignore[attr-defined]
     given = dict(zip(names, at.fields(*names), strict=True))
     if not given["random_state"].is_null:
         given["random_state"].whole(0, 2**32 - 1)

@@ -19,13 +19,14 @@ from lowcal.kernels.simplex import SMALLEST, Geometry
 from lowcal.notions import Notion, parse_notion
 from lowcal.solve.checkpoints import Checkpoint
 from lowcal.solve.guard import is_harmless, make_guard
-from lowcal.solve.homes import Home, open_home
+from lowcal.solve.homes import Home, open_home, read_class
 from lowcal.solve.options import MIN_SHARE, Monitor, Options, SolverName, Tolerance, read_random_state
 from lowcal.solve.private import fit_privately
 from lowcal.solve.runs import Fit, Record, Run
 from lowcal.solve.solvers import Problem, is_shrunk
 from lowcal.solve.stopping import HeldOut, Patience, Watch, noise_floor
-from lowcal.subpopulations import Private, Subpopulations
+from lowcal.subpopulations import Private
+from lowcal.subpopulations.base import ClassChoice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -36,7 +37,7 @@ def multicalibrate(
     p: ArrayLike,
     X: object = None,
     *,
-    subpopulations: Subpopulations | None = None,
+    subpopulations: ClassChoice = None,
     notion: str | Notion = "degree-2",
     alpha: float | None = None,
     per_person: float | None = None,
@@ -73,9 +74,10 @@ def multicalibrate(
         LazyFrame, a function that returns an iterator of tables. Rows that do not fit into `memory` stay on disk. Or,
         with names, a Dask frame, a list of delayed frames, a Ray dataset or a Spark frame: their rows stay on the
         cluster of the active Dask client, of Ray or of the Spark session.
-    subpopulations : the class C; None: the groups of a table's columns, trees on a bare array. `Private(...)` brings
-        its own solver and step: the arguments solver, geometry, step, per_person, validation_fraction, monitor and
-        patience keep their defaults, there is no guard, and what is returned is a `PrivateFit`.
+    subpopulations : the class C; a list of columns, or a dictionary of their cut points, is `Groups` of these; None:
+        the groups of a table's columns, trees on a bare array. `Private(...)` brings its own solver and step: the
+        arguments solver, geometry, step, per_person, validation_fraction, monitor and patience keep their defaults,
+        there is no guard, and what is returned is a `PrivateFit`.
     notion : "multiaccuracy", "degree-2", "smooth", "full-0.1", or a notion.
     alpha : the largest violation that may remain: of E over all rows, so a group of mass 0.1 may be off by 10 alpha.
         None: as far as the rows allow, that is, until what is left is noise.
@@ -120,7 +122,7 @@ def multicalibrate(
     >>> calibrated = fit.predictor(data.p, data.X)
     """
     options = Options(
-        subpopulations=subpopulations,
+        subpopulations=read_class(subpopulations),
         notion=notion,
         alpha=alpha,
         per_person=per_person,

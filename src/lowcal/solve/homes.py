@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from lowcal.rows.reading import Roles, in_memory, needs_no_matrix, on_disk
 from lowcal.rows.updates import Predictor
 from lowcal.solve.provenance import remember, sketch_rows, was_fitted_on
 from lowcal.subpopulations import Groups, Subpopulations, default_subpopulations
-from lowcal.subpopulations.base import WeakLearner
+from lowcal.subpopulations.base import ClassChoice, WeakLearner
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -77,7 +77,7 @@ def open_home(
     X: object,
     sample_weight: ArrayLike | None,
     classes: Sequence[Any] | None,
-    subpopulations: Subpopulations | None,
+    subpopulations: ClassChoice,
     seed: int,
     memory: int | None,
     bar: Passes,
@@ -90,25 +90,25 @@ def open_home(
 
     A fit needs rows of two classes; a measure does not, where the classes are named.
     """
-    check_class(subpopulations)
+    chosen = read_class(subpopulations)
     engine = open_engine(X)
     if engine is not None:
         _refuse_copies(frequency_weight, "lie on a cluster")
         given: tuple[Any, ...] = engine, cluster_roles(y, p, sample_weight, engine.shown), classes, seed, bar, is_fit
-        return _far(subpopulations, on_cluster, given, held_share, chance, "lie on a cluster")
+        return _far(chosen, on_cluster, given, held_share, chance, "lie on a cluster")
     if (card := on_card(y, p, X, sample_weight)) is not None:
         _refuse_copies(frequency_weight, "lie on a card")
         from lowcal.rows.card.reading import settle_on_card
 
-        return _far(subpopulations, settle_on_card, (card, classes, seed, is_fit), held_share, chance, "lie on a card")
+        return _far(chosen, settle_on_card, (card, classes, seed, is_fit), held_share, chance, "lie on a card")
     if (far := far_roles(y, p, X, sample_weight, memory)) is not None:
         _refuse_copies(frequency_weight, "do not fit there")
         given = open_batches(X), far, classes, seed, bar, is_fit
-        return _far(subpopulations, on_disk, given, held_share, chance, "do not fit into memory")
+        return _far(chosen, on_disk, given, held_share, chance, "do not fit into memory")
     outcomes, table = read_rows(y, p, X, sample_weight, classes, frequency_weight)
     if is_fit:
         check_fit(outcomes)
-    chosen = choose_subpopulations(subpopulations, X, table)
+    chosen = choose_subpopulations(chosen, X, table)
     whole = (outcomes, table) if held_share > 0.0 or not outcomes.weight.all() else None
     outcomes, table = drop_weightless(outcomes, table)
     if outcomes.copies is not None:
@@ -316,19 +316,23 @@ def remember_rows(outcomes: Outcomes, table: Frame, predictor: Predictor) -> Non
     remember(len(outcomes.p), outcomes.y[some], end)
 
 
-def choose_subpopulations(subpopulations: Subpopulations | None, X: object, table: Frame) -> Subpopulations:
+def choose_subpopulations(subpopulations: ClassChoice, X: object, table: Frame) -> Subpopulations:
     """Return the class to use; None is the default for this kind of X."""
-    if subpopulations is None:
+    chosen = read_class(subpopulations)
+    if chosen is None:
         return default_subpopulations(table)
-    check_class(subpopulations)
     if X is None:
         raise InvalidInput("subpopulations were given without X; pass the columns they are functions of as X.")
-    return subpopulations
+    return chosen
 
 
-def check_class(subpopulations: object) -> None:
-    """Refuse what is not a class of subpopulations, nor None."""
-    if subpopulations is not None and not isinstance(subpopulations, Subpopulations):
+def read_class(given: object) -> Subpopulations | None:
+    """Return a class of subpopulations, or None; a list of columns and a dictionary of cut points are `Groups`."""
+    if isinstance(given, list | tuple | Mapping):
+        return Groups(given)
+    if given is not None and not isinstance(given, Subpopulations):
         raise InvalidInput(
-            f"subpopulations must be a class such as Groups([...]) or Trees(), but {subpopulations!r} was given."
+            "subpopulations must be a class such as Groups([...]) or Trees(), or a list of columns, but "
+            f"{given!r} was given."
         )
+    return given

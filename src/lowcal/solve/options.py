@@ -19,7 +19,7 @@ from lowcal.data.errors import InvalidInput, suggest
 from lowcal.data.inputs import check_share, check_whole
 from lowcal.kernels.simplex import FloatArray, Geometry
 from lowcal.notions import Notion, parse_notion
-from lowcal.solve.homes import check_class
+from lowcal.solve.homes import read_class
 from lowcal.subpopulations import Private, Subpopulations
 
 SolverName = Literal["first", "worst", "block"]
@@ -134,7 +134,7 @@ class Options:
         if self.resume and self.checkpoint is None:
             raise InvalidInput("resume=True needs the file to go on from: pass checkpoint=path as well.")
         parse_notion(self.notion)
-        check_class(self.subpopulations)
+        object.__setattr__(self, "subpopulations", read_class(self.subpopulations))
         if isinstance(self.subpopulations, Private):
             self._check_private()
 

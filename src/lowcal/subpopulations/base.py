@@ -41,6 +41,8 @@ T = TypeVar("T")
 Encoded = Any
 #: Columns of X, as classes take them: names or positions; None is every column.
 ColumnChoice: TypeAlias = str | int | Sequence[str | int] | None
+#: The cut points of columns; None cuts a column at its quantiles.
+CutPoints: TypeAlias = Mapping[Any, Sequence[Any] | None]
 #: Returns y - f at the start, shape (n, d); it is made only for a class that asks.
 Residual: TypeAlias = Callable[[], FloatArray]
 
@@ -410,6 +412,10 @@ class Subpopulations(ABC):
         from lowcal.subpopulations.union import Union
 
         return Union((*self.each(), *other.each())) if isinstance(other, Subpopulations) else NotImplemented
+
+
+#: What is accepted wherever a class is: a list of columns, or their cut points, stand for `Groups` of them.
+ClassChoice: TypeAlias = Subpopulations | Sequence[str | int] | CutPoints | None
 
 
 class OfColumns(Subpopulations):

@@ -8,12 +8,12 @@ No array of rows x groups is ever built.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -30,13 +30,22 @@ from lowcal.subpopulations.base import (
     ENCODERS,
     EVERYONE,
     ColumnChoice,
+    CutPoints,
     LeftOut,
-    OfColumns,
     OfSizes,
     WeakLearner,
 )
 from lowcal.subpopulations.codes import MOST_LEVELS, CodeEncoder, CodeFamily
-from lowcal.subpopulations.levels import UNSEEN, ByLevels, LevelMasses, drop_rare, learn_levels, read_columns, resolve
+from lowcal.subpopulations.levels import (
+    UNSEEN,
+    ByLevels,
+    LevelMasses,
+    cut_levels,
+    drop_rare,
+    learn_levels,
+    read_columns,
+    resolve,
+)
 from lowcal.subpopulations.single_row import EncodedRow, Row, RowReader
 from lowcal.subpopulations.sizes import check_min_mass, effective_rows, is_enough, require_members
 
@@ -49,15 +58,32 @@ ROWS_A_LEVEL = 16
 Plan = tuple[tuple[int, ...], ...]
 
 
+class _OfGroups(OfSizes):
+    """A class of groups, whose columns may come with cut points."""
+
+    columns: ColumnChoice | CutPoints
+
+    @property
+    def given_columns(self) -> ColumnChoice:
+        """The columns, without their cut points."""
+        return list(self.columns) if isinstance(self.columns, Mapping) else self.columns
+
+    def cuts(self, X: Frame) -> dict[str, Sequence[Any]]:
+        """Return the cut points of those columns that come with some."""
+        given = self.columns if isinstance(self.columns, Mapping) else {}
+        return {X.name_of(name): cuts for name, cuts in given.items() if cuts is not None}
+
+
 @CLASSES.register
 @dataclass(frozen=True)
-class Groups(OfColumns, OfSizes):
+class Groups(_OfGroups):
     """One subpopulation for each value of each column.
 
     Parameters
     ----------
-    columns : names or positions; None is every column of X.
-    n_bins : numeric columns with more distinct values than this are cut at quantiles into this many bins.
+    columns : names or positions; None is every column of X. A dictionary has cut points of numbers or dates as well:
+        `{"age": [25, 40, 65], "sex": None}` has the groups age<=25, 25<age<=40, 40<age<=65 and age>65.
+    n_bins : other numeric columns with more distinct values than this are cut at quantiles into this many bins.
     min_mass : groups worth fewer rows than this are dropped.
     everyone : whether the whole population is a member.
 
@@ -67,7 +93,7 @@ class Groups(OfColumns, OfSizes):
     Groups(columns=['sex', 'age'], n_bins=4, min_mass=30, everyone=True)
     """
 
-    columns: ColumnChoice = None
+    columns: ColumnChoice | CutPoints = None
     n_bins: int = 5
     min_mass: float = 30
     everyone: bool = True
@@ -79,7 +105,7 @@ class Groups(OfColumns, OfSizes):
 
 @CLASSES.register
 @dataclass(frozen=True)
-class Intersections(OfColumns, OfSizes):
+class Intersections(_OfGroups):
     """All conjunctions of values of at most `depth` columns: sex=F & race=Black, and each alone.
 
     The other parameters are those of `Groups`.
@@ -88,7 +114,7 @@ class Intersections(OfColumns, OfSizes):
     Intersections(columns=['sex', 'race'], depth=2, n_bins=5, min_mass=30, everyone=True)
     """
 
-    columns: ColumnChoice = None
+    columns: ColumnChoice | CutPoints = None
     depth: int = 2
     n_bins: int = 5
     min_mass: float = 30
@@ -174,9 +200,10 @@ class GroupEncoder(CodeEncoder, ByLevels):
 def _bind(chosen: Groups | Intersections, depth: int, X: Frame, sample_weight: FloatArray) -> WeakLearner:
     check_min_mass(chosen.min_mass)
     check_whole("n_bins", chosen.n_bins, 2)
-    weigh, found = LevelMasses(sample_weight), []
-    for name in resolve(chosen.columns, X):
-        every = learn_levels(X.column(name), chosen.n_bins, sample_weight)
+    weigh, found, cuts = LevelMasses(sample_weight), [], chosen.cuts(X)
+    for name in resolve(chosen.given_columns, X):
+        column = X.column(name)
+        every = cut_levels(column, cuts[name]) if name in cuts else learn_levels(column, chosen.n_bins, sample_weight)
         found.append(drop_rare(every, X, weigh, chosen.min_mass))
     limit = MERGED_LEVELS
     if depth > 1:

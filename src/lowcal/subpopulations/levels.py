@@ -7,7 +7,7 @@ levels from 2 on the categories or the bins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -292,6 +292,33 @@ def learn_levels(column: Column, n_bins: int, seen: FloatArray) -> Levels:
     return Levels(column.name, None, quantile_cuts(*values_of(column, seen), n_bins), column.is_date)
 
 
+def cut_levels(column: Column, cuts: Sequence[Any]) -> Levels:
+    """Return the bins of a column of numbers or dates with given cut points, each the last value of its bin.
+
+    >>> cut_levels(Frame.of({"age": [20, 70]}).column("age"), [25, 65]).name(3)
+    '25<age<=65'
+    """
+    if not column.is_numeric:
+        raise InvalidInput(
+            f"Column {column.name!r} of X holds no numbers to cut at {cuts!r}. Give it without cut points: "
+            f"{{{column.name!r}: None}}."
+        )
+    try:
+        edges = _seconds(cuts) if column.is_date else np.asarray(cuts, dtype=np.float64)
+    except (TypeError, ValueError):
+        edges = np.zeros(0)
+    if edges.ndim != 1 or not len(edges) or not np.isfinite(edges).all() or (np.diff(edges) <= 0.0).any():
+        kind = "dates" if column.is_date else "numbers"
+        raise InvalidInput(f"Cut points must be {kind} in rising order, but {column.name!r} was given {cuts!r}.")
+    return Levels(column.name, None, tuple(edges.tolist()), column.is_date)
+
+
+def _seconds(dates: Sequence[Any]) -> FloatArray:
+    """Return dates, or ISO 8601 text, as seconds since 1970; NaN for no date."""
+    moments = np.array(dates, dtype="datetime64[us]")
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.float64) / 1e6)
+
+
 def _exact_values(column: Column, seen: FloatArray) -> list[float]:
     """Return the distinct numbers that have weight where floats round some of them, with all their digits."""
     distinct, codes = column.distinct()
@@ -499,5 +526,7 @@ def resolve(columns: ColumnChoice, X: Frame) -> tuple[str, ...]:
         return X.names
     if not isinstance(columns, str | Integral | Iterable):
         raise InvalidInput(f"columns must be a name, a position or a list of these, but {columns!r} was given.")
+    if isinstance(columns, Mapping):
+        raise InvalidInput(f"Only Groups and Intersections take cut points, but {columns!r} was given. List the names.")
     wanted = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else [columns]
     return tuple(dict.fromkeys(X.name_of(name) for name in wanted))

@@ -5,6 +5,10 @@ The error of a group is its mean outcome less its mean prediction, of every labe
 levels of all comparisons, groups and labels sum to 1 - confidence. So the chance of any false alarm is at most that, by
 the union bound and however groups overlap, as far as the scores are normal; nothing is assumed of the error but that it
 stays what it is. Levels of comparisons that overlap in time are nearly additive this far out: the bound is close.
+
+A comparison's level is split between rising and falling errors by a statistic that is independent of the difference:
+the precision-weighted mean of both sides. Where the errors of the groups are near 0, as those of a calibrated model
+are, a mean above 0 is a sign that the error has risen (`Contrast.rising`). This changes power only, not the level.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import expit, ndtr
 
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import ConstraintSums, normal_score
@@ -31,6 +35,9 @@ PAST = 12
 #: Levels are made for at least this many windows: up to there, no alarm changes when windows are added and the groups
 #: stay the same.
 HORIZON = 24
+#: The drift that the split between rising and falling is made for, in standard errors of the difference: one that is
+#: just found. Either side keeps at least this share of the level, for groups whose error is unlike the others'.
+FOUND, LEAST_SIDE = 4.0, 0.1
 
 
 class Sums(NamedTuple):
@@ -72,11 +79,20 @@ def _sums(panel: Panel, share: float) -> tuple[FloatArray, ...]:
 
 
 class Contrast(NamedTuple):
-    """The errors before and after a window began, and the normal score of their difference; each (m, d)."""
+    """The errors before and after a window began, and the normal score of their difference; each (m, d).
+
+    `rising` is the share of the level that a rise of the error has; a fall has the rest.
+    """
 
     before: FloatArray
     after: FloatArray
     score: FloatArray
+    rising: FloatArray
+
+    @property
+    def p_value(self) -> FloatArray:
+        """The p-value of either direction, divided by its share; the least counts."""
+        return np.asarray(np.fmin(ndtr(-self.score) / self.rising, ndtr(self.score) / (1.0 - self.rising)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +125,7 @@ class Drift:
         n, tests = self.error.shape[0], self.error[0].size
         found = np.ones(self.error.shape)
         for (end, span), share in level_shares(n).items():
-            p = 2.0 * ndtr(-np.abs(self.contrast(end - span, end).score)) * tests / share
+            p = self.contrast(end - span, end).p_value * tests / share
             found[end - 1] = np.fmin(found[end - 1], p)
         return found
 
@@ -121,10 +137,12 @@ class Drift:
         """
         before, after = self.sums.over(0, split), self.sums.over(split, end)
         spread = self._dispersion(end)
-        variance = spread * sum(_ratio(one.noise, np.square(one.mass)) for one in (before, after))
+        old, new = (spread * _ratio(one.noise, np.square(one.mass)) for one in (before, after))
+        variance = old + new
         third = spread * (_ratio(after.third, after.mass**3) - _ratio(before.third, before.mass**3))
         t = _ratio(after.error - before.error, np.sqrt(variance))
-        return Contrast(before.error, after.error, normal_score(t, _ratio(third, variance**1.5)))
+        score = normal_score(t, _ratio(third, variance**1.5))
+        return Contrast(before.error, after.error, score, _rising(before.error, after.error, old, new))
 
     def _dispersion(self, end: int) -> FloatArray:
         """Return by how much the variance observed before a window exceeds that of the predictions.
@@ -139,6 +157,21 @@ class Drift:
         """Return the window from which on, of those before `end`, the error differs most clearly from that before."""
         scores = [self.contrast(split, end).score[group, label] for split in range(1, end)]
         return 1 + int(np.nanargmax(np.abs(scores)))
+
+
+def _rising(before: FloatArray, after: FloatArray, old: FloatArray, new: FloatArray) -> FloatArray:
+    """Return the share of the level that a rise has, from the means of both sides, weighted by their precision.
+
+    It is the probability of a rise, if errors rise or fall by FOUND standard errors equally often, and those before
+    vary between the groups as the means of all groups do. Normal means are independent of the differences.
+    """
+    variance = old + new
+    mean, noise = _ratio(before * new + after * old, variance), _ratio(old * new, variance)
+    known = np.isfinite(mean)
+    between = np.where(known, np.square(mean) - noise, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    shift = _ratio(FOUND * old, np.sqrt(variance))
+    odds = _ratio(2.0 * mean * shift, np.maximum(between, 0.0) + noise, 0.0)
+    return np.asarray(LEAST_SIDE + (1.0 - 2.0 * LEAST_SIDE) * expit(np.nan_to_num(odds)))
 
 
 def level_shares(n_windows: int) -> dict[tuple[int, int], float]:
