@@ -107,7 +107,10 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
             patch.setattr(trees, "LEAST_ROWS", least_rows)
             booster = OddsBooster(rows, counts, w, z, y)
             forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
-            found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))
+            path = np.empty((8, n))
+            forests[0].path(rows, z, path[:4])
+            forests[1].path(rows, path[3], path[4:])
+            found.append((forests, booster.z, path))
     for pure, fast in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_array_equal(pure.feature, fast.feature)
         np.testing.assert_array_equal(pure.cut, fast.cut)
@@ -115,6 +118,25 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
     np.testing.assert_array_equal(found[0][1], found[1][1])
     np.testing.assert_array_equal(found[0][2], found[1][2])
     np.testing.assert_array_equal(found[1][2][-1], found[1][1])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_evaluated_trees_agree_with_the_definition(depth, kind, monkeypatch):
+    """Sums and leaves, of more rows than are looked at together, of levels of few and of many nodes, with gaps."""
+    trees = pytest.importorskip("lowcal.kernels.trees")
+    rng, inner = np.random.default_rng(depth), 2**depth - 1
+    rows = growing.Binned(rng.integers(0, 9, (trees.ROWS + 100, 4)).astype(kind))
+    feature, cut = rng.integers(-1, 4, (3, inner)), rng.integers(0, 9, (3, inner))
+    cut[0, 0] = 2**31  # a file may hold any cut: one that no code exceeds sends all rows left
+    forest = growing.Forest(feature, cut, rng.normal(size=(3, inner + 1, 2)))
+    found = []
+    for limit in (np.inf, 0):
+        monkeypatch.setattr(growing, "COMPILE_FROM", limit)
+        monkeypatch.setattr(growing, "_evaluators", growing.kernels_for)
+        found.append((forest(rows), *(forest.leaf(rows, tree) for tree in range(3))))
+    for pure, fast in zip(*found, strict=True):
+        np.testing.assert_array_equal(pure, fast)
 
 
 def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkeypatch):

@@ -300,7 +300,9 @@ def losses_of_scores(z: FloatArray, y: FloatArray) -> FloatArray:
     z = z[..., 0]
     losses = np.abs(z)
     np.negative(losses, out=losses)
-    np.log1p(np.exp(losses, out=losses), out=losses)
+    np.exp(losses, out=losses)
+    losses += 1.0  # NumPy's logarithm takes many numbers at a time, its `log1p` does not
+    np.log(losses, out=losses)
     losses += np.maximum(z, 0.0)
     losses -= z * y[:, 0]
     return losses

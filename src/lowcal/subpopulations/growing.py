@@ -101,16 +101,14 @@ class Forest:
             total += value[self.leaf(rows, tree)]
         return total
 
-    def path(self, rows: Binned, start: FloatArray) -> FloatArray:
-        """Return numbers of every row after each tree has added its first value to them, shape (T, n)."""
-        path = np.empty((len(self.feature), len(start)))
+    def path(self, rows: Binned, start: FloatArray, path: FloatArray) -> None:
+        """Fill `path`, shape (T, n), with numbers of every row after each tree has added its first value to them."""
         kernels = _evaluators(path.size * self.depth)
         if kernels is not None:
             kernels.follow(rows.codes, self.feature, self.cut, self.value, start, path)
-            return path
+            return
         for tree, value in enumerate(self.value):
             path[tree] = (path[tree - 1] if tree else start) + value[self.leaf(rows, tree), 0]
-        return path
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
@@ -282,7 +280,9 @@ class OddsBooster:
         if boost is not None:
             return boost(self.z, self.y, np.zeros(0))
         (forest,) = grow_forests(self.here, request)
-        self.z[:] = forest.path(request.rows(self.here), self.z)[-1]
+        path = np.empty((growth.n_trees, len(self.z)))
+        forest.path(request.rows(self.here), self.z, path)
+        self.z[:] = path[-1]
         return forest
 
 
