@@ -399,7 +399,7 @@ def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
 
 @compile_kernel
 def add_members(starts: IntArray, groups: IntArray, R: FloatArray, total: FloatArray) -> None:
-    """Add R[i], a multiple of four numbers, to total[a] for every group a of row i, groups[starts[i] : starts[i + 1]]."""
+    """Add R[i], a multiple of four numbers, to total[a] for every group a in groups[starts[i] : starts[i + 1]]."""
     width, numbers, flat = R.shape[1], R.reshape(-1), total.reshape(-1)
     for i in range(len(R)):
         for j in range(starts[i], starts[i + 1]):

@@ -20,7 +20,7 @@ from lowcal.data.inputs import Outcomes
 from lowcal.kernels.logistic import fit_coefficients
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, scores, softmax_of_columns
 from lowcal.kernels.together import Grouped, Regressions, Weighted
 from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight, evaluate
 from lowcal.rows import START, Memory
@@ -327,54 +327,36 @@ class Boosting:
     """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
 
     def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
-        o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
-        odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
-        self.first = odds[:, 0]
-        self.boosters = [
-            OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
-            for z, y in zip(odds.T, o.y.T, strict=True)
-        ]
-        self.forests: list[list[Forest]] = []
+        o, self.rows = side.outcomes, rows
+        self.start, y = (np.ascontiguousarray(each.T) for each in (scores(start), o.y))
+        self.booster, self.moved = OddsBooster(rows, side.shared.counts, o.weight, self.start, y), np.zeros(y.shape)
         self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
 
-    def grow(self, n: int) -> Sequence[list[Forest]]:
-        """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
-        if len(self.boosters) == 1:
-            growth = Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror")
-            fresh = [[self.boosters[0].grow(growth, MOST_TREES)]]
-        else:
-            fresh = [self._round() for _ in range(n)]
-        self.forests += fresh
-        return fresh
+    def grow(self, n: int) -> list[Forest]:
+        """Grow n more rounds; return those of every label."""
+        if len(self.moved) > 1:
+            return [Forest.join(trees) for trees in zip(*(self._round() for _ in range(n)), strict=True)]
+        forests = self.booster.grow(Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror"), MOST_TREES)
+        self.moved = self.booster.z - self.start
+        return forests
 
     def _round(self) -> list[Forest]:
         """Grow a tree for each label against the rest, all from the same predictions."""
-        d = len(self.boosters)
+        d, before = len(self.moved), log_odds(softmax_of_columns(self.start + self.moved))
+        self.booster.z[:] = before
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-        growth = Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror")
-        before, forests = log_odds(mirror(self.start, self.moved)), []
-        for a, booster in enumerate(self.boosters):
-            booster.z[:] = before[:, a]
-            forests.append(booster.grow(growth, MOST_TREES))
-            self.moved[:, a] += booster.z - before[:, a]
+        forests = self.booster.grow(Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror"), MOST_TREES)
+        self.moved += self.booster.z - before
         return forests
 
-    def total(self, label: int) -> FloatArray:
-        """Return what all rounds have added to the scores of a label on the fitted rows, (n, 1)."""
-        if len(self.boosters) > 1:
-            return self.moved[:, [label]]
-        return (self.boosters[0].z - self.first)[:, None]
-
-    def update(self, share: float) -> Update:
-        """Return a share of all rounds as one update."""
-        terms = []
-        for a in range(self.start.shape[1]):
-            each = [forests[a] for forests in self.forests]
-            forest = Forest.join(each)
-            scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
+    def update(self, forests: Sequence[Forest], share: float) -> Update:
+        """Return a share of all rounds, grown in one go, as one update."""
+        terms, labels = [], np.eye(len(forests))
+        for a, forest in enumerate(forests):
+            scale = float(np.abs(self.rows.once(forest, self.moved[a][:, None].copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
-                size = share * scale * np.eye(self.start.shape[1])[[a]][:, None]
+                size = share * scale * labels[[a]][:, None]
                 terms.append(Term(TreeSum(name, forest, scale), (Monomial(),), size))
         return Update(tuple(terms), "mirror")
 
@@ -423,8 +405,7 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
 
 def _boosted(whole: Side, bins: WeakLearner, n_trees: int, share: float) -> Update:
     boosting = Boosting(whole, bins.rows, line(whole, bins).p)
-    boosting.grow(n_trees)
-    return boosting.update(share)
+    return boosting.update(boosting.grow(n_trees), share)
 
 
 def _in_part(index: int, update: Update) -> Update:

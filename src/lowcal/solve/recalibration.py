@@ -195,12 +195,9 @@ class Fold:
 
     def boost(self, n: int) -> FloatArray:
         """Grow n more rounds; return the scores on the fold after each of them, shape (n, rows, d)."""
-        began, paths, done = perf_counter(), np.empty((self.z.shape[1], n, len(self.z))), 0
-        for forests in self.boosting.grow(n):
-            for forest, path, z in zip(forests, paths, self.z.T, strict=True):
-                start, here = path[done - 1] if done else z.copy(), path[done : done + len(forest.feature)]
-                forest.path(self.held_rows, start, here)
-            done += len(forests[0].feature)
+        began, paths = perf_counter(), np.empty((self.z.shape[1], n, len(self.z)))
+        for forest, z, path in zip(self.boosting.grow(n), self.z.T, paths, strict=True):
+            forest.path(self.held_rows, z.copy(), path)
         self.z = paths[:, -1].T
         self.seconds[TREES] += perf_counter() - began
         return np.moveaxis(paths, 0, -1)
