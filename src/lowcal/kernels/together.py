@@ -138,6 +138,12 @@ class Grouped:
         indptr = np.concatenate([[0], stop[len(tables) - 1 :: len(tables)]])
         return sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=self.design.shape)
 
+    def take(self, rows: IntArray) -> Grouped:
+        """Return the memberships of some rows."""
+        some = Grouped(self.design.rows(rows))  # type: ignore[arg-type]
+        some.__dict__["matrix"] = self.matrix[rows]
+        return some
+
     @property
     def kernels(self) -> ModuleType | None:
         """The compiled loops, which give the same bits, where numba is installed and memberships are many."""

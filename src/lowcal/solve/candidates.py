@@ -33,12 +33,14 @@ from lowcal.solve.shrinkage import (
     Curve,
     Fitted,
     are_many,
+    curvatures,
     fit_curve,
     fit_line_of,
     group_step,
     logit_hessian,
     logit_step,
     logit_steps,
+    shift_step,
 )
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
@@ -98,6 +100,12 @@ class Shared:
             return self.members.hessian(self.scores[:, 0], self.weight)
         rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
+
+    @cached_property
+    def grams(self) -> tuple[FloatArray, FloatArray]:
+        """The curvature of every label on all rows, and the Gram matrices of the groups under it."""
+        h = curvatures(self.p, self.weight[:, None])
+        return h.sum(axis=0), self.members.gram(h)
 
     @property
     def everyone(self) -> int:
@@ -308,10 +316,19 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
         moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
-    rows = side.rows_from(before.p, learner.rows)
-    members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
-    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
+    if side.shared.is_small:
+        return side.corrected(learner, _fit_shifts(side, before.p), before)
+    moved = group_step(learner.families, (Monomial(),), side.rows_from(before.p, learner.rows), START, side.seed)
     return side.corrected(learner, None if moved is None else moved.update, before)
+
+
+def _fit_shifts(side: Side, p: FloatArray) -> Update | None:
+    """Fit shifts of all groups to few rows of several classes, from predictions p on."""
+    shared, rows = side.shared, Fitted(p, side.outcomes.y, side.outcomes.weight)
+    curvature, grams = shared.grams
+    scale = rows.curvature.sum(axis=0) / curvature
+    theta = shift_step(shared.members.take(side.index), rows, grams * scale[:, None, None])
+    return Update(split_terms(shared.groups.families, (Monomial(),), theta), "mirror") if theta.any() else None
 
 
 def _fit_all_rows(side: Side, line: FloatArray) -> Update | None:
