@@ -111,7 +111,7 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
             for label, own in enumerate(path):
                 forests[0][label].path(rows, z[label], own[:4])
                 forests[1][label].path(rows, own[3], own[4:])
-            found.append((sum(forests, []), booster.z, path))
+            found.append(([*forests[0], *forests[1]], booster.z, path))
     for pure, fast in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_array_equal(pure.feature, fast.feature)
         np.testing.assert_array_equal(pure.cut, fast.cut)

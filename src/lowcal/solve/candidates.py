@@ -107,12 +107,12 @@ class Shared:
         h = curvatures(self.p, self.weight[:, None])
         return h.sum(axis=0), self.members.gram(h)
 
-    @property
+    @cached_property
     def everyone(self) -> int:
         """The place of everyone among the groups."""
         return self.groups.names.index(EVERYONE)
 
-    @property
+    @cached_property
     def is_small(self) -> bool:
         """Whether rows and groups are few enough to look at all of them at once."""
         return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
