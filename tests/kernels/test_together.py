@@ -90,6 +90,20 @@ def test_compiled_sums_over_pairs_of_groups_are_those_of_the_design(q, monkeypat
     np.testing.assert_array_equal(grouped.gram(H), grouped.design.gram(H))
 
 
+@pytest.mark.parametrize("q", [1, 4, 6])
+def test_compiled_sums_over_memberships_are_the_same_to_the_last_bit(q, monkeypatch):
+    pytest.importorskip("numba")
+    _, grouped = world(3)
+    R, theta = (np.random.default_rng(0).normal(size=(size, q)) for size in grouped.matrix.shape)
+    found = []
+    for limit in (np.inf, 0):
+        monkeypatch.setattr(together, "COMPILE_FROM", limit)
+        found.append((grouped.moments(R), grouped.combined(theta)))
+    for pure, fast in zip(*found, strict=True):
+        np.testing.assert_array_equal(pure, fast)
+    np.testing.assert_allclose(found[0][0], grouped.matrix.toarray().T @ R)
+
+
 def test_the_hessian_is_that_of_the_regression():
     rows, grouped = world(2)
     alone = Regression(grouped.design, rows.z, rows.y, rows.weight[:, 0], np.zeros((5, 2)))

@@ -95,10 +95,10 @@ def test_the_kernels_agree_in_the_mirror_geometry(seed, n, depth, min_mass, unif
     st.sampled_from([0, 10**9]),
 )
 def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mass, kind, uniform, least_rows):
-    """Trees of two calls, the log odds after them, and those of every tree on other rows; columns shared or not."""
+    """Trees of two labels and calls, the log odds after them, and after each tree; columns shared or not."""
     trees = pytest.importorskip("lowcal.kernels.trees")
     rows, counts, w, Z = world(seed, n, 3, 1, kind, uniform)
-    z, y = np.random.default_rng(seed).normal(size=n), (Z[:, 0] > 0).astype(float)
+    z, y = np.random.default_rng(seed).normal(size=(2, n)), np.stack([Z[:, 0] > 0, Z[:, 0] <= 0]).astype(float)
     found = []
     for limit in (np.inf, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -107,14 +107,37 @@ def test_boosting_in_log_odds_agrees_with_the_definition(seed, n, depth, min_mas
             patch.setattr(trees, "LEAST_ROWS", least_rows)
             booster = OddsBooster(rows, counts, w, z, y)
             forests = [booster.grow(Growth(depth, min_mass, 4, 0.2, "mirror"), 1) for _ in range(2)]
-            found.append((forests, booster.z, forests[1].path(rows, forests[0].path(rows, z)[-1])))
+            path = np.empty((2, 8, n))
+            for label, own in enumerate(path):
+                forests[0][label].path(rows, z[label], own[:4])
+                forests[1][label].path(rows, own[3], own[4:])
+            found.append(([*forests[0], *forests[1]], booster.z, path))
     for pure, fast in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_array_equal(pure.feature, fast.feature)
         np.testing.assert_array_equal(pure.cut, fast.cut)
         np.testing.assert_array_equal(pure.value, fast.value)
     np.testing.assert_array_equal(found[0][1], found[1][1])
     np.testing.assert_array_equal(found[0][2], found[1][2])
-    np.testing.assert_array_equal(found[1][2][-1], found[1][1])
+    np.testing.assert_array_equal(found[1][2][:, -1], found[1][1])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_evaluated_trees_agree_with_the_definition(depth, kind, monkeypatch):
+    """Sums and leaves, of more rows than are looked at together, of levels of few and of many nodes, with gaps."""
+    trees = pytest.importorskip("lowcal.kernels.trees")
+    rng, inner = np.random.default_rng(depth), 2**depth - 1
+    rows = growing.Binned(rng.integers(0, 9, (trees.ROWS + 100, 4)).astype(kind))
+    feature, cut = rng.integers(-1, 4, (3, inner)), rng.integers(0, 9, (3, inner))
+    cut[0, 0] = 2**31  # a file may hold any cut: one that no code exceeds sends all rows left
+    forest = growing.Forest(feature, cut, rng.normal(size=(3, inner + 1, 2)))
+    found = []
+    for limit in (np.inf, 0):
+        monkeypatch.setattr(growing, "COMPILE_FROM", limit)
+        monkeypatch.setattr(growing, "_evaluators", growing.kernels_for)
+        found.append((forest(rows), *(forest.leaf(rows, tree) for tree in range(3))))
+    for pure, fast in zip(*found, strict=True):
+        np.testing.assert_array_equal(pure, fast)
 
 
 def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkeypatch):
@@ -124,8 +147,8 @@ def test_too_many_bins_for_the_cells_of_a_kernel_stay_with_the_definition(monkey
     found = []
     for lay_columns in (trees.lay_columns, lambda *_: None):
         monkeypatch.setattr(trees, "lay_columns", lay_columns)
-        booster = OddsBooster(Binned(rows.codes), counts, w, np.zeros(300), (Z[:, 0] > 0).astype(float))
-        found.append((booster.grow(Growth(3, 5, 4, 0.2, "mirror"), 1), booster.z))
+        booster = OddsBooster(Binned(rows.codes), counts, w, np.zeros((1, 300)), (Z.T > 0).astype(float))
+        found.append((*booster.grow(Growth(3, 5, 4, 0.2, "mirror"), 1), booster.z))
     np.testing.assert_array_equal(found[0][0].feature, found[1][0].feature)
     np.testing.assert_array_equal(found[0][1], found[1][1])
     assert trees.lay_columns(rows.codes, np.array([1 << 14, 1 << 15, 1 << 14])) is None

@@ -398,6 +398,26 @@ def _pack_columns(columns: ByteArray, out: ByteArray) -> bool:
 
 
 @compile_kernel
+def add_members(starts: IntArray, groups: IntArray, R: FloatArray, total: FloatArray) -> None:
+    """Add R[i], a multiple of four numbers, to total[a] for every group a in groups[starts[i] : starts[i + 1]]."""
+    width, numbers, flat = R.shape[1], R.reshape(-1), total.reshape(-1)
+    for i in range(len(R)):
+        for j in range(starts[i], starts[i + 1]):
+            for c in range(0, width, 4):
+                add_four(flat, int(groups[j]) * width + c, numbers, i * width + c)
+
+
+@compile_kernel
+def add_groups_of(starts: IntArray, groups: IntArray, theta: FloatArray, out: FloatArray) -> None:
+    """Add theta[a], a multiple of four numbers, to out[i] for every group a of row i."""
+    width, numbers, flat = theta.shape[1], theta.reshape(-1), out.reshape(-1)
+    for i in range(len(out)):
+        for j in range(starts[i], starts[i + 1]):
+            for c in range(0, width, 4):
+                add_four(flat, i * width + c, numbers, int(groups[j]) * width + c)
+
+
+@compile_kernel
 def add_group_pairs(starts: IntArray, groups: IntArray, H: FloatArray, total: FloatArray) -> None:
     """Add H[i], four numbers, to total[a, b] for any two groups a >= b of row i, groups[starts[i] : starts[i + 1]]."""
     m = total.shape[1]

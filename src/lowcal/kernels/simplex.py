@@ -91,9 +91,18 @@ def softmax(z: FloatArray) -> FloatArray:
     array([[0.25, 0.75],
            [0.5 , 0.5 ]])
     """
+    return np.ascontiguousarray(softmax_of_columns(z.T).T)
+
+
+def softmax_of_columns(z: FloatArray) -> FloatArray:
+    """Return e^z of every column over its sum.
+
+    >>> softmax_of_columns(np.log([[1.0], [3.0]])).round(12).tolist()
+    [[0.25], [0.75]]
+    """
     t, _ = _exponentials(z)
     t /= t.sum(axis=0)
-    return np.ascontiguousarray(t.T)
+    return t
 
 
 def log_sum_exp(z: FloatArray) -> FloatArray:
@@ -102,16 +111,16 @@ def log_sum_exp(z: FloatArray) -> FloatArray:
     >>> log_sum_exp(np.log([[1.0, 3.0]])).round(6), round(float(np.log(4.0)), 6)
     (array([1.386294]), 1.386294)
     """
-    t, most = _exponentials(z)
+    t, most = _exponentials(z.T)
     return np.asarray(most + np.log(t.sum(axis=0)))
 
 
 def _exponentials(z: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return e^(z - m) for the largest number m of each row, a row for each column of z, and m.
+    """Return e^(z - m) for the largest number m of each column of z, and m.
 
     Sums and maxima run down columns: along rows of a few numbers NumPy takes ten times as long.
     """
-    t = np.array(z.T, order="C")
+    t = np.array(z, order="C")
     most = t.max(axis=0)
     t -= most
     return np.exp(t, out=t), most
@@ -300,7 +309,9 @@ def losses_of_scores(z: FloatArray, y: FloatArray) -> FloatArray:
     z = z[..., 0]
     losses = np.abs(z)
     np.negative(losses, out=losses)
-    np.log1p(np.exp(losses, out=losses), out=losses)
+    np.exp(losses, out=losses)
+    losses += 1.0  # NumPy's logarithm takes many numbers at a time, its `log1p` does not
+    np.log(losses, out=losses)
     losses += np.maximum(z, 0.0)
     losses -= z * y[:, 0]
     return losses

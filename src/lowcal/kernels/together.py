@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,21 +138,42 @@ class Grouped:
         indptr = np.concatenate([[0], stop[len(tables) - 1 :: len(tables)]])
         return sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=self.design.shape)
 
-    @cached_property
-    def transposed(self) -> sparse.csr_array:
-        """The transpose of the same."""
-        return self.matrix.T.tocsr()
+    def take(self, rows: IntArray) -> Grouped:
+        """Return the memberships of some rows."""
+        some = Grouped(self.design.rows(rows))  # type: ignore[arg-type]
+        some.__dict__["matrix"] = self.matrix[rows]
+        return some
+
+    @property
+    def kernels(self) -> ModuleType | None:
+        """The compiled loops, which give the same bits, where numba is installed and memberships are many."""
+        return compiled("compiled_loops") if self.matrix.nnz >= COMPILE_FROM else None
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return C' R, the sums over the members of all groups."""
+        return self._summed("add_members", R, self.matrix.shape[1])
+
+    def combined(self, theta: FloatArray) -> FloatArray:
+        """Return C theta, the sums over the groups of all rows."""
+        return self._summed("add_groups_of", theta, self.matrix.shape[0])
+
+    def _summed(self, name: str, numbers: FloatArray, size: int) -> FloatArray:
+        C = self.matrix
+        if self.kernels is None:
+            return product(C if name == "add_groups_of" else C.T, numbers)
+        wide = _fours(numbers)
+        total = np.zeros((size, wide.shape[1]))
+        getattr(self.kernels, name)(C.indptr, C.indices, wide, total)
+        return total[:, : numbers.shape[1]]
 
     def gram(self, H: FloatArray) -> FloatArray:
         """Return C' diag(H_k) C for every column of H, as the design does; compiled where numba is installed."""
         C = self.matrix
-        kernels = compiled("compiled_loops") if C.nnz >= COMPILE_FROM and H.shape[1] <= 4 else None
-        if kernels is None:
+        if self.kernels is None or H.shape[1] > 4:
             return self.design.gram(H)
-        (n, q), m = H.shape, C.shape[1]
-        wide, lower = np.zeros((n, 4)), np.zeros((m, m, 4))
-        wide[:, :q] = H
-        kernels.add_group_pairs(C.indptr, C.indices, wide, lower)
+        q, m = H.shape[1], C.shape[1]
+        lower = np.zeros((m, m, 4))
+        self.kernels.add_group_pairs(C.indptr, C.indices, _fours(H), lower)
         below = np.moveaxis(lower, 2, 0)[:q]
         each = below + below.transpose(0, 2, 1)
         each[:, np.arange(m), np.arange(m)] /= 2.0  # exact: the diagonal was doubled
@@ -162,6 +184,13 @@ class Grouped:
         f = sigmoid(z)
         h = weight * f * (1.0 - f)
         return join_hessian(*self.gram(np.column_stack([h, h * z, h * z**2])))
+
+
+def _fours(R: FloatArray) -> FloatArray:
+    """Return columns filled up with zeros to a multiple of four."""
+    wide = np.zeros((len(R), R.shape[1] + -R.shape[1] % 4))
+    wide[:, : R.shape[1]] = R
+    return wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +207,7 @@ class Regressions:
     def predict(self, theta: FloatArray) -> FloatArray:
         """Return the predictions (n, F) for coefficients (m, 2, F)."""
         m, _, F = theta.shape
-        moved = product(self.members.matrix, theta.reshape(m, 2 * F))
+        moved = self.members.combined(theta.reshape(m, 2 * F))
         score = moved[:, F:] * self.rows.z[:, None]
         score += moved[:, :F]
         score += self.rows.z[:, None]
@@ -187,7 +216,7 @@ class Regressions:
     def moments(self, values: FloatArray, power: int = 1) -> FloatArray:
         """Return the sums of values (n, F) of all members, and of values times z^power, shape (m, 2, F)."""
         both = np.concatenate([values, values * (self.rows.z**power)[:, None]], axis=1)
-        return product(self.members.transposed, both).reshape(-1, 2, values.shape[1])
+        return self.members.moments(both).reshape(-1, 2, values.shape[1])
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return minus the gradients of the losses, shape (m, 2, F)."""

@@ -20,7 +20,7 @@ from lowcal.data.inputs import Outcomes
 from lowcal.kernels.logistic import fit_coefficients
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes
-from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, mirror, scores
+from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, scores, softmax_of_columns
 from lowcal.kernels.together import Grouped, Regressions, Weighted
 from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight, evaluate
 from lowcal.rows import START, Memory
@@ -33,12 +33,14 @@ from lowcal.solve.shrinkage import (
     Curve,
     Fitted,
     are_many,
+    curvatures,
     fit_curve,
     fit_line_of,
     group_step,
     logit_hessian,
     logit_step,
     logit_steps,
+    shift_step,
 )
 from lowcal.subpopulations import Groups
 from lowcal.subpopulations.base import EVERYONE, Encoded, Everyone, WeakLearner
@@ -99,12 +101,18 @@ class Shared:
         rows = Memory.of(self.groups.rows, self.p, np.zeros(self.p.shape), self.weight)
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
 
-    @property
+    @cached_property
+    def grams(self) -> tuple[FloatArray, FloatArray]:
+        """The curvature of every label on all rows, and the Gram matrices of the groups under it."""
+        h = curvatures(self.p, self.weight[:, None])
+        return h.sum(axis=0), self.members.gram(h)
+
+    @cached_property
     def everyone(self) -> int:
         """The place of everyone among the groups."""
         return self.groups.names.index(EVERYONE)
 
-    @property
+    @cached_property
     def is_small(self) -> bool:
         """Whether rows and groups are few enough to look at all of them at once."""
         return len(self.p) <= LINE_ROWS and len(self.groups.names) <= MOST_DENSE
@@ -308,10 +316,19 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
         moved = logit_step(learner.families, rows, START, side.seed, lambda: side.shared.hessian, start)
         return side.corrected(learner, None if moved is None else moved.update)
     before = line(side, learner)
-    rows = side.rows_from(before.p, learner.rows)
-    members = Grouped(learner.design()) if side.shared.is_small else None  # type: ignore[arg-type]
-    moved = group_step(learner.families, (Monomial(),), rows, START, side.seed, members)
+    if side.shared.is_small:
+        return side.corrected(learner, _fit_shifts(side, before.p), before)
+    moved = group_step(learner.families, (Monomial(),), side.rows_from(before.p, learner.rows), START, side.seed)
     return side.corrected(learner, None if moved is None else moved.update, before)
+
+
+def _fit_shifts(side: Side, p: FloatArray) -> Update | None:
+    """Fit shifts of all groups to few rows of several classes, from predictions p on."""
+    shared, rows = side.shared, Fitted(p, side.outcomes.y, side.outcomes.weight)
+    curvature, grams = shared.grams
+    scale = rows.curvature.sum(axis=0) / curvature
+    theta = shift_step(shared.members.take(side.index), rows, grams * scale[:, None, None])
+    return Update(split_terms(shared.groups.families, (Monomial(),), theta), "mirror") if theta.any() else None
 
 
 def _fit_all_rows(side: Side, line: FloatArray) -> Update | None:
@@ -327,54 +344,36 @@ class Boosting:
     """Trees in log odds, grown on some rows from given predictions; several classes move jointly."""
 
     def __init__(self, side: Side, rows: Binned, start: FloatArray) -> None:
-        o, self.rows, self.start, self.moved = side.outcomes, rows, start, np.zeros(start.shape)
-        odds = scores(start) if start.shape[1] == 1 else np.zeros(start.shape)
-        self.first = odds[:, 0]
-        self.boosters = [
-            OddsBooster(rows, side.shared.counts, o.weight, z, np.ascontiguousarray(y))
-            for z, y in zip(odds.T, o.y.T, strict=True)
-        ]
-        self.forests: list[list[Forest]] = []
+        o, self.rows = side.outcomes, rows
+        self.start, y = (np.ascontiguousarray(each.T) for each in (scores(start), o.y))
+        self.booster, self.moved = OddsBooster(rows, side.shared.counts, o.weight, self.start, y), np.zeros(y.shape)
         self.leaf = min(LEAF_ROWS, max(1.0, LEAF_SHARE * len(start)))
 
-    def grow(self, n: int) -> Sequence[list[Forest]]:
-        """Grow n more rounds; each is a forest for every label: all rounds at once for one label."""
-        if len(self.boosters) == 1:
-            growth = Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror")
-            fresh = [[self.boosters[0].grow(growth, MOST_TREES)]]
-        else:
-            fresh = [self._round() for _ in range(n)]
-        self.forests += fresh
-        return fresh
+    def grow(self, n: int) -> list[Forest]:
+        """Grow n more rounds; return those of every label."""
+        if len(self.moved) > 1:
+            return [Forest.join(trees) for trees in zip(*(self._round() for _ in range(n)), strict=True)]
+        forests = self.booster.grow(Growth(DEPTH, self.leaf, n, SHRINKAGE, "mirror"), MOST_TREES)
+        self.moved = self.booster.z - self.start
+        return forests
 
     def _round(self) -> list[Forest]:
         """Grow a tree for each label against the rest, all from the same predictions."""
-        d = len(self.boosters)
+        d, before = len(self.moved), log_odds(softmax_of_columns(self.start + self.moved))
+        self.booster.z[:] = before
         # log odds of one label against the rest move the other labels too: (d - 1) / d of them is the whole way
-        growth = Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror")
-        before, forests = log_odds(mirror(self.start, self.moved)), []
-        for a, booster in enumerate(self.boosters):
-            booster.z[:] = before[:, a]
-            forests.append(booster.grow(growth, MOST_TREES))
-            self.moved[:, a] += booster.z - before[:, a]
+        forests = self.booster.grow(Growth(DEPTH, self.leaf, 1, SHRINKAGE * (d - 1) / d, "mirror"), MOST_TREES)
+        self.moved += self.booster.z - before
         return forests
 
-    def total(self, label: int) -> FloatArray:
-        """Return what all rounds have added to the scores of a label on the fitted rows, (n, 1)."""
-        if len(self.boosters) > 1:
-            return self.moved[:, [label]]
-        return (self.boosters[0].z - self.first)[:, None]
-
-    def update(self, share: float) -> Update:
-        """Return a share of all rounds as one update."""
-        terms = []
-        for a in range(self.start.shape[1]):
-            each = [forests[a] for forests in self.forests]
-            forest = Forest.join(each)
-            scale = float(np.abs(self.rows.once(forest, self.total(a).copy)).max(initial=0.0))
+    def update(self, forests: Sequence[Forest], share: float) -> Update:
+        """Return a share of all rounds, grown in one go, as one update."""
+        terms, labels = [], np.eye(len(forests))
+        for a, forest in enumerate(forests):
+            scale = float(np.abs(self.rows.once(forest, self.moved[a][:, None].copy)).max(initial=0.0))
             if scale > 0.0:
                 name = f"sum of {len(forest.feature)} trees on all columns and the score"
-                size = share * scale * np.eye(self.start.shape[1])[[a]][:, None]
+                size = share * scale * labels[[a]][:, None]
                 terms.append(Term(TreeSum(name, forest, scale), (Monomial(),), size))
         return Update(tuple(terms), "mirror")
 
@@ -423,8 +422,7 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
 
 def _boosted(whole: Side, bins: WeakLearner, n_trees: int, share: float) -> Update:
     boosting = Boosting(whole, bins.rows, line(whole, bins).p)
-    boosting.grow(n_trees)
-    return boosting.update(share)
+    return boosting.update(boosting.grow(n_trees), share)
 
 
 def _in_part(index: int, update: Update) -> Update:

@@ -195,13 +195,12 @@ class Fold:
 
     def boost(self, n: int) -> FloatArray:
         """Grow n more rounds; return the scores on the fold after each of them, shape (n, rows, d)."""
-        began, paths = perf_counter(), []
-        for forests in self.boosting.grow(n):
-            moved = [forest.path(self.held_rows, self.z[:, a].copy()) for a, forest in enumerate(forests)]
-            paths.append(np.stack(moved, axis=-1))
-            self.z = paths[-1][-1]
+        began, paths = perf_counter(), np.empty((self.z.shape[1], n, len(self.z)))
+        for forest, z, path in zip(self.boosting.grow(n), self.z.T, paths, strict=True):
+            forest.path(self.held_rows, z.copy(), path)
+        self.z = paths[:, -1].T
         self.seconds[TREES] += perf_counter() - began
-        return np.concatenate(paths)
+        return np.moveaxis(paths, 0, -1)
 
 
 def ordered(whole: Side, dealt: Sequence[tuple[IntArray, IntArray]]) -> Iterator[NDArray[Any]]:
@@ -266,15 +265,15 @@ def _boosted(folds: Sequence[Fold], judge: Judge, passes: Passes) -> Judged:
     """Return the best number of rounds of trees by the loss of all folds together."""
     passes.start("boosting trees", MOST_TREES, " rounds")
     best, n_best, n = np.concatenate([fold.z for fold in folds]), 0, 0
-    (least,) = judge.mean_losses(best[None])
+    (least,) = judge.mean_losses([fold.z[None] for fold in folds])
     while n < (stop := min(MOST_TREES, int(1.25 * n_best) + PATIENCE)):
-        paths = np.concatenate([fold.boost(stop - n) for fold in folds], axis=1)
+        paths = [fold.boost(stop - n) for fold in folds]
         losses = judge.mean_losses(paths)
         lowest = int(losses.argmin())
         if losses[lowest] < least:
-            least, best, n_best = losses[lowest], paths[lowest], n + lowest + 1
-        n += len(paths)
-        passes.add(len(paths))
+            least, best, n_best = losses[lowest], np.concatenate([path[lowest] for path in paths]), n + lowest + 1
+        passes.add(stop - n)
+        n = stop
     return replace(judge.all({TREES: from_scores(best)}, folds)[TREES], n_trees=n_best)
 
 
@@ -302,11 +301,12 @@ class Judge:
             return self.design.moments(R)
         every = np.zeros((len(shared.p), R.shape[1]))
         every[self.side.index] = R
-        return product(shared.members.transposed, every)
+        return shared.members.moments(every)
 
-    def mean_losses(self, paths: FloatArray) -> FloatArray:
-        """Return the mean log losses of scores, shape (rounds, rows, d)."""
-        return product(losses_of_scores(paths, self.outcomes.y), self.outcomes.weight)
+    def mean_losses(self, paths: Sequence[FloatArray]) -> FloatArray:
+        """Return the mean log losses of scores of the folds, of shape (rounds, rows, d) each."""
+        y, weight = (np.split(each, self.starts[1:]) for each in (self.outcomes.y, self.outcomes.weight))
+        return np.sum([product(losses_of_scores(*one), w) for *one, w in zip(paths, y, weight, strict=True)], axis=0)
 
     def all(self, p: Mapping[str, FloatArray], folds: Sequence[Fold] = ()) -> dict[str, Judged]:
         """Return the figures of candidates from their predictions."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
 from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, stack
-from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, log_loss, mirror, scores, sigmoid
+from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, log_loss, mirror, scores, sigmoid
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
 from lowcal.notions.weights import Cell, Evaluated, LogOdds, Monomial, Weight, evaluate, monomials
@@ -40,7 +40,7 @@ from lowcal.solve.blocks import (
     split_terms,
     take_columns,
 )
-from lowcal.solve.steps import shrunk_step
+from lowcal.solve.steps import shrunk_step, step_along
 from lowcal.subpopulations.base import EVERYONE, Family, WeakLearner
 from lowcal.subpopulations.memberships import Members
 
@@ -100,7 +100,12 @@ class Fitted:
     @property
     def curvature(self) -> FloatArray:
         """The weighted curvature f (1 - f) of the log loss in each coordinate."""
-        return _curvatures(self.p, self.weight[:, None])
+        return curvatures(self.p, self.weight[:, None])
+
+    @property
+    def noise(self) -> FloatArray:
+        """The variances of the weighted residuals."""
+        return np.asarray((self.weight if self.unit is None else self.unit)[:, None] * self.curvature)
 
 
 # --- which groups, which weights ------------------------------------------------------------------------------
@@ -273,19 +278,11 @@ class Features:
     base: State
     families: tuple[Family, ...]
     weights: tuple[Weight, ...]
-    members: Grouped | None = None
 
     @cached_property
     def any_design(self) -> Design:
         """The design on any of the rows: it tells tables, not memberships."""
         return self.rows.few(0, GRAM_ROWS).design(self.families)
-
-    @cached_property
-    def grams(self) -> FloatArray:
-        """The Gram matrices of all members under each label's curvature, where steps begin: steps change it little."""
-        assert self.members is not None
-        whole = self.rows.sample(None)
-        return self.members.gram(Fitted(whole.at(self.base), whole.y, whole.weight).curvature)
 
     @property
     def own(self) -> bool:
@@ -323,14 +320,13 @@ def group_step(
     rows: Rows,
     state: State,
     seed: Sequence[int],
-    members: Grouped | None = None,
 ) -> State | None:
     """Return the shrunk step of the log loss along c(x) u(f), for all members and weights; None if it is all noise.
 
     Newton's steps, each shrunk by what the one before has left, until one gains little: groups that are far off are
-    shrunk less in the end than the many that are not. Given all `members` of few groups, shifts are solved for at once.
+    shrunk less in the end than the many that are not.
     """
-    features = Features(rows, state, tuple(families), weights, members)
+    features = Features(rows, state, tuple(families), weights)
     pools, now, theta, gained = pools_of(features.any_design), state, None, 0.0
     for _ in range(MOST_STEPS):
         solved = _newton(features, now, pools, seed)
@@ -346,6 +342,36 @@ def group_step(
         if gain < LITTLE * gained:
             break
     return None if theta is None else now
+
+
+def shift_step(members: Grouped, rows: Fitted, grams: FloatArray) -> FloatArray:
+    """Return the shifts (m, 1, d) of `group_step` for all groups of few rows, by the same steps; 0 if all is noise.
+
+    `grams` are the Gram matrices of the groups on about these rows, under each label's curvature.
+    """
+    pools, n, z, now = pools_of(members.design), rows.n, scores(rows.p), rows
+    theta, gained = np.zeros((grams.shape[1], 1, len(grams))), 0.0
+    for _ in range(MOST_STEPS):
+        seen = np.split(members.moments(np.hstack([now.rho, now.curvature, now.noise])), 3, axis=1)
+        solved = _shrunk(Seen(*(each[:, None] for each in seen)), pools, n, partial(_solve_shifts, grams))
+        if solved is None:
+            break
+        delta = members.combined(solved.theta[:, 0])
+        eta = step_along(partial(_slopes, now, z, delta, solved.price))
+        moved = replace(now, p=from_scores(z + eta * delta))
+        gain = now.loss - moved.loss
+        if gain < 1.0 / n:
+            break
+        theta, z, now, gained = theta + eta * solved.theta, z + eta * delta, moved, gained + gain
+        if gain < LITTLE * gained:
+            break
+    return theta
+
+
+def _slopes(rows: Fitted, z: FloatArray, delta: FloatArray, price: float, steps: tuple[float, ...]) -> FloatArray:
+    """Return the derivatives of the log loss + step^2 price / 2 at some steps along delta."""
+    own = rows.weight[:, None] * delta
+    return np.array([((from_scores(z + step * delta) - rows.y) * own).sum() + step * price for step in steps])
 
 
 def logit_step(
@@ -451,7 +477,7 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     theta, variance = np.zeros((2, groups.members.design.shape[1], *line.shape))
     theta[everyone], variance[everyone] = line, FREE
     f = groups.predict(theta)
-    g, h = groups.moments(groups.rows.residuals(f)), groups.moments(_curvatures(f, groups.rows.weight), 2)
+    g, h = groups.moments(groups.rows.residuals(f)), groups.moments(curvatures(f, groups.rows.weight), 2)
     for _ in range(LOOSENED):
         flat, here, bends = (len(g), -1, 1), g[..., going], h[..., going]  # columns of weights have pools of their own
         noise = (bends / worth[going]).reshape(flat)
@@ -467,7 +493,8 @@ def logit_steps(groups: Regressions, hessian: Callable[[], FloatArray], line: Fl
     return np.asarray(theta)
 
 
-def _curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+def curvatures(f: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return the weighted curvatures f (1 - f) of the log loss."""
     return np.asarray(weight * np.maximum(f * (1.0 - f), LEAST_CURVATURE))
 
 
@@ -546,22 +573,26 @@ def _witness_label(A: FloatArray, whole: Local, p: FloatArray, label: int, seed:
 
 def _newton(features: Features, now: State, pools: IntArray, seed: Sequence[int]) -> Solved | None:
     """Return theta with (H + Lambda) theta = g, for the prior that the moments themselves tell."""
-    g, h, v = features.seen(now)
-    prior = precisions(g, h, v, pools, features.rows.worth)
+    return _shrunk(features.seen(now), pools, features.rows.worth, partial(_solve, features, now, seed))
+
+
+def _shrunk(
+    seen: Seen, pools: IntArray, n: float, solve: Callable[[IntArray, FloatArray, FloatArray], FloatArray]
+) -> Solved | None:
+    """Return theta from moments; `solve` takes the active members, their moments and their prior."""
+    g, h, v = seen
+    prior = precisions(g, h, v, pools, n)
     active = np.flatnonzero(np.isfinite(prior).any(axis=(1, 2)))
     if len(active) == 0:
         return None
     prior = np.where(np.isfinite(prior), prior, SHUT * np.maximum(h, SMALLEST))
     theta = np.zeros(g.shape)
-    if features.members is None:
-        theta[active] = _solve(features, now, active, g[active], prior[active], seed)
-    else:
-        theta[active] = _solve_shifts(features, active, g[active], prior[active])
+    theta[active] = solve(active, g[active], prior[active])
     return Solved(theta, float((prior[active] * np.square(theta[active])).sum()))
 
 
 def _solve(
-    features: Features, now: State, active: IntArray, g: FloatArray, prior: FloatArray, seed: Sequence[int]
+    features: Features, now: State, seed: Sequence[int], active: IntArray, g: FloatArray, prior: FloatArray
 ) -> FloatArray:
     """Return the coefficients of the active members; Gram matrices may come from some of the rows."""
     per_member = 1 if isinstance(features.weights[0], Cell) else g.shape[1]
@@ -575,10 +606,10 @@ def _solve(
     return np.concatenate(solved, axis=2)
 
 
-def _solve_shifts(features: Features, active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
-    """Return the shifts of the active members, from the Gram matrices of all rows."""
+def _solve_shifts(grams: FloatArray, active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
+    """Return the shifts of the active members, from the Gram matrices of all."""
     solved = []
-    for a, gram in enumerate(features.grams):
+    for a, gram in enumerate(grams):
         G = gram[np.ix_(active, active)]
         diagonal = np.maximum(np.diag(G), SMALLEST)
         solved.append(ridge_solve(G, g[:, :, a], RIDGE + prior[:, 0, a] / diagonal))

@@ -89,16 +89,24 @@ def _around(values: FloatArray) -> tuple[int | None, int | None]:
 
 
 def shrunk_step(rows: Rows, base: State, now: State, terms: tuple[Term, ...], price: float) -> float:
-    """Return a step in (0, 1] along a shrunk Newton step in log space; 0 if the penalised loss rises from the start.
-
-    The penalised loss is the log loss + step^2 price / 2. The whole step is taken unless its slope there has grown to
-    half of what it was at the start, against it: then the step ends where the slope is 0.
-    """
+    """Return the step of `step_along` along a shrunk Newton step; the penalised loss is log loss + step^2 price / 2."""
     most = reach(terms)
 
     def slopes(steps: tuple[float, ...]) -> FloatArray:
         return rows.run(Slopes(base, now, terms, steps, most)) + np.array(steps) * price
 
+    return step_along(slopes)
+
+
+def step_along(slopes: SlopesAt) -> float:
+    """Return a step in (0, 1] from the slopes of a penalised loss in log space; 0 if it rises from the start.
+
+    The whole step is taken unless its slope there has grown to half of what it was at the start, against it: then the
+    step ends where the slope is 0.
+
+    >>> step_along(lambda at: np.array(at) - 2.0), step_along(lambda at: 1.0 - np.array(at))
+    (1.0, 0.0)
+    """
     start, end = slopes((0.0, 1.0))
     if not start < 0.0:
         return 0.0

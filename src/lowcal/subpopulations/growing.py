@@ -101,16 +101,14 @@ class Forest:
             total += value[self.leaf(rows, tree)]
         return total
 
-    def path(self, rows: Binned, start: FloatArray) -> FloatArray:
-        """Return numbers of every row after each tree has added its first value to them, shape (T, n)."""
-        path = np.empty((len(self.feature), len(start)))
+    def path(self, rows: Binned, start: FloatArray, path: FloatArray) -> None:
+        """Fill `path`, shape (T, n), with numbers of every row after each tree has added its first value to them."""
         kernels = _evaluators(path.size * self.depth)
         if kernels is not None:
             kernels.follow(rows.codes, self.feature, self.cut, self.value, start, path)
-            return path
+            return
         for tree, value in enumerate(self.value):
             path[tree] = (path[tree - 1] if tree else start) + value[self.leaf(rows, tree), 0]
-        return path
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
@@ -268,22 +266,31 @@ def grow_forests(source: Source, request: Request) -> list[Forest]:
 
 
 class OddsBooster:
-    """Trees in log odds, some at a time, of the same rows in one piece.
+    """Trees in log odds, some at a time, of the same rows in one piece, for one label or several.
 
-    `z` are the log odds of outcomes y, which trees move; they may be set between calls.
+    `z` are the log odds of outcomes y, shape (labels, n), which trees move; they may be set between calls.
     """
 
     def __init__(self, rows: Binned, counts: IntArray, weight: FloatArray, z: FloatArray, y: FloatArray) -> None:
         self.here, self.counts, self.z, self.y = Here(rows, weight), counts, z.copy(), y
 
-    def grow(self, growth: Growth, more: int) -> Forest:
-        """Grow trees in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
-        request = Request(lambda _: np.column_stack([self.z, self.y]), ((0, 1),), 1.0, self.counts, growth, (), more)
-        boost = _in_one_piece(self.here, request)
-        if boost is not None:
-            return boost(self.z, self.y, np.zeros(0))
-        (forest,) = grow_forests(self.here, request)
-        self.z[:] = forest.path(request.rows(self.here), self.z)[-1]
+    def grow(self, growth: Growth, more: int) -> list[Forest]:
+        """Grow trees of every label in the mirror geometry; kernels are loaded if they pay for `more` such calls."""
+        boost = _in_one_piece(self.here, self._request(0, growth, more))
+        if boost is None:
+            return [self._grow_label(a, growth, more) for a in range(len(self.z))]
+        grown, q = boost(self.z, self.y, np.zeros(0)), len(self.z)
+        return [Forest(grown.feature[a::q], grown.cut[a::q], grown.value[a::q]) for a in range(q)]
+
+    def _request(self, label: int, growth: Growth, more: int) -> Request:
+        start = partial(np.column_stack, [self.z[label], self.y[label]])
+        return Request(lambda _: start(), ((0, 1),), 1.0, self.counts, growth, (), more)
+
+    def _grow_label(self, label: int, growth: Growth, more: int) -> Forest:
+        (forest,) = grow_forests(self.here, self._request(label, growth, more))
+        path = np.empty((growth.n_trees, len(self.y[label])))
+        forest.path(self.here.rows, self.z[label], path)
+        self.z[label] = path[-1]
         return forest
 
 
@@ -310,8 +317,8 @@ def _evaluators(steps: int) -> ModuleType | None:
 # --- rows in one piece, compiled -------------------------------------------------------------------------------
 
 
-#: Grows the forest of one residual from log odds and outcomes, or from residuals, which are moved. What it adds to
-#: every row is added to the last array, unless that is empty.
+#: Grows the forest of one residual from log odds and outcomes, or from residuals, which are moved, shape (labels, n);
+#: trees of labels take turns. What is added to every row is added to the last array, unless that is empty.
 Boost: TypeAlias = Callable[[FloatArray, FloatArray, FloatArray], Forest]
 
 
@@ -326,7 +333,7 @@ def _in_one_piece(shard: Visited, request: Request) -> Boost | None:
     how = request.is_mirror, request.bound, row_bits(shard.scale.n), *request.limits(shard.scale), growth.shrinkage
 
     def boost(z: FloatArray, y: FloatArray, total: FloatArray) -> Forest:
-        forest = request.blank(growth.n_trees)
+        forest = request.blank(growth.n_trees * len(z))
         kernels.boost(*laid, shares(shard), z, y, *how, forest.feature, forest.cut, forest.value, total)
         return forest
 
@@ -338,7 +345,7 @@ def _grow_here(boost: Boost, shard: Visited, request: Request) -> list[Forest]:
     state, rows, forests = request.start(shard), request.rows(shard), []
     for columns in request.targets:
         total = np.zeros(len(state) if request.growth.n_trees > 1 else 0)
-        z, y = state[:, columns[0]].copy(), np.ascontiguousarray(state[:, columns[-1]])
+        z, y = state[:, columns[0]].copy()[None], np.ascontiguousarray(state[:, columns[-1]])[None]
         forests.append(boost(z, y, total))
         if len(total):
             rows.once(forests[-1], partial(np.asarray, total[:, None]))
