@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcal import InvalidInput
-from lowcal.online import ErrorSequence, Forecaster, Mixture, _root, equilibrium, online_to_batch
+from lowcal.online import ErrorSequence, Forecaster, _root, equilibrium
 
 
 def groups(T: int, m: int, seed: int = 0) -> np.ndarray:
@@ -298,37 +298,6 @@ def test_what_the_equilibrium_misses_is_added_to_the_bound(monkeypatch: pytest.M
     assert forecaster.violation <= forecaster.bound
 
 
-# ------------------------------------------------------------------------------------------------ the mixture
-def test_the_mixture_is_the_rules_that_were_followed() -> None:
-    C, y = groups(400, 4), (np.arange(400) % 3 == 0).astype(int)
-    mixture = online_to_batch(C, y)
-    assert mixture.follow(C, np.arange(400)).tolist() == Forecaster(4, horizon=400).run(C, y).tolist()
-    assert mixture.predict(C, random_state=1).tolist() == mixture.predict(C, random_state=1).tolist()
-    assert mixture.predict(C, random_state=1).tolist() != mixture.predict(C, random_state=2).tolist()
-    assert mixture.bound(0.1) == pytest.approx(sqrt(2 * log(16) / 400) + sqrt(8 * log(160) / 400))
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_mixture_is_calibrated_in_the_population(classes: int) -> None:
-    """Four kinds of rows with a known truth: E_t of the true violations of all rules."""
-    rng = np.random.default_rng(classes)
-    kinds = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]], dtype=float)
-    truth = rng.dirichlet(np.ones(classes), 4)
-    n = 1_500
-    kind = rng.integers(4, size=n)
-    y = (rng.random(n)[:, None] > np.cumsum(truth[kind], axis=1)).sum(axis=1)
-    mixture = online_to_batch(kinds[kind], y, "degree-2", classes)
-    total = np.zeros(1)
-    for k in range(4):
-        p = mixture.follow(np.repeat(kinds[[k]], n, axis=0), np.arange(n))
-        p, f = (p[:, None], truth[k, 1:]) if classes == 2 else (p, truth[k])
-        weights = np.column_stack([np.ones(n), p])
-        mean = np.einsum("ns,na->sa", weights, f - p) / n
-        total = total + kinds[k][:, None, None] * mean / 4
-    assert np.abs(total).max() <= mixture.bound(0.01)
-    assert isinstance(mixture, Mixture)
-
-
 # ------------------------------------------------------------------------------------------------ misuse
 def waiting() -> Forecaster:
     forecaster = Forecaster(2)
@@ -359,10 +328,6 @@ def waiting() -> Forecaster:
         (lambda: Forecaster(2).run([1, 0], [1, 0]), r"C must have shape \(n, 2\)"),
         (lambda: Forecaster(1, n_classes=3).run([[1]], [3]), r"a class 0..2, but 3 was given"),
         (lambda: Forecaster(1, n_classes=3).run([[1]], [0.5]), "a class 0..2"),
-        (lambda: online_to_batch([1, 0], [1]), "C must have shape"),
-        (lambda: online_to_batch([[1, 0]], [1, 0]), "C has 1 rows, but y has 2"),
-        (lambda: online_to_batch(np.ones((5, 1)), np.ones(5)).bound(0), "beta"),
-        (lambda: online_to_batch(np.ones((5, 1)), np.ones(5)).predict([[1, 2]]), "C must have shape"),
     ],
 )
 def test_misuse(call: Callable[[], object], words: str) -> None:

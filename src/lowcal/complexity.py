@@ -220,16 +220,12 @@ def reuse_rows(alpha: float, pairs: int, n_updates: int, beta: float) -> int:
     return ceil(8 * ((n_updates + 1) * log(pairs) + log(2 / beta)) / alpha**2)
 
 
-def mixture_bound(n_rows: int, pairs: int, beta: float) -> float:
-    """Return sqrt(2 ln N / n) + sqrt(8 ln(N/beta) / n): the population's violation of the mixture (spec 4.9).
-
-    The first term is the forecaster's own, the second Azuma's inequality for n differences of at most 2.
-    """
-    return sqrt(2 * log(pairs) / n_rows) + sqrt(8 * log(pairs / beta) / n_rows)
-
-
 def online_rows(alpha: float, pairs: int, beta: float) -> int:
-    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for the mixture to reach alpha (spec 6.9)."""
+    """Return ceil((sqrt(2 ln N) + sqrt(8 ln(N/beta)))^2 / alpha^2): rows for a mixture of forecasts (spec 4.9, 6.9).
+
+    A forecaster that runs once over n independent rows leaves a violation of sqrt(2 ln N / n); Azuma's inequality for n
+    differences of at most 2 adds sqrt(8 ln(N/beta) / n) for the uniform mixture of its rules in the population.
+    """
     return ceil((sqrt(2 * log(pairs)) + sqrt(8 * log(pairs / beta))) ** 2 / alpha**2)
 
 

@@ -1,4 +1,4 @@
-"""Online forecasts that are multicalibrated on ANY sequence, and the mixture they give on a sample (spec 4.9).
+"""Online forecasts that are multicalibrated on ANY sequence (spec 4.9).
 
 Hedge keeps a weight for each of the N = 2 |C| |W| signed pairs, which grows with the pair's violation so far. At each
 step the weighted sum of the pairs is a function s(p) of the forecast, and p is chosen with <s(p), y - p> <= 0 for
@@ -11,7 +11,6 @@ finite C. `ErrorSequence` watches the forecasts of any model: limits on the erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import brentq
 
-from lowcal.complexity import basis_tolerance, check_level, coordinates, mixture_bound, n_pairs
+from lowcal.complexity import basis_tolerance, check_level, coordinates, n_pairs
 from lowcal.data.errors import InvalidInput
 from lowcal.data.inputs import check_whole
 from lowcal.kernels.products import dot, product
@@ -119,18 +118,14 @@ class Forecaster:
         """Forecast rows in order, each before its outcome is seen; return the forecasts, (n,) or (n, l)."""
         if self._pending is not None:
             raise InvalidInput("A forecast is waiting for its outcome; call update(y) before run.")
-        p = np.array([forecast for _, forecast in self._steps(C, y)]).reshape(-1, self._sums.shape[2])
-        return p[:, 0] if p.shape[1] == 1 else p
-
-    def _steps(self, C: ArrayLike, y: ArrayLike) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Check all rows, then yield the sums before each and its forecast."""
         rows, outcomes = _read_rows(C, self.n_groups), self._read_outcomes(np.asarray(y))
         if len(rows) != len(outcomes):
             raise InvalidInput(f"C has {len(rows)} rows, but y has {len(outcomes)}. They must describe the same rows.")
-        for c, outcome in zip(rows, outcomes, strict=True):
-            before = self._sums.copy()
-            yield before, self._predict(c)
+        p = np.empty((len(rows), self._sums.shape[2]))
+        for t, (c, outcome) in enumerate(zip(rows, outcomes, strict=True)):
+            p[t] = self._predict(c)
             self._update(outcome)
+        return p[:, 0] if p.shape[1] == 1 else p
 
     def _rate(self, t: int) -> float:
         """Return Hedge's rate at step t."""
@@ -394,55 +389,3 @@ class ErrorSequence:
     def upper(self) -> FloatArray:
         """The upper limits, at most 1."""
         return np.fmin(self.error + self.half_width, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """The uniform mixture of the n rules that a forecaster followed along a sample: a randomised predictor.
-
-    A new row draws one of the rules and takes its forecast. With probability 1 - beta over the sample, the violation
-    E_t E[c <w(f_t), y - f_t>] in the population is at most sqrt(2 ln N / n) + sqrt(8 ln(N / beta) / n) for every
-    group and basis weight (spec 4.9, 6.9): alpha^-2 rows, where Algorithm 1 needs alpha^-4.
-
-    >>> rng = np.random.default_rng(0)
-    >>> C = np.column_stack([np.ones(2000), rng.random(2000) < 0.5])
-    >>> mixture = online_to_batch(C, rng.random(2000) < 0.2 + 0.5 * C[:, 1])
-    >>> mixture.predict(C[:2], random_state=0).shape, round(mixture.bound(0.05), 3)
-    ((2,), 0.188)
-    """
-
-    notion: Notion
-    n_classes: int
-    n_pairs: int
-    sums: FloatArray
-
-    def bound(self, beta: float = 0.05) -> float:
-        """Return what the violation in the population is at most, with probability 1 - beta."""
-        check_level("beta", beta)
-        return mixture_bound(len(self.sums), self.n_pairs, beta)
-
-    def predict(self, C: ArrayLike, random_state: int | np.random.Generator | None = None) -> FloatArray:
-        """Return a forecast for each row of memberships, from a rule drawn for that row."""
-        rows = _read_rows(C, self.sums.shape[1])
-        return self.follow(rows, np.random.default_rng(random_state).integers(len(self.sums), size=len(rows)))
-
-    def follow(self, C: FloatArray, rules: Any) -> FloatArray:
-        """Return the forecasts of the given rules, one for each row."""
-        rule = _rule(self.notion, coordinates(self.n_classes))
-        eta = sqrt(2 * log(self.n_pairs) / len(self.sums))
-        p = np.array([rule.forecast(eta * self.sums[t], c)[0] for t, c in zip(rules, C, strict=True)])
-        p = p.reshape(len(C), coordinates(self.n_classes))
-        return p[:, 0] if p.shape[1] == 1 else p
-
-
-def online_to_batch(C: ArrayLike, y: ArrayLike, notion: str | Notion = "degree-2", n_classes: int = 2) -> Mixture:
-    """Run a forecaster once over a sample of independent rows and return the mixture of its rules (spec 4.9).
-
-    Memory: the state before each step, rows x groups x weights numbers.
-    """
-    rows = _numbers(C, "C")
-    if rows.ndim != 2 or len(rows) == 0:
-        raise InvalidInput(f"C must have shape (n, groups) with at least one row, but its shape is {rows.shape}.")
-    forecaster = Forecaster(rows.shape[1], notion, len(rows), n_classes)
-    sums = np.array([before for before, _ in forecaster._steps(rows, y)])
-    return Mixture(forecaster.notion, int(n_classes), forecaster.n_pairs, sums)

@@ -1034,7 +1034,7 @@ def test_cells_are_audited_and_fitted_by_their_counts(data, here):
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--alpha", "0.1", "--sample", "9"], "--sample draws rows"), ([], "Cross-validation needs every row by itself")],
+    [(["--alpha", "0.1", "--sample", "9"], "--sample draws rows"), ([], "Cross-validation needs single rows")],
 )
 def test_what_counts_cannot_do_is_refused(data, here, capsys, more, message):
     file = as_csv(lowcal.cells(data, ["sex"], 8))

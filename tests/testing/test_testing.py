@@ -652,12 +652,12 @@ class Half:
 
 
 CLASS_MISTAKES = [
-    ("it_prepares_a_learner", "Groups", "is no Subpopulations"),
+    ("it_prepares_a_learner", "Groups", "is not a Subpopulations"),
     ("it_prepares_a_learner", lowcal.Groups("pay"), "MissingColumn.*pass a table of yours as X"),
     ("it_prepares_a_learner", Bound(lambda X, w: None), "Return a WeakLearner"),
     ("it_prepares_a_learner", Bound(no_missing), r"have \d+ rows for a table of 320"),
-    ("it_prepares_a_learner", Bound(unweighted), "Hand on the sample_weight"),
-    ("it_leaves_the_table_alone", Scores(known=overwriting), "The column score of X is another"),
+    ("it_prepares_a_learner", Bound(unweighted), "Pass on the sample_weight"),
+    ("it_leaves_the_table_alone", Scores(known=overwriting), "The column score of X differs"),
     ("it_leaves_the_table_alone", Scores(encoder=Overwriting()), "Work on copies"),
     ("it_prepares_the_same_again", Scores(known=by_chance), "memberships that differ by 1"),
     (

@@ -22,7 +22,7 @@ _TARGET = ("notion", "alpha", "per_person", "min_share", "solver", "geometry", "
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit on a file, say what was reached, save the model."""
+    """Fit on a file, report what was reached, save the model."""
     check_outputs(options.out, inputs=[options.file])
     with open_file(options) as table:
         rows = read_rows(options, table)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace, rows: FileRows) -> tuple[Fit, str]:
-    """Let cross-validation choose, or fit the notion that was asked for; return the fit and what to say of it."""
+    """Let cross-validation choose, or fit the notion that was asked for; return the fit and its description."""
     how: dict[str, Any] = {"sample_weight": rows.weight, "progress": is_wanted(options), "random_state": options.seed}
     data = (LABEL, rows.probability[0], rows.X)
     if is_open(options):

@@ -79,13 +79,13 @@ def _end(code: int) -> int:
 
 
 def _left(options: argparse.Namespace) -> str:
-    """Say what a command that did not come to its end has written."""
+    """List what an interrupted command has written."""
     outputs = [getattr(options, name, None) for name in ("out", "html", "json", "markdown")]
     return "the output is incomplete" if "-" in outputs else "nothing was written"
 
 
 def _sentence(error: Exception, command: str) -> tuple[str, int]:
-    """Return what to say of an error, and the exit code."""
+    """Return the message of an error, and the exit code."""
     if isinstance(error, WrongUsage):
         return f"{error} Try 'lowcal {command} --help'.", WRONG_USAGE
     if isinstance(error, LowcalError):

@@ -171,7 +171,7 @@ class Recalibrator:
             self.strange[column.name] = values[0]
 
     def warn(self) -> None:
-        """Say of which columns the model knows no value at all."""
+        """Name the columns of which the model knows no value at all."""
         for name, value in self.strange.items():
             known = self.columns[name] or ()
             some = ", ".join(map(repr, known[:3])) + (", ..." if len(known) > 3 else "")

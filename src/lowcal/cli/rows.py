@@ -97,13 +97,13 @@ def _choose_columns(options: argparse.Namespace, table: FileTable, sets: Sequenc
 
 
 def _frequency(options: argparse.Namespace) -> str | None:
-    """Return the column of counts, if there is one; refuse what needs every row by itself."""
+    """Return the column of counts, if there is one; refuse what needs single rows."""
     frequency: str | None = options.frequency_weight
     if frequency is not None and options.sample is not None:
         raise WrongUsage("--sample draws rows, not what they stand for; leave it out, or give no --frequency-weight.")
     if frequency is not None and is_open(options):
         raise WrongUsage(
-            "Cross-validation needs every row by itself; with --frequency-weight, ask for one fit by --groups with "
+            "Cross-validation needs single rows; with --frequency-weight, ask for one fit by --groups with "
             "--alpha or --notion."
         )
     return frequency
@@ -120,7 +120,7 @@ def split_names(given: Sequence[str] | None, names: Sequence[str]) -> list[str]:
 
 
 def split_classes(given: Sequence[str] | None, known: Iterable[str], n: int) -> list[str] | None:
-    """Split the classes of n columns at commas, unless each is given by itself or the name of one has commas.
+    """Split the classes of n columns at commas, unless each is given separately or one of the names has commas.
 
     >>> split_classes(["a,b", "c"], [], 3), split_classes(["a,b", "c"], [], 2), split_classes(["a,b", "c"], ["a,b"], 3)
     (['a', 'b', 'c'], ['a,b', 'c'], ['a,b', 'c'])
@@ -192,12 +192,12 @@ class FileRows:
 
     @property
     def sampled(self) -> dict[str, Any]:
-        """What JSON outputs say of the sample; nothing if all rows are used."""
+        """The sample as JSON outputs record it; nothing if all rows are used."""
         return {"sampled": {"rows": self.n, "of": self.n_in_file}} if self.n < self.n_in_file else {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What texts say of the sample; nothing if all rows are used."""
+        """The sample in words; nothing if all rows are used."""
         note = f"only a random sample of {self.n:,} of the {self.n_in_file:,} rows was used (--sample)."
         return (note,) if self.sampled else ()
 

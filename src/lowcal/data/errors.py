@@ -52,7 +52,7 @@ class ClusterFailed(LowcalError, RuntimeError):
 
 
 class AuditWarning(UserWarning):
-    """An audit can't be believed as it stands: its rows were used to fit the model, or look as if they were."""
+    """An audit can't be trusted: its rows were used to fit the model, or look as if they were."""
 
 
 class FitWarning(UserWarning):

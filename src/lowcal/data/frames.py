@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 Categories = tuple[Hashable, ...]
 
-MISSING = -1
-UNSEEN = -2
+#: Codes of a missing value, and of one that is none of the given categories.
+MISSING, UNSEEN = -1, -2
 
 _BOOLEANS = (False, True)
 _DATES = (date, np.datetime64)

@@ -456,19 +456,7 @@ def read_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None 
 def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None) -> list[Any]:
     """Return the class of each column of p: as given, 0..l-1 for such integers, or the sorted values of y."""
     if classes is not None:
-        if isinstance(classes, str) or not isinstance(classes, Iterable):
-            raise InvalidInput(f"classes must be a list with a name for each column of p, but {classes!r} was given.")
-        names = [_plain(c) for c in classes]
-        if len(names) != n_classes:
-            raise InvalidInput(
-                f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. "
-                "Name each once."
-            )
-        if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
-            raise InvalidInput(
-                f"classes must be different labels, but {some_of(names)} were given. Name each column once."
-            )
-        return names
+        return _given_classes(classes, n_classes)
     if _are_numbers_of_classes(y, n_classes):
         return list(range(n_classes))
     found = list({_plain(v) for v in (y if y.dtype.kind == "O" else np.unique(y)).tolist()})
@@ -476,19 +464,38 @@ def find_classes(y: NDArray[Any], n_classes: int, classes: Sequence[Any] | None)
         found.sort(key=lambda v: (type(v).__name__, v))
     except TypeError:  # values without an order: by their text
         found.sort(key=lambda v: (type(v).__name__, str(v)))
-    if len(found) == n_classes:
-        return found
-    if len(found) < n_classes:
+    if len(found) != n_classes:
+        raise _other_classes(y, found, n_classes)
+    return found
+
+
+def _given_classes(classes: Sequence[Any], n_classes: int) -> list[Any]:
+    """Return the classes that the user names, checked."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise InvalidInput(f"classes must be a list with a name for each column of p, but {classes!r} was given.")
+    names = [_plain(c) for c in classes]
+    if len(names) != n_classes:
         raise InvalidInput(
+            f"{len(names)} classes were given ({some_of(names)}), but p has columns for {n_classes}. Name each once."
+        )
+    if not all(isinstance(c, Hashable) for c in names) or len(set(names)) < n_classes:
+        raise InvalidInput(f"classes must be different labels, but {some_of(names)} were given. Name each column once.")
+    return names
+
+
+def _other_classes(y: NDArray[Any], found: Sequence[Any], n_classes: int) -> InvalidInput:
+    """Return the error of labels that are more or fewer than the columns of p."""
+    if len(found) < n_classes:
+        return InvalidInput(
             f"y holds {len(found)} classes ({some_of(found)}), but p has {n_classes} columns. "
             "Pass classes=[...] to name the columns of p."
         )
     if y.dtype.kind == "f" and not (y == np.floor(y)).all():
-        raise InvalidInput(
+        return InvalidInput(
             f"y holds numbers from {y.min():g} to {y.max():g} that are not labels. Outcomes other than labels must "
             "lie in [0, 1]: rescale them and p, or use MulticalibratedRegressor, which does."
         )
-    raise InvalidInput(
+    return InvalidInput(
         f"y holds {len(found)} classes ({some_of(found)}), but p has columns for {n_classes}. "
         "Give p a column for each class, or drop the rows of the others."
     )

@@ -183,7 +183,7 @@ class Scale:
 
     @property
     def single(self) -> float:
-        """The largest weight that one row has by itself, not by standing for several."""
+        """The largest weight of a single row, not counting the copies it stands for."""
         return self.most if self.copy is None else self.copy
 
     def grid(self, bound: float | FloatArray = 1.0) -> Grid:

@@ -40,6 +40,8 @@ FEW_LEVELS = 32
 AnyArray: TypeAlias = NDArray[Any]
 #: A slice of the rows -> (C theta) on these rows.
 Combination: TypeAlias = Callable[[slice], FloatArray]
+#: A subpopulation -> the places of its members, increasing, and their memberships.
+Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
 #: A slice of the rows and the cell of each -> the coefficients of the row's own cell, summed over the members.
 CellCombination: TypeAlias = Callable[[slice, IntArray], FloatArray]
 
@@ -137,6 +139,31 @@ class Design(Protocol):
         """Return sum_i H_ik C_ic C_ic' as (q, m, m), for H of shape (n, q)."""
         return weighted_gram(self, self, H)
 
+    def sparse(self) -> sparse.csr_array:
+        """Return C without its zeros."""
+        return sparse.csr_array(self.dense())
+
+    def columns(self) -> Iterator[Design]:
+        """Yield the code columns and matrices that C is made of, in order."""
+        yield self
+
+    def members(self, order: IntArray) -> Find:
+        """Return what finds the members of a subpopulation among rows in this order.
+
+        Cost: for code columns one sort each, then as many steps as there are members; for others a look at every row.
+
+        >>> find = Matrix(np.array([[1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])).members(np.array([2, 0, 1]))
+        >>> [x.tolist() for x in find(0)]
+        [[1, 2], [1.0, 0.5]]
+        """
+
+        def find(j: int) -> tuple[IntArray, FloatArray]:
+            c = self.column(j)[order]
+            places = np.flatnonzero(c)
+            return places, c[places]
+
+        return find
+
 
 class Decode(Protocol):
     """The L x m table that says which groups a code belongs to."""
@@ -161,6 +188,10 @@ class Decode(Protocol):
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes, shape (n, m)."""
         ...
+
+    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
+        """Return the same without zeros."""
+        return sparse.csr_array(self.look_up(codes))
 
     def power(self, exponent: int) -> Decode:
         """Return the table of powers: itself where memberships are 0 and 1."""
@@ -218,6 +249,10 @@ class DecodeTable:
     def look_up(self, codes: IntArray) -> FloatArray:
         """Return the rows of the table for these codes."""
         return self._dense[codes]
+
+    def look_up_sparse(self, codes: IntArray) -> sparse.csr_array:
+        """Return the same without zeros; nothing dense is made."""
+        return sparse.csr_array(self.matrix[codes.astype(np.intp)])
 
     @cached_property
     def _dense(self) -> FloatArray:
@@ -417,8 +452,17 @@ class Codes(Design):
 
     def sparse(self) -> sparse.csr_array:
         """Return C without its zeros: what the members of each row are, however many groups there are."""
-        parts = [_look_up_sparse(t, c) for c, t in zip(self.codes, self.decode, strict=True)]
+        parts = [t.look_up_sparse(c) for c, t in zip(self.codes, self.decode, strict=True)]
         return sparse.csr_array(sparse.hstack(parts))
+
+    def columns(self) -> Iterator[Codes]:
+        """Yield every code column with its table."""
+        yield from (Codes((codes,), (decode,)) for codes, decode in zip(self.codes, self.decode, strict=True))
+
+    def members(self, order: IntArray) -> Find:
+        """Return what finds members by the levels of each code column."""
+        finds = [_found_by_level(c[order], t) for c, t in zip(self.codes, self.decode, strict=True)]
+        return _among([t.shape[1] for t in self.decode], finds)
 
     def power(self, exponent: int) -> Codes:
         """Return the same codes with tables of powers: itself where all memberships are 0 and 1."""
@@ -435,13 +479,6 @@ class Codes(Design):
             return every[: H.shape[1]]
 
         return _symmetric([t.shape[1] for t in self.decode], H.shape[1], block)
-
-
-def _look_up_sparse(decode: Decode, codes: IntArray) -> sparse.csr_array:
-    """Return the rows of a table for these codes; a sparse one is never made dense."""
-    if isinstance(decode, DecodeTable):
-        return sparse.csr_array(decode.matrix[codes.astype(np.intp)])
-    return sparse.csr_array(decode.look_up(codes))
 
 
 def _memberships(decode: Decode, j: int) -> FloatArray:
@@ -736,6 +773,15 @@ class Stacked(Design):
 
         return _symmetric([part.shape[1] for part in parts], H.shape[1], block)
 
+    def columns(self) -> Iterator[Design]:
+        """Yield the columns of all parts."""
+        for part in self.parts:
+            yield from part.columns()
+
+    def members(self, order: IntArray) -> Find:
+        """Return what finds members in the part that holds them."""
+        return _among([part.shape[1] for part in self.parts], [part.members(order) for part in self.parts])
+
     def joined(self) -> tuple[Design, ...]:
         """Return the parts, neighbours that are code columns or dense matrices joined into one."""
         parts: list[Design] = []
@@ -782,46 +828,6 @@ class StackedSums:
 def stack(parts: Sequence[Design]) -> Design:
     """Put designs side by side; a single one stays itself."""
     return parts[0] if len(parts) == 1 else Stacked(tuple(parts))
-
-
-def columns_of(design: Design) -> Iterator[Design]:
-    """Yield the code columns and matrices that a design is made of, in order."""
-    if isinstance(design, Stacked):
-        for part in design.parts:
-            yield from columns_of(part)
-    elif isinstance(design, Codes):
-        yield from (Codes((codes,), (decode,)) for codes, decode in zip(design.codes, design.decode, strict=True))
-    else:
-        yield design
-
-
-#: A subpopulation -> the places of its members, increasing, and their memberships.
-Find: TypeAlias = Callable[[int], tuple[IntArray, FloatArray]]
-
-
-def members_in(order: IntArray, design: Design) -> Find:
-    """Return what finds the members of a subpopulation among rows in this order.
-
-    Cost: for code columns one sort each, then as many steps as there are members; for others a look at every row.
-
-    >>> find = members_in(np.array([2, 0, 1]), Matrix(np.array([[1.0, 0.0], [0.5, 0.0], [0.0, 1.0]])))
-    >>> [x.tolist() for x in find(0)]
-    [[1, 2], [1.0, 0.5]]
-    """
-    if isinstance(design, Codes):
-        return _among(
-            [t.shape[1] for t in design.decode],
-            [_found_by_level(c[order], t) for c, t in zip(design.codes, design.decode, strict=True)],
-        )
-    if isinstance(design, Stacked):
-        return _among([part.shape[1] for part in design.parts], [members_in(order, part) for part in design.parts])
-
-    def find(j: int) -> tuple[IntArray, FloatArray]:
-        c = design.column(j)[order]
-        places = np.flatnonzero(c)
-        return places, c[places]
-
-    return find
 
 
 def _among(sizes: Sequence[int], finds: Sequence[Find]) -> Find:

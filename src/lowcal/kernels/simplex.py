@@ -35,7 +35,7 @@ BELOW_ONE = 1.0 - 2.0**-53
 MOST_EXACT = 1 << 53
 
 #: Rows over which losses are summed at a time.
-BLOCK = 8192
+LOSS_ROWS = 8192
 
 #: The smallest positive number that is not subnormal: what is below it is 0 for all purposes.
 SMALLEST = float(np.finfo(float).tiny)
@@ -319,7 +319,7 @@ def losses_of_scores(z: FloatArray, y: FloatArray) -> FloatArray:
 
 def _blocks(n: int) -> Iterator[slice]:
     """Cut rows into slices that stay in cache."""
-    return (slice(start, start + BLOCK) for start in range(0, n, BLOCK))
+    return (slice(start, start + LOSS_ROWS) for start in range(0, n, LOSS_ROWS))
 
 
 def centred(w: FloatArray) -> FloatArray:

@@ -26,7 +26,7 @@ from lowcal.kernels import loops
 #: 0.2 s, and the first call of a kernel as long (`benchmarks/engines.py`, first calls).
 COMPILE_FROM = 1 << 21
 
-#: Rows of the whole over rows at hand.
+#: Total rows / rows in this batch.
 _times: ContextVar[float] = ContextVar("times", default=1.0)
 
 
@@ -53,7 +53,7 @@ def _compiled_loops() -> ModuleType:
 
 @contextmanager
 def part_of(n: int, total: int) -> Iterator[None]:
-    """Choose kernels as for all of the `total` rows of which n are at hand: batches must not change the choice.
+    """Choose kernels as for all `total` rows, of which n are in this batch: batches must not change the choice.
 
     >>> with part_of(10, 1000):
     ...     _times.get()

@@ -20,7 +20,7 @@ import numpy as np
 from lowcal.kernels import transport
 from lowcal.kernels.line import SortedRows, passes_for, solve_line
 from lowcal.kernels.products import dot
-from lowcal.kernels.reference import Design, members_in
+from lowcal.kernels.reference import Design
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.base import Notion, Suprema, Witness
 from lowcal.notions.weights import Cell, Knots, Monomial, Points, Weight, monomials, n_cells, occupied_cells
@@ -100,7 +100,7 @@ class Smooth(Notion):
         The whole class for scalars; on the simplex a part of it that scales, and stands out from chance on a sample.
         """
         lines = [SortedRows.of(p[:, a], rho[:, a]) for a in range(p.shape[1])]
-        members = [members_in(line.order, design) for line in lines]
+        members = [design.members(line.order) for line in lines]
         passes = passes_for(p.size)
         side = _scalar if len(lines) == 1 else _classwise
 

@@ -267,7 +267,7 @@ class Rows(ABC):
 
     @property
     def count(self) -> int:
-        """How many rows there are, each counted as often as it stands for."""
+        """The number of rows, copies included."""
         return self.scale.n
 
     @cached_property
@@ -298,7 +298,7 @@ class Rows(ABC):
 
     @abstractmethod
     def part(self, mask: Mask) -> Rows:
-        """Return some of the rows, numbered anew, with weights that sum to one."""
+        """Return some of the rows, renumbered, with weights that sum to one."""
 
     @abstractmethod
     def recoded(self, change: Callable[[Encoded], Encoded]) -> Rows:

@@ -1,7 +1,7 @@
 """Rows on a cluster: every part of a table is encoded where it lies, and passes bring back sums.
 
 What a worker remembers of its rows, predictions and designs, is only a cache. It goes with the rows when a worker is
-lost; the engine then makes the rows anew, and a pass replays what it needs from the updates that it brings along.
+lost; the engine then makes the rows again, and a pass replays what it needs from the updates that it brings along.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def rows_of_copies(
     if not is_listed(subpopulations):
         raise InvalidInput(
             f"{subpopulations!r} is learned from single rows, not from rows with a frequency_weight. Use Groups, "
-            "Intersections, Memberships or Thresholds, or give every row by itself."
+            "Intersections, Memberships or Thresholds, or give one row for each copy."
         )
     least = [_least(part) for part in subpopulations.each()]
     every = _of_any_size(subpopulations).prepare(table, outcomes.weight)

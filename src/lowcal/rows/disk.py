@@ -123,7 +123,7 @@ def _close(file: BinaryIO) -> None:
 
 @contextmanager
 def writing(folder: str | None) -> Iterator[None]:
-    """Tell a full disk and the like in one sentence."""
+    """Report a full disk and similar errors in one sentence."""
     try:
         yield
     except OSError as error:

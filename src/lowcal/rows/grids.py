@@ -18,7 +18,7 @@ from lowcal.kernels.exact import ExactSums, Grid, Tables, Wholes, decode
 from lowcal.kernels.line import solve_lines
 from lowcal.kernels.partition import Partition
 from lowcal.kernels.parts import MOST_SUMS
-from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, pieces
+from lowcal.kernels.reference import Codes, DecodeTable, Design, pieces
 from lowcal.kernels.simplex import FloatArray, IntArray
 from lowcal.notions.base import Suprema, Witness
 from lowcal.notions.smooth import on_grid, tightened
@@ -169,7 +169,7 @@ def negatives(design: Design) -> Wholes:
         np.zeros(column.shape[1], dtype=np.int64)
         if isinstance(column, Codes)
         else np.array([np.count_nonzero(column.column(j) < 0.0) for j in range(column.shape[1])])
-        for column in columns_of(design)
+        for column in design.columns()
     ]
     return np.concatenate(counts)
 
@@ -181,7 +181,7 @@ def place_sums(design: Design, ids: IntArray, size: int, rho: FloatArray, grid: 
 
 def _of_coordinate(design: Design, ids: IntArray, size: int, rho: FloatArray, grid: Grid) -> Wholes:
     parts = []
-    for column in columns_of(design):
+    for column in design.columns():
         decode_table = column.decode[0] if isinstance(column, Codes) else None
         if isinstance(column, Codes) and isinstance(decode_table, DecodeTable):
             start, groups, share = decode_table.parts

@@ -68,7 +68,7 @@ class Memory(Rows):
 
     @cached_property
     def count(self) -> int:
-        """How many rows there are, each counted as often as it stands for."""
+        """The number of rows, copies included."""
         return sum(len(s) if s.copies is None else int(s.copies.sum()) for s in self.shards)
 
     @cached_property
@@ -105,7 +105,7 @@ class Memory(Rows):
         return Shard(rows, p, y, weight, self.scale, copies=np.concatenate(copies) if copies else None)
 
     def part(self, mask: Mask) -> Memory:
-        """Return some of the rows, numbered anew."""
+        """Return some of the rows, renumbered."""
         whole = self.whole
         if whole.copies is None:
             return self.taken(np.flatnonzero(mask(0, self.scale.n)))
@@ -115,7 +115,7 @@ class Memory(Rows):
         return self._taken(some, whole.unit[some] * inside[some], inside[some])
 
     def taken(self, some: IntArray) -> Memory:
-        """Return the rows of these numbers, with all their copies, numbered anew."""
+        """Return the rows of these numbers, with all their copies, renumbered."""
         copies = self.whole.copies
         return self._taken(some, self.whole.weight[some], None if copies is None else copies[some])
 

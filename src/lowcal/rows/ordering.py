@@ -1,6 +1,6 @@
 """Categories of binned columns in the order of their mean residuals on given rows: one pass over these rows.
 
-Bins and groups know nothing of outcomes and are learned once. The order of categories does, so that it is found anew
+Bins and groups do not depend on outcomes and are learned once. The order of categories does, so it is found again
 for the rows that a fit, or a fold of it, may look at; the codes of all rows then change places.
 """
 

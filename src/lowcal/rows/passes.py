@@ -247,7 +247,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What rows say of the features c(x) u(f): f as it is at `base`, residuals and curvatures as they are `now`.
+    """Sums over rows for the features c(x) u(f): f taken at `base`, residuals and curvatures `now`.
 
     `own`: whether every label of many classes has two weights of its own, 1 and its coordinate.
     """

@@ -28,7 +28,7 @@ RowUpdates: TypeAlias = Callable[[list[float], Row], list[float]]
 
 
 def update_rows(encoder: Encoder, updates: Sequence[tuple[Geometry, Sequence[RowTerm]]]) -> RowUpdates | None:
-    """Return the updates as one function of a single row; None if a part of them can't be read so, or is large."""
+    """Return the updates as one function of a single row; None if a part can't be read off a row, or is large."""
     read, facts = reader_of(encoder), RowFacts()
     if read is None:
         return None

@@ -30,7 +30,6 @@ from lowcal.kernels.reference import (
     Design,
     Matrix,
     Stacked,
-    columns_of,
     pieces,
     sample_rows,
     stack,
@@ -456,7 +455,7 @@ def _blocks(design: Design, per_member: int) -> list[CodeColumn | OverlappingGro
 def _sorted(design: Design, per_member: int) -> tuple[list[CodeColumn], list[tuple[IntArray, Design]]]:
     """Return the code columns of long runs, and the members of the others."""
     columns, rest, start = [], [], 0
-    for column in columns_of(design):
+    for column in design.columns():
         members = start + np.arange(column.shape[1])
         start += len(members)
         found = _runs(column, members, per_member)

@@ -21,7 +21,7 @@ import numpy as np
 
 from lowcal.kernels.logistic import LEAST_CURVATURE, Regression, fit_coefficients, fit_line, regress
 from lowcal.kernels.products import dot, product
-from lowcal.kernels.reference import Codes, DecodeTable, Design, columns_of, stack
+from lowcal.kernels.reference import Codes, DecodeTable, Design, stack
 from lowcal.kernels.simplex import SMALLEST, FloatArray, IntArray, from_scores, log_loss, mirror, scores, sigmoid
 from lowcal.kernels.together import Grouped, Regressions, regress_each
 from lowcal.notions.base import Notion, Suprema
@@ -180,7 +180,7 @@ def pools_of(design: Design) -> IntArray:
     array([1, 2, 2])
     """
     pools, last = [], 0
-    for column in columns_of(design):
+    for column in design.columns():
         m = column.shape[1]
         if isinstance(column, Codes) and isinstance(column.decode[0], DecodeTable):
             runs = column.decode[0].runs
@@ -621,7 +621,7 @@ def take_members(design: Design, members: IntArray) -> Design:
     if len(members) == design.shape[1]:
         return design
     parts, start = [], 0
-    for column in columns_of(design):
+    for column in design.columns():
         inside = members[(members >= start) & (members < start + column.shape[1])] - start
         start += column.shape[1]
         if len(inside):

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from scipy import sparse
 
-from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import IntArray
 from lowcal.subpopulations.base import Encoded, Encoder, Family
 
@@ -39,6 +38,4 @@ def breakdown_of(family: Family, encoder: Encoder, rows: Encoded) -> Breakdown:
 
 def members_of(family: Family, rows: Encoded) -> Breakdown:
     """Return every member as a part of its own, under its name."""
-    design = family.design(rows)
-    matrix = design.sparse() if isinstance(design, Codes) else sparse.csr_array(design.dense())
-    return Breakdown(family.names, np.arange(len(family.names)), matrix)
+    return Breakdown(family.names, np.arange(len(family.names)), family.design(rows).sparse())

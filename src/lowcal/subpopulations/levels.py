@@ -28,6 +28,7 @@ from lowcal.subpopulations.base import ColumnChoice
 from lowcal.subpopulations.single_row import Row, bin_of, plain_value
 from lowcal.subpopulations.sizes import effective_rows, is_enough, list_rare, masses_of
 
+#: Levels of a value that the fit has not seen, of a missing one, and of the first bin or category.
 UNSEEN, MISSING, FIRST = 0, 1, 2
 
 #: Up to this many cuts are compared with each number; more are searched by bisection.

@@ -12,7 +12,7 @@ from lowcal.data.errors import InvalidInput
 from lowcal.kernels.simplex import SMALLEST, FloatArray
 
 #: More groups of one column that are too small are counted instead of named: a report has a line for them.
-MOST_LISTED = 3
+MOST_NAMED = 3
 
 
 def masses_of(sample_weight: FloatArray) -> FloatArray:
@@ -39,7 +39,7 @@ def list_rare(worth: FloatArray, name: Callable[[int], str], what: str, min_mass
     ['2,000 values of id (4,000 rows)']
     """
     rare = np.flatnonzero((worth > 0.0) & ~is_enough(worth, min_mass))
-    if len(rare) > MOST_LISTED:
+    if len(rare) > MOST_NAMED:
         return [f"{len(rare):,} {what} ({worth[rare].sum():,.0f} rows)"]
     return [f"{name(j)} ({worth[j]:,.3g} {'row' if worth[j] == 1.0 else 'rows'})" for j in rare.tolist()]
 

@@ -202,7 +202,7 @@ class Start:
     size: int
 
     def __call__(self, shard: Any) -> FloatArray:
-        """Return the columns of rows at hand."""
+        """Return the columns of these rows."""
         Z = self.residuals(shard)
         if self.geometry == "euclidean":
             return Z[:, : self.size]

@@ -52,7 +52,7 @@ def listed(rules: list[Rule]) -> Callable[..., Callable[[Callable[..., Findings]
 
 
 def attempt(rule: Rule, subject: object, where: str, *arguments: Any) -> None:
-    """Try a rule; say of a failure, or of an error in the subject's own code, whose it is, of which rule and where."""
+    """Try a rule; a failure, or an error in the subject's own code, names the subject, the rule and the place."""
     name = type(subject).__name__ if not isinstance(subject, type) else f"the class {subject.__name__}"
     place = f"{name} breaks the rule '{rule.name}' {where}:"
     try:

@@ -54,7 +54,7 @@ class Trial:
 
     @property
     def rng(self) -> np.random.Generator:
-        """A generator that starts anew each time."""
+        """A generator that starts over each time."""
         return np.random.default_rng([self.seed, 0])
 
     @cached_property
@@ -154,7 +154,7 @@ def it_prepares_a_learner(trial: Trial) -> Findings:
     """prepare(X, sample_weight) returns a WeakLearner bound to the rows and weights of X."""
     given: object = trial.subpopulations
     remedy = "Subclass lowcal.subpopulations.Subpopulations."
-    yield isinstance(given, Subpopulations), f"{given!r} is no Subpopulations.", remedy
+    yield isinstance(given, Subpopulations), f"{given!r} is not a Subpopulations.", remedy
     learner, raised = None, ""
     try:
         learner = trial.prepare()
@@ -168,7 +168,7 @@ def it_prepares_a_learner(trial: Trial) -> Findings:
     remedy = "Keep every row, also those with missing values or without weight."
     yield n == wanted, f"The memberships have {n} rows for a table of {wanted}.", remedy
     away = distance(learner.weight, trial.weight)
-    yield away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Hand on the sample_weight of bind."
+    yield away <= CLOSE, f"The learner's weights are off by {away:.3g}.", "Pass on the sample_weight of bind."
 
 
 @rule("Work on copies: the arrays of a column may be those of X.")
@@ -184,7 +184,7 @@ def it_leaves_the_table_alone(trial: Trial) -> Findings:
 
 def _unchanged(before: Sequence[Column], table: Frame) -> Findings:
     changed = [c.name for c in before if not _equal(c, table.column(c.name))]
-    yield not changed, f"The column {', '.join(changed)} of X is another after prepare than before."
+    yield not changed, f"The column {', '.join(changed)} of X differs after prepare."
 
 
 def _equal(a: Column, b: Column) -> bool:
@@ -272,7 +272,7 @@ def _some(m: int, rng: np.random.Generator) -> Sequence[int]:
     return range(m) if m <= MOST_MEMBERS else sorted({m - 1, *rng.integers(0, m, MOST_MEMBERS).tolist()})
 
 
-@rule("The encoder must use only what it learned from the fitted table, and each row by itself.")
+@rule("The encoder must use only what it learned from the fitted table, and read each row independently.")
 def new_rows_are_read_row_by_row(trial: Trial) -> Findings:
     """The encoder reads a row alike whatever stands beside it: all rows, other orders, parts, one row, no row."""
     learner, table = trial.explored(), trial.table

@@ -1,10 +1,10 @@
 """Tables that are read batch by batch, as often as wanted, and never held whole.
 
 A source is an Arrow IPC file or stream, a Parquet file, JSON lines, several of these, a folder or a glob of Parquet and
-Arrow files, an Arrow dataset, or anything that yields tables anew each time: a list of them, or a function that returns
-an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one piece,
-or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what was
-read is given back at once.
+Arrow files, an Arrow dataset, or anything that can be read again and again: a list of tables, or a function that
+returns an iterator. A batch is a dict of columns of equal length, at most BATCH_ROWS: NumPy arrays, Arrow arrays in one
+piece, or the series of another data frame. Small Arrow batches are joined. Arrow files are mapped into memory, and what
+was read is given back at once.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def open_batches(rows: object) -> Batches:
 
 
 def is_source(rows: object) -> bool:
-    """Whether rows are to be read from somewhere: not a table by itself. Iterators are refused when they are opened.
+    """Whether rows are to be read from a source, rather than given as a table; iterators are refused when opened.
 
     >>> is_source("rows/*.parquet"), is_source({"p": [0.5]}), is_source([["a", 1.5]])
     (True, False, False)
@@ -170,7 +170,7 @@ def read_whole(rows: object) -> Batch:
 
 @contextmanager
 def at_row(start: int) -> Iterator[None]:
-    """Say of errors with rows of a batch where the batch begins."""
+    """Add the first row of the batch to errors that count rows within it."""
     try:
         yield
     except InvalidInput as error:

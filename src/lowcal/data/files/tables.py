@@ -261,7 +261,7 @@ def form_of(path: str, form: str | None) -> str:
             f"The name {path} has no known extension; end it in .csv, .parquet or .json, or give --format."
         )
     if found == "parquet" and path.lower().endswith(".gz"):
-        raise InvalidInput(f"{path}: Parquet is compressed by itself and can't be read from a .gz file; leave out .gz.")
+        raise InvalidInput(f"{path}: Parquet is already compressed and can't be read from a .gz file; leave out .gz.")
     return found or "csv"
 
 
