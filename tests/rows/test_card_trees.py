@@ -134,6 +134,21 @@ def test_bounded_outcomes(card: World) -> None:  # noqa: F811
     np.testing.assert_allclose(moved, a.predictor(p, X), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("trees", [{}, {"n_trees": 4}, {"n_trees": 4, "geometry": "euclidean"}])
+def test_several_classes(card: World, trees: dict[str, Any]) -> None:  # noqa: F811
+    rng, n = np.random.default_rng(0), 1500
+    X = {"c": rng.integers(0, 5, n).astype(np.uint8), "x": rng.normal(size=n).astype(np.float32)}
+    p = rng.dirichlet(np.ones(3), n)
+    moved = p * np.exp(np.outer((X["x"] > 0) & (X["c"] > 2), [0.9, 0.0, -0.4]))
+    y = (rng.random(n)[:, None] > np.cumsum(moved / moved.sum(axis=1, keepdims=True), axis=1)).sum(axis=1)
+    how = {"subpopulations": lowcal.Trees(max_depth=2, **trees), "guard": False, "max_updates": 2, "random_state": 0}
+    a = lowcal.multicalibrate(y, p, X, **how)
+    b = lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how)
+    assert splits(a)
+    assert splits(a) == splits(b)
+    np.testing.assert_allclose(card.get(b.predictor(card.put(p), card.put(X))), a.predictor(p, X), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("n_trees", [1, 4])
 def test_an_audit_and_a_measure(card: World, n_trees: int) -> None:  # noqa: F811
     y, p, X = made(3000)
