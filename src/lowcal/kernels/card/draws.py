@@ -173,12 +173,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) run(long long n, long l
     #pragma unroll
     for (int d = 0; d < WIDTH; d++) ((unsigned char*)(low + 64))[32 * d + lane] = (unsigned char)digit[d];
     __syncthreads();
+    U h = (U)(first + base + four * 4) * STRIDE + key;
     #pragma unroll 2
     for (int w = 0; w < WARPS; w++) {
       const unsigned* const there = groups + w * GROUP;
       const unsigned* const bound = there + 128 * TILES + 16;
-      const U h = (U)(first + base + w * 32 + four * 4) * STRIDE + key;
       const uint2 p = pick_rows((const uint4*)bound, four, h);
+      h += 32 * STRIDE;
       const unsigned* const values = bound + 64;
       #pragma unroll
       for (int t = 0; t < TILES; t++) {

@@ -83,6 +83,9 @@ class Inputs:
     keys: Sequence[int] = ()
     first: int = 0
 
+    def __post_init__(self) -> None:
+        assert all(len(array.shape) == 1 for array in self.arrays.values()), "A kernel reads one number a row."
+
     @property
     def size(self) -> int:
         """All levels."""

@@ -252,7 +252,8 @@ def _(one: Along, card: Card) -> Farthest | None:
     more = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
     found = card.total((slope, bend), (2.0 * far, 2.0 * far * far), **more)
     assert found is not None
-    farthest = card.device.largest(Formula(("delta",)), Inputs(card.scale.n, {"delta": delta}))
+    every = [Inputs(card.scale.n, {"delta": own}) for own in more["arrays"].values()]
+    farthest = max(card.device.largest(Formula(("delta",)), one) for one in every)
     grids = one._grids(card.scale)
     return Farthest(np.array([fine_wholes(g, v) for g, v in zip(grids, found.tolist(), strict=True)]), farthest)
 
