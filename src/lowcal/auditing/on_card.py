@@ -93,7 +93,7 @@ def _(one: ConstraintSums, card: Card) -> Tables | None:
     terms = []
     for name in one.names:
         summand = getattr(SUMMANDS, name)
-        own = ["*".join([f"({text})"] * summand.power) for text in weights]
+        own = [text if text == "T(1)" else "*".join([f"({text})"] * summand.power) for text in weights]
         terms += [(f"{known[name]}*{text}", summand.order) for text in own]
     believed = believed_text(one.share, card.d, "o")
     lines: Lines = ("r", "yo - o"), ("q", believed), ("h", "q*(T(1) - q)"), ("skew", "T(1) - T(2)*o")

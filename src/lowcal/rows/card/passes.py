@@ -249,7 +249,7 @@ def _(one: Along, card: Card) -> Farthest | None:
     names = each("delta", d)
     slope = " + ".join(f"{name}*{rho}" for name, rho in zip(names, residual_texts(d), strict=True))
     lines, bend = _bend(names, one.geometry)
-    more = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
+    more: dict[str, Any] = {"state": one.state, "arrays": arrays_of(delta, "delta"), "lines": lines}
     found = card.total((slope, bend), (2.0 * far, 2.0 * far * far), **more)
     assert found is not None
     every = [Inputs(card.scale.n, {"delta": own}) for own in more["arrays"].values()]

@@ -215,12 +215,12 @@ def read_labels(
     y = device.own(y)
     if n_classes > 2:
         return read_classes(device, y, classes, n_classes)
-    low, high = float(y.min()), float(y.max())
-    others = device.picked("(y != k[0]) & (y != k[1])", Inputs(len(y), {"y": y}, constants=[low, high]), 100)
-    labels.add(np.append(np.array([low, high]).astype(y.dtype), device.download(y[others])), None)
+    labels.add(outer_values(device, y), None)
     layout, codes = labels.layout(classes)
     if layout.classes is None:
         return layout, codes, device.own(y.astype(device.kind))
+    if y.dtype == np.uint8 and tuple(layout.classes) == (0, 1):
+        return layout, codes, y
     return layout, codes, device.own((y == layout.classes[1]).astype(np.uint8))
 
 
@@ -241,6 +241,16 @@ def checked_points(device: Device, p: Any) -> Any:
             read_probabilities(device.download(p[:, row : row + 1].T), Layout(d, None))
     shares = Formula(tuple(f"{name}/mass" for name in names), all_of)
     return device.columns(shares, Inputs(n, arrays), device.kind)
+
+
+def outer_values(device: Device, y: Any) -> NDArray[Any]:
+    """Return all values of a column of bytes, or the least, the largest and some of those in between."""
+    if y.dtype.itemsize == 1:
+        counts = device.histogram(Formula(("T(1)",), bounds=(1.0,)), Inputs(len(y), {}, [y.view(np.uint8)], [256]))
+        return np.unique(every_value(y.dtype)[counts[:, 0, 0] > 0])
+    low, high = float(y.min()), float(y.max())
+    others = device.picked("(y != k[0]) & (y != k[1])", Inputs(len(y), {"y": y}, constants=[low, high]), 100)
+    return np.append(np.array([low, high]).astype(y.dtype), device.download(y[others]))
 
 
 def read_classes(device: Device, y: Any, classes: Sequence[Any] | None, n_classes: int) -> tuple[Layout, IntArray, Any]:

@@ -171,13 +171,16 @@ class Card(Far):
         inputs = self.inputs(design, **more)
         if inputs is None:
             return None
+        asked = list(zip(terms, bounds, strict=True))
+        distinct = list(dict.fromkeys(asked))  # where all rows weigh the same, many terms are
         every, size = [], max(1, MOST_SUMS // inputs.size // (1 + is_fine))
-        for at in range(0, len(terms), size):
-            some, most = self.terms(*terms[at : at + size]), tuple(bounds[at : at + size])
+        for at in range(0, len(distinct), size):
+            texts, most = zip(*distinct[at : at + size], strict=True)
+            some = self.terms(*texts)
             parts, both, units = in_two(some, most) if is_fine else ((), some, most)
             sums = self.device.histogram(Formula(both, (*lines, *parts), units), inputs)[:, 0]
             every.append(sums.reshape(len(sums), -1, len(some)).sum(axis=1))
-        found = np.concatenate(every, axis=1) * self.scale.most
+        found = np.concatenate(every, axis=1)[:, [distinct.index(one) for one in asked]] * self.scale.most
         return np.split(found, np.cumsum(inputs.levels)[:-1])
 
     def by_cell(
