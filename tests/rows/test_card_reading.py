@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import lowcal
-from card_worlds import World, card  # noqa: F401
+from card_worlds import World, card, has_card  # noqa: F401
 from lowcal.data.cards import card_columns, is_on_card
 from lowcal.errors import CardFull, InvalidInput, MissingColumn, MissingExtra
 
@@ -95,6 +95,38 @@ def test_memberships_on_a_card(card: World, data):  # noqa: F811
         lowcal.multicalibrate(card.put(y), card.put(p), card.put(X), **how),
     )
     assert np.abs(card.get(far.predictor(card.put(p), card.put(X))) - near.predictor(p, X)).max() < 1e-9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_card(), reason="There is no graphics card here, or no CuPy.")
+def test_tensors_of_torch_are_read_in_place(data):
+    torch = pytest.importorskip("torch")
+    y, p, X = data
+    a, b = (torch.from_numpy(X[name]).cuda() for name in ("a", "b"))
+    fit = fits({"a": a, "b": b}, torch.from_numpy(y).cuda(), torch.from_numpy(p).cuda())
+    assert card_columns({"a": a})["a"].data.ptr == a.data_ptr()
+    near = fits({"a": X["a"], "b": X["b"]}, y, p).predictor(p, X)
+    assert np.abs(fit.predictor(torch.from_numpy(p).cuda(), {"a": a, "b": b}).get() - near).max() < 1e-9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_card(), reason="There is no graphics card here, or no CuPy.")
+def test_rows_that_do_not_fit_pass_through(data):
+    import cupy
+
+    y, p, X = data
+    pool = cupy.get_default_memory_pool()
+    there = {"a": cupy.asarray(X["a"])}, cupy.asarray(y), cupy.asarray(p)
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.total_bytes())
+    try:
+        with pytest.raises(CardFull, match=r"do not fit into the card's memory"):
+            fits(there[0], *there[1:])
+    finally:
+        pool.set_limit(size=0)
+    through = fits(lowcal.on_card({"a": X["a"]}, memory=1), y, p)
+    on = fits(lowcal.on_card({"a": X["a"]}), y, p)
+    assert str(through.predictor.to_dict()) == str(on.predictor.to_dict())
 
 
 @pytest.mark.parametrize("weights", [None, "uneven"])
