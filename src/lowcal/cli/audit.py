@@ -60,7 +60,7 @@ def _monitor(options: argparse.Namespace, rows: FileRows) -> int:
     if options.markdown:
         put(report.to_markdown().encode(), options.markdown)
     if options.json:
-        put(_json(report.to_dict() | rows.sampled), options.json)
+        put(_json(_saved(report) | rows.sampled), options.json)
     if STREAM not in (options.html, options.json, options.markdown) and not options.quiet:
         print(report)
     return VIOLATED if report.is_failed else _CODES[report.verdict]
@@ -137,8 +137,13 @@ def _write(
         more = "" if before is None else f"\nBefore, with {other}:\n\n{before.to_markdown()}"
         put((report.to_markdown() + more).encode(), options.markdown)
     if options.json:
-        data = report.to_dict() | rows.sampled | ({} if before is None else {"before": before.to_dict()})
+        data = _saved(report) | rows.sampled | ({} if before is None else {"before": _saved(before)})
         put(_json(data), options.json)
+
+
+def _saved(report: AuditReport | MonitoringReport) -> dict[str, Any]:
+    """Return the report as plain data, and what was audited."""
+    return report.to_dict() | {"origin": report.origin.to_dict()}
 
 
 def _json(data: dict[str, Any]) -> bytes:

@@ -270,12 +270,13 @@ def test_the_page_names_model_outcome_file_and_date(monkeypatch):
     header = "".join(read(html).text).partition("Skip to the verdict")[2][:200]
     assert re.search(r"Model\s*p\s*Outcome\s*repaid <in full>\s*Date\s*2023-11-14\s*Rows\s*3,000", header)
     assert "<title>Calibration audit of p: not passed</title>" in html
-    assert by_name.to_dict()["origin"] == {"model": "p", "outcome": "y"}
+    assert by_name.origin.to_dict() == {"model": "p", "outcome": "y"}
+    assert by_name.to_dict() == audit(y, p, X, random_state=7, null_draws=19).to_dict()
     full = replace(by_name, origin=Origin("m", "o", "rows.csv", "ab12", "lowcal audit rows.csv"))
     whole = "".join(read(full.to_html(model="m2")).text)
     for fact in ("Datarows.csv", "SHA-256 of the dataab12", "Commandlowcal audit rows.csv", "Modelm2", "Seed7"):
         assert fact in whole
-    assert "command" not in full.to_dict()["origin"]
+    assert "command" not in full.origin.to_dict()
 
 
 def test_only_bands_that_are_shared_are_said_to_hold_together():

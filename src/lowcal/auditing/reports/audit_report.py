@@ -55,13 +55,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """What was audited, by name, and the hash of its file or files; empty where it is not known."""
+    """What was audited, by name, and the hash of its file or files; empty where it is not known.
+
+    It is no part of `to_dict`: the same rows give the same report, whatever they are called and wherever they are.
+    """
 
     model: str = ""
     outcome: str = ""
     file: str = ""
     sha256: str = ""
-    #: The command that made the report. It names outputs, so saved reports leave it out: same data, same bytes.
+    #: The command that made the report; it names outputs, so what the command saves leaves it out.
     command: str = ""
 
     def named(self, model: str | None, outcome: str | None) -> Origin:
@@ -342,7 +345,6 @@ class AuditReport:
             "largest_per_person": plain(vars(self.largest_per_person)),
             **plain({name: getattr(self, name) for name in _PLAIN}),
             "layout": self.layout.to_dict(),
-            "origin": self.origin.to_dict(),
             "notes": list(self.notes),
             "findings": [plain(one.to_dict()) for one in self.findings],
         }

@@ -64,7 +64,7 @@ class SavedAudit:
             n_rows=int(data["n_rows"]),
             lower=_number(found[lower]),
             upper=_number(found[upper]),
-            origin=Origin(**data["origin"]),
+            origin=Origin(**data.get("origin", {})),
             gaps=dict(each for one in reversed(data["findings"]) for each in _gaps(one)),
         )
 

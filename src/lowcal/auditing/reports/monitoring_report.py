@@ -155,7 +155,6 @@ class MonitoringReport:
         return {
             **plain({name: getattr(self, name) for name in ("by", "confidence", "seed")}),
             "verdict": self.verdict.value,
-            "origin": self.origin.to_dict(),
             "alarms": [one.to_dict() for one in self.alarms],
             "notes": list(self.notes),
             "drift": self._drift_rows(),
