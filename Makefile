@@ -61,7 +61,9 @@ LOWEST := narwhals numpy scikit-learn scipy pandas polars pyarrow jinja2 matplot
 	  $(LOWEST) hypothesis pytest
 	@touch .venv-lowest/.ready
 
-CORE := tests/data/test_frames.py tests/data/test_inputs.py tests/notions tests/subpopulations tests/persistence tests/auditing/test_audit.py
+CORE := tests/data/test_frames.py tests/data/test_inputs.py tests/notions/test_vectors.py tests/subpopulations/test_cut_points.py \
+  tests/persistence/test_export.py tests/persistence/test_golden.py tests/persistence/test_round_trip.py \
+  tests/auditing/test_audit.py tests/test_estimators.py
 test-lowest: export OPENBLAS_NUM_THREADS = 1
 test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/python -m pytest -q -m "not integration and not slow" -W default $(CORE)

@@ -63,7 +63,7 @@ def test_cut_points_are_named_on_the_command_line(data, here, capsys):
     assert found == {"everyone", *ages, "age is missing", "sex=F", "sex=M", "sex is missing"}
     assert main(["fit", "t.csv", *options, "--cuts", "age:40", "--depth", "2", "--out", "m.json"]) == 0
     expected = lowcal.multicalibrate("y", "p", data, subpopulations=lowcal.Intersections({"age": [40], "sex": None}))
-    np.testing.assert_allclose(lowcal.load("m.json").predictor(data["p"], data), expected.predictor(data["p"], data))
+    np.testing.assert_allclose(lowcal.load("m.json")(data["p"], data), expected.predictor(data["p"], data))
     capsys.readouterr()
     assert main(["audit", "t.csv", *options, "--cuts", "city:1"]) == 64
     assert "--cuts names 'city', which is no column of --groups" in capsys.readouterr().err

@@ -186,7 +186,7 @@ def test_an_array_without_names_and_a_sparse_matrix() -> None:
         assert loaded.one(p[0], X[0]) == predictor.one(p[0], X[0])
     from scipy import sparse
 
-    C = sparse.random_array((saved.N, 12), density=0.3, rng=rng)
+    C = sparse.coo_array(rng.random((saved.N, 12)) * (rng.random((saved.N, 12)) < 0.3))
     predictor = multicalibrate(y, p, C, subpopulations=Memberships(min_mass=1), alpha=0.001).predictor
     assert again(predictor)(p, C).tobytes() == predictor(p, C).tobytes()
 
