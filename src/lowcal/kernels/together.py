@@ -140,7 +140,7 @@ class Grouped:
 
     def take(self, rows: IntArray) -> Grouped:
         """Return the memberships of some rows."""
-        some = Grouped(self.design.rows(rows))  # type: ignore[arg-type]
+        some = Grouped(self.design.rows(rows))
         some.__dict__["matrix"] = self.matrix[rows]
         return some
 

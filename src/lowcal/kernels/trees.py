@@ -130,8 +130,8 @@ def boost(
 
     `share` is the weight of each row over the largest; z are the log odds of outcomes y, or residuals of at most
     `bound`, shape (labels, rows), and are moved by the trees: those of all labels take turns. There are at most 2^bits
-    rows. `least` are the smallest gain of a split, mass of a node and bend of a row. The values of every row's leaves are
-    added to `total`, unless that is empty.
+    rows. `least` are the smallest gain of a split, mass of a node and bend of a row. The values of every row's leaves
+    are added to `total`, unless that is empty.
     """
     (n_trees, n_leaves, _), n, bins = value.shape, cells.shape[1], bundles.size
     records = _on_lines(LANES * n).reshape(-1, LANES)

@@ -306,7 +306,8 @@ class Judge:
     def mean_losses(self, paths: Sequence[FloatArray]) -> FloatArray:
         """Return the mean log losses of scores of the folds, of shape (rounds, rows, d) each."""
         y, weight = (np.split(each, self.starts[1:]) for each in (self.outcomes.y, self.outcomes.weight))
-        return np.sum([product(losses_of_scores(*one), w) for *one, w in zip(paths, y, weight, strict=True)], axis=0)
+        each = [product(losses_of_scores(z, o), w) for z, o, w in zip(paths, y, weight, strict=True)]
+        return np.asarray(np.sum(each, axis=0))
 
     def all(self, p: Mapping[str, FloatArray], folds: Sequence[Fold] = ()) -> dict[str, Judged]:
         """Return the figures of candidates from their predictions."""
