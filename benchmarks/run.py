@@ -32,8 +32,8 @@ NOT_BENCHMARKS = {"common", "run", "summary"}
 FIRST = ("peers", "baseline", "latency")
 #: Benchmarks that know small sizes; with --quick the others are left out.
 QUICK = ("peers", "baseline", "latency", "harm")
-#: These take hours, or need real data, an older checkout or a cluster, and run only where they are named.
-LONG = ("against", "cluster", "cost", "crossfit", "harm", "recalibrate")
+#: These take hours, or need real data, an older checkout, a cluster or a card, and run only where they are named.
+LONG = ("against", "card", "cluster", "cost", "crossfit", "harm", "recalibrate")
 LIBRARIES = ("lowcal", "numpy", "scipy", "scikit-learn", "narwhals", "numba", "pandas")
 PEERS = ("MCGrad", "lightgbm", "multicalibration", "aws-fortuna")
 SECTION = re.compile(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- \w+ -->\n|\Z)", flags=re.DOTALL | re.MULTILINE)
