@@ -344,7 +344,7 @@ def group_step(
     return None if theta is None else now
 
 
-def shift_step(members: Grouped, rows: Fitted, grams: Callable[[], Sequence[FloatArray]]) -> FloatArray:
+def shift_step(members: Grouped, rows: Fitted, grams: Callable[[], FloatArray]) -> FloatArray:
     """Return the shifts (m, 1, d) of `group_step` for all groups of few rows, by the same steps; 0 if all is noise.
 
     `grams` returns the Gram matrices of the groups on about these rows, under each label's curvature.
@@ -606,9 +606,7 @@ def _solve(
     return np.concatenate(solved, axis=2)
 
 
-def _solve_shifts(
-    grams: Callable[[], Sequence[FloatArray]], active: IntArray, g: FloatArray, prior: FloatArray
-) -> FloatArray:
+def _solve_shifts(grams: Callable[[], FloatArray], active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
     """Return the shifts of the active members, from the Gram matrices of all."""
     solved = []
     for a, gram in enumerate(grams()):
