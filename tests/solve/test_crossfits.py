@@ -61,3 +61,19 @@ def test_the_final_fit_of_groups_is_that_of_any_number_of_rows(data, monkeypatch
     monkeypatch.setattr("lowcal.solve.candidates.LINE_ROWS", 2999)
     np.testing.assert_allclose(found, groups(whole, whole.groups()).p, atol=1e-5)
     assert np.abs(found - whole.outcomes.p).max() > 0.01
+
+
+def test_groups_of_several_classes_are_about_those_of_rows_in_passes(monkeypatch):
+    """The same steps, from one Gram matrix for all folds or from that of a fold's own rows."""
+    rng = np.random.default_rng(0)
+    p, X = rng.dirichlet(np.full(3, 2.0), 4000), {"a": rng.integers(0, 4, 4000).astype(str)}
+    moved = p * np.exp(np.eye(3)[(X["a"] == "1").astype(int)])
+    y = (rng.random(4000)[:, None] > np.cumsum(moved / moved.sum(axis=1, keepdims=True), axis=1)).sum(axis=1)
+    whole, dealt = sides(y, p, X)
+    some = Side.of(whole.shared, whole.outcomes, dealt[0][0])
+    found = groups(some, some.groups()).p
+    monkeypatch.setattr("lowcal.solve.candidates.LINE_ROWS", 3999)
+    del whole.shared.__dict__["is_small"]
+    passes = groups(some, some.groups()).p
+    assert np.abs(found - some.outcomes.p).max() > 0.1
+    np.testing.assert_allclose(found, passes, atol=0.005)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -102,10 +102,14 @@ class Shared:
         return logit_hessian(self.groups.families, rows, (self.seed, 0))
 
     @cached_property
-    def grams(self) -> tuple[FloatArray, FloatArray]:
-        """The curvature of every label on all rows, and the Gram matrices of the groups under it."""
+    def grams(self) -> FloatArray:
+        """The Gram matrices of the groups under each label's curvature on all rows, over the sum of the curvature."""
         h = curvatures(self.p, self.weight[:, None])
-        return h.sum(axis=0), self.members.gram(h)
+        return self.members.gram(h / h.sum(axis=0))
+
+    def grams_near(self, curvature: FloatArray) -> FloatArray:
+        """Return the Gram matrices under about this curvature, which may be that of some of the rows."""
+        return np.asarray(self.grams * curvature.sum(axis=0)[:, None, None])
 
     @cached_property
     def everyone(self) -> int:
@@ -325,9 +329,7 @@ def groups(side: Side, learner: WeakLearner) -> Corrected:
 def _fit_shifts(side: Side, p: FloatArray) -> Update | None:
     """Fit shifts of all groups to few rows of several classes, from predictions p on."""
     shared, rows = side.shared, Fitted(p, side.outcomes.y, side.outcomes.weight)
-    curvature, grams = shared.grams
-    scale = rows.curvature.sum(axis=0) / curvature
-    theta = shift_step(shared.members.take(side.index), rows, grams * scale[:, None, None])
+    theta = shift_step(shared.members.take(side.index), rows, cache(lambda: shared.grams_near(rows.curvature)))
     return Update(split_terms(shared.groups.families, (Monomial(),), theta), "mirror") if theta.any() else None
 
 

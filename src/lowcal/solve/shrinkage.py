@@ -344,13 +344,13 @@ def group_step(
     return None if theta is None else now
 
 
-def shift_step(members: Grouped, rows: Fitted, grams: FloatArray) -> FloatArray:
+def shift_step(members: Grouped, rows: Fitted, grams: Callable[[], FloatArray]) -> FloatArray:
     """Return the shifts (m, 1, d) of `group_step` for all groups of few rows, by the same steps; 0 if all is noise.
 
-    `grams` are the Gram matrices of the groups on about these rows, under each label's curvature.
+    `grams` returns the Gram matrices of the groups on about these rows, under each label's curvature.
     """
     pools, n, z, now = pools_of(members.design), rows.n, scores(rows.p), rows
-    theta, gained = np.zeros((grams.shape[1], 1, len(grams))), 0.0
+    theta, gained = np.zeros((members.matrix.shape[1], 1, z.shape[1])), 0.0
     for _ in range(MOST_STEPS):
         seen = np.split(members.moments(np.hstack([now.rho, now.curvature, now.noise])), 3, axis=1)
         solved = _shrunk(Seen(*(each[:, None] for each in seen)), pools, n, partial(_solve_shifts, grams))
@@ -606,10 +606,10 @@ def _solve(
     return np.concatenate(solved, axis=2)
 
 
-def _solve_shifts(grams: FloatArray, active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
+def _solve_shifts(grams: Callable[[], FloatArray], active: IntArray, g: FloatArray, prior: FloatArray) -> FloatArray:
     """Return the shifts of the active members, from the Gram matrices of all."""
     solved = []
-    for a, gram in enumerate(grams):
+    for a, gram in enumerate(grams()):
         G = gram[np.ix_(active, active)]
         diagonal = np.maximum(np.diag(G), SMALLEST)
         solved.append(ridge_solve(G, g[:, :, a], RIDGE + prior[:, 0, a] / diagonal))
