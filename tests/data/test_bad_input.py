@@ -356,9 +356,7 @@ def test_a_missing_column_is_a_key_error_with_a_plain_message():
 
 
 @both
-@pytest.mark.parametrize(
-    ("wrong", "shown"), [("sex", "'sex'"), (["sex", "age"], "['sex', 'age']"), (Groups, "Groups"), (5, "5")]
-)
+@pytest.mark.parametrize(("wrong", "shown"), [("sex", "'sex'"), (Groups, "Groups"), (5, "5")])
 def test_subpopulations_of_a_wrong_type(call, wrong, shown):
     with says("subpopulations must be", "Groups([...])", shown):
         call(subpopulations=wrong)
@@ -579,7 +577,7 @@ FEATURES = np.random.default_rng(0).normal(size=(N, 3))
         ({"validation_fraction": 2}, ("validation_fraction must be", "2")),
         ({"validation_fraction": np.nan}, ("validation_fraction must be", "nan")),
         ({"validation_fraction": "a"}, ("validation_fraction must be", "'a'")),
-        ({"subpopulations": ["x0"]}, ("Groups([...])", "['x0']")),
+        ({"subpopulations": "x0"}, ("Groups([...])", "'x0'")),
         ({"subpopulations": Groups("zz")}, ("no column 'zz'",)),
     ],
     ids=str,

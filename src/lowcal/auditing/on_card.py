@@ -18,6 +18,7 @@ from lowcal.kernels.card.draws import PICKED_UNITS, Picking
 from lowcal.kernels.card.formula import Formula
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.loops import padded
+from lowcal.kernels.products import product
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import Cell, Weight
@@ -163,7 +164,7 @@ def _picked(share: float, card: Card, design: Codes, texts: Sequence[str], keys:
     every = card.device.picks(Formula(tuple(values), (*ROW, q)), inputs, belongs)
     rounded = [text if text == "T(1)" else f"near(({text})*T({PICKED_UNITS!r}))/T({PICKED_UNITS!r})" for text in values]
     expected = Formula(tuple(f"q*({text})" for text in rounded), (*ROW, q), (1.0,) * len(texts))
-    mean = belongs.T.astype(np.float64) @ card.device.histogram(expected, inputs)[:, 0]
+    mean = product(belongs.T.astype(np.float64), card.device.histogram(expected, inputs)[:, 0])
     return Answer(card.scale.most * (every - mean)[..., None])
 
 

@@ -78,7 +78,7 @@ def means(gap: Gap) -> tuple[str, ...]:
 
     >>> from lowcal.auditing.reports.audit_report import Gap
     >>> means(Gap(None, 0.0456, 0.0273, -0.026, -0.011)), means(Gap(None, 0.0012, 0.0009, -0.0008, 0.0002))
-    (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.12%', '0.09%', '-0.03', '-0.08', '+0.02'))
+    (('4.6%', '2.7%', '-1.8', '-2.6', '-1.1'), ('0.120%', '0.090%', '-0.030', '-0.080', '+0.020'))
     """
     if isnan(gap.lower):  # nobody, or memberships with signs: no mean over people
         return ("–",) * 5  # noqa: RUF001

@@ -301,7 +301,7 @@ def listed_cells(cells: Sequence[Cell], kind: np.dtype[Any]) -> Listed | None:
     if k**d > MOST_CELLS:
         return None
     places = np.full(k**d, float(len(cells)))
-    places[np.array([cell.index for cell in cells]) @ radix(k, d)] = np.arange(len(cells))
+    places[(np.array([cell.index for cell in cells]) * radix(k, d)).sum(axis=1)] = np.arange(len(cells))
     return Listed((("cell", f"whole(k[{grid_text(width, d, kind)}])"),), places)
 
 
