@@ -45,11 +45,11 @@ from lowcal.subpopulations import Subpopulations, WeakLearner
 from lowcal.subpopulations.base import Encoded, Encoder
 
 
-class Found(dict[int, Any]):
+class ByPart(dict[int, Any]):
     """What was found in parts of the rows, by their numbers."""
 
-    def __add__(self, other: Found) -> Found:
-        return Found({**self, **other})
+    def __add__(self, other: ByPart) -> ByPart:
+        return ByPart({**self, **other})
 
     def in_order(self) -> list[Any]:
         """Return what was found, in the order of the rows."""
@@ -150,10 +150,10 @@ def gather(block: Block, number: int, view: View, rows: IntArray) -> Counted:
     """Return rows by their numbers, as they are encoded, with predictions, outcomes and weights."""
     here = rows[(rows >= view.starts[number]) & (rows < view.starts[number] + len(block))] - view.starts[number]
     if len(here) == 0:
-        return Counted(len(block), Found())
+        return Counted(len(block), ByPart())
     shard = block.shard(view, number)
     picked = take_rows(shard.rows, here), shard.at(START)[here], shard.y[here], shard.weight[here]
-    return Counted(len(block), Found({number: picked}))
+    return Counted(len(block), ByPart({number: picked}))
 
 
 class Size(NamedTuple):
@@ -168,11 +168,11 @@ class Size(NamedTuple):
 def size_up(block: Block, number: int) -> Counted:
     """Return the size of a block."""
     if block.raw is None or len(block) == 0:
-        return Counted(0, Found({number: Size(0, Block(None))}))
+        return Counted(0, ByPart({number: Size(0, Block(None))}))
     weight = block.raw.weight
     limits = () if weight is None else (float(weight.max()), float(weight.min()))
     first = Block(block.raw.take(slice(1)))
-    return Counted(len(block), Found({number: Size(len(block), first, kinds(block.raw.rows), limits)}))
+    return Counted(len(block), ByPart({number: Size(len(block), first, kinds(block.raw.rows), limits)}))
 
 
 def add_weights(block: Block, _: int, fine: Fine, most: float, total: float, power: int) -> Counted:
@@ -199,8 +199,8 @@ def recode(block: Block, _: int, change: Callable[[Encoded], Encoded]) -> Block:
 class Checked(NamedTuple):
     """What a first look at parts found: the numbers of their rows, in all and with weight, what is wrong, labels."""
 
-    sizes: Found
-    wrong: Found
+    sizes: ByPart
+    wrong: ByPart
     labels: Labels
 
     def __add__(self, other: Checked) -> Checked:  # type: ignore[override]
@@ -209,14 +209,14 @@ class Checked(NamedTuple):
 
 def check(table: object, number: int, roles: Roles, shown: str) -> Counted:
     """Check outcomes, predictions and weights of a part; an error is kept with the row at which its batch begins."""
-    labels, n, n_weighted, wrong = Labels(roles.n_classes), 0, 0, Found()
+    labels, n, n_weighted, wrong = Labels(roles.n_classes), 0, 0, ByPart()
     try:
         for batch in read(table, roles.columns, shown):
             check_batch(batch, roles, labels)
             n, n_weighted = n + length_of(batch), n_weighted + length_of(weighted(batch, roles))
     except InvalidInput as error:
         wrong[number] = n, error
-    return Counted(n, Checked(Found({number: (n, n_weighted)}), wrong, labels))
+    return Counted(n, Checked(ByPart({number: (n, n_weighted)}), wrong, labels))
 
 
 def draw(
@@ -228,7 +228,7 @@ def draw(
         width = len(batch) - len(roles.columns)
         sample = sample or Sampling.after(starts[number], seed, n, width)
         sample.add(weighted(batch, roles), width)
-    return Counted(0, None) if sample is None else Counted(sample.n - starts[number], Found({number: sample}))
+    return Counted(0, None) if sample is None else Counted(sample.n - starts[number], ByPart({number: sample}))
 
 
 def count_values(table: object, _: int) -> Counted:
@@ -239,7 +239,7 @@ def count_values(table: object, _: int) -> Counted:
 def fetch(table: object, number: int) -> Counted:
     """Return the rows of a part as they are."""
     batches = list(read(table, None))
-    return Counted(sum(map(length_of, batches)), Found({number: batches}))
+    return Counted(sum(map(length_of, batches)), ByPart({number: batches}))
 
 
 def encode(table: object, _: int, roles: Roles, layout: Layout, encoder: Encoder) -> Block:

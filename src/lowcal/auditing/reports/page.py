@@ -106,11 +106,11 @@ def comparison_page(compared: AuditComparison, n: int = CARDS) -> str:
     drawn = {group: compared.gaps(group) for group in compared.groups[:n]}
     ends = [abs(end) for gaps in drawn.values() for one in gaps.values() for end in (one.gap, one.lower, one.upper)]
     scale = (BAR / 2) / max((end for end in ends if isfinite(end)), default=1.0)
-    shown = [(group, [Place.of(name, one, scale) for name, one in gaps.items()]) for group, gaps in drawn.items()]
+    shown = [(group, [Mark.of(name, one, scale) for name, one in gaps.items()]) for group, gaps in drawn.items()]
     return environment().get_template("comparison.html.jinja").render(compared=compared, shown=shown)
 
 
-class Place(NamedTuple):
+class Mark(NamedTuple):
     """Where the difference of a group in one audit stands on an axis with 0 in the middle, and its number."""
 
     name: str
@@ -120,7 +120,7 @@ class Place(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, name: str, gap: Gap, scale: float) -> Place:
+    def of(cls, name: str, gap: Gap, scale: float) -> Mark:
         """Return the place of a difference; what is not known stands at 0."""
         value, lower, upper = (140.0 + scale * np.nan_to_num([gap.gap, gap.lower, gap.upper])).tolist()
         return cls(name, value, lower, upper, minus(words.means(gap)[2]))

@@ -181,6 +181,21 @@ class Shape:
         return [*self.arrays, *columns]
 
     @property
+    def parameters(self) -> str:
+        """The parameters of a kernel for these arrays."""
+        return " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in self.given)
+
+    @property
+    def is_by_level(self) -> bool:
+        """Whether terms are summed by level."""
+        return self.how in ("shared", "global")
+
+    @property
+    def is_by_cell(self) -> bool:
+        """Whether what is looked up depends on a row's cell."""
+        return self.table > self.levels * self.looked_up
+
+    @property
     def tile(self) -> int:
         """The rows after which a block moves its sums on."""
         return HELD_ROWS * self.copies
@@ -188,70 +203,77 @@ class Shape:
 
 def source_of(formula: Formula, shape: Shape) -> str:
     """Return the CUDA source of a formula."""
-    q, wide = len(formula.terms), formula.cells > 1
-    given = shape.given
-    parameters = " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given)
-    loads = " ".join(f"const auto {name}_4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in given)
-    reads = [f"const T {name} = (T){name}_4.v[row_];" for name, _ in shape.arrays]
-    for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
-        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}_4.v[row_];"))
-    is_by_cell, look_ups = shape.table > shape.levels * shape.looked_up, [f"T L[{shape.looked_up}] = {{}};"]
-    source = "tab" if shape.table <= MOST_TABLE else "given"
-    for s in range(shape.looked_up):
-        places = [f"(i{j} * {formula.cells} + cell)" if is_by_cell else f"i{j}" for j in range(len(shape.codes))]
-        look_ups += [f"L[{s}] += {source}[{place} * {shape.looked_up} + {s}];" for place in places]
-    if shape.looked_up and not is_by_cell:
-        reads += look_ups
-    lines = []
-    for name, text in formula.lines:
-        lines.append(f"const {'int' if text.startswith('whole(') else 'T'} {name} = {text};")
-        lines += look_ups if is_by_cell and name == "cell" else []
-    terms = []
-    for k, text in enumerate(formula.terms):
-        if shape.how == "pick":
-            terms.append(f"if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);")
-            terms.append("if (to < PICKED) out[1 + to] = first + at + row_; }")
-        elif shape.how == "map":
-            terms.append(f"out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});")
-        elif shape.how == "largest":
-            terms.append(f"largest = most(largest, size({text}));")
-        elif shape.how == "extremes":
-            terms.append(EXTREMES.format(text))
-        elif shape.how == "total":
-            terms.append(f"sums[{k}] += ROUND_WIDE((T)({text}) * scale[{k}]);")
-        else:
-            terms.append(f"const A t{k} = (A)ROUND((T)({text}) * scale[{k}]);")
-    if shape.how in ("shared", "global"):
-        for j, kind in enumerate(shape.codes):
-            if kind == ONE_LEVEL and not wide:
-                terms += [f"all[{k}] += t{k};" for k in range(q)]
-                continue
-            place = f"(i{j} * {formula.cells} + cell)" if wide else f"i{j}"
-            add = GLOBAL_ADD if shape.how == "global" else ADD[shape.precision]
-            terms += [add.format(f"{place} * {q} + {k}", k) for k in range(q)]
     setup, flush, finish = PARTS[shape.how]
-    if shape.how in ("shared", "global") and ONE_LEVEL in shape.codes and not wide:
+    if shape.is_by_level and ONE_LEVEL in shape.codes and formula.cells == 1:
         setup += " A all[Q] = {};"
         # a thread sees few rows between two flushes, or adds in 64 bits
         flush += ADD_ALL.replace("PLACE", str(shape.offsets[shape.codes.index(ONE_LEVEL)]))
-    body = KERNEL
-    for word, text in {
-        "PARAMETERS": parameters,
-        "SETUP": setup,
-        "LOADS": loads,
-        "READS": "\n        ".join(reads),
-        "LINES": "\n        ".join(lines),
-        "TERMS": "\n        ".join(terms),
-        "FLUSH": flush,
-        "FINISH": finish,
-    }.items():
-        body = body.replace(word, text, 1)
-    defined = {"W": str(shape.levels * formula.cells * q), "Q": str(q), "PICKED": str(shape.levels)}
+    loads = (f"const auto {name}_4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in shape.given)
+    parts = {"PARAMETERS": shape.parameters, "SETUP": setup, "LOADS": " ".join(loads)}
+    for word, texts in (("READS", _reads), ("LINES", _lines), ("TERMS", _terms)):
+        parts[word] = "\n        ".join(texts(formula, shape))
     table = shape.table if shape.table <= MOST_TABLE else 0
-    defined |= {"TABLE": str(table), "TABLE_END": str(table + table % 2), "TILE": str(shape.tile)}
-    defined |= {"CELLS": str(formula.cells)}
-    defined |= {"COPIES": str(shape.copies), "OUT": C_TYPES[shape.out]}
-    return prelude(shape.precision, defined) + body
+    q = len(formula.terms)
+    defined = {"W": shape.levels * formula.cells * q, "Q": q, "PICKED": shape.levels, "TABLE": table}
+    defined |= {"TABLE_END": table + table % 2, "TILE": shape.tile, "CELLS": formula.cells, "COPIES": shape.copies}
+    named = {**{name: str(value) for name, value in defined.items()}, "OUT": C_TYPES[shape.out]}
+    return prelude(shape.precision, named) + filled(KERNEL, parts | {"FLUSH": flush, "FINISH": finish})
+
+
+def filled(kernel: str, parts: Mapping[str, str]) -> str:
+    """Return a kernel with its parts in place of their words."""
+    for word, text in parts.items():
+        kernel = kernel.replace(word, text, 1)
+    return kernel
+
+
+def _reads(formula: Formula, shape: Shape) -> list[str]:
+    """Return how a row's numbers, levels and look-ups are read."""
+    reads = [f"const T {name} = (T){name}_4.v[row_];" for name, _ in shape.arrays]
+    for j, (kind, offset) in enumerate(zip(shape.codes, shape.offsets, strict=True)):
+        reads.append(f"const int i{j} = {offset}" + (";" if kind == ONE_LEVEL else f" + (int)c{j}_4.v[row_];"))
+    return reads if shape.is_by_cell else [*reads, *_look_ups(formula, shape)]
+
+
+def _look_ups(formula: Formula, shape: Shape) -> list[str]:
+    """Return how what belongs to the levels of a row, or to its cell of each, is summed up."""
+    source = "tab" if shape.table <= MOST_TABLE else "given"
+    places = [_place(j, formula, shape.is_by_cell) for j in range(len(shape.codes))]
+    look_ups = [f"T L[{shape.looked_up}] = {{}};"] if shape.looked_up else []
+    for s in range(shape.looked_up):
+        look_ups += [f"L[{s}] += {source}[{place} * {shape.looked_up} + {s}];" for place in places]
+    return look_ups
+
+
+def _place(j: int, formula: Formula, is_by_cell: bool) -> str:
+    return f"(i{j} * {formula.cells} + cell)" if is_by_cell else f"i{j}"
+
+
+def _lines(formula: Formula, shape: Shape) -> list[str]:
+    """Return the lines of a formula; look-ups by cell follow the cell."""
+    lines = []
+    for name, text in formula.lines:
+        lines.append(f"const {'int' if text.startswith('whole(') else 'T'} {name} = {text};")
+        lines += _look_ups(formula, shape) if shape.is_by_cell and name == "cell" else []
+    return lines
+
+
+def _terms(formula: Formula, shape: Shape) -> list[str]:
+    """Return what is done with the terms."""
+    terms = [TERMS[shape.how].format(k=k, text=text) for k, text in enumerate(formula.terms)]
+    return [*terms, *_additions(formula, shape)] if shape.is_by_level else terms
+
+
+def _additions(formula: Formula, shape: Shape) -> list[str]:
+    """Return how terms are added by level, and by cell where there are several."""
+    q, is_by_cell, added = len(formula.terms), formula.cells > 1, []
+    add = GLOBAL_ADD if shape.how == "global" else ADD[shape.precision]
+    for j, kind in enumerate(shape.codes):
+        if kind == ONE_LEVEL and not is_by_cell:
+            added += [f"all[{k}] += t{k};" for k in range(q)]
+        else:
+            added += [add.format(f"{_place(j, formula, is_by_cell)} * {q} + {k}", k) for k in range(q)]
+    return added
 
 
 def prelude(precision: Precision, defined: Mapping[str, str]) -> str:
@@ -280,15 +302,24 @@ ADD_ALL = """
 #: How a term is added in shared memory, and in global memory.
 ADD = {"single": "atomicAdd(own + ({}) * COPIES, t{});", "double": "atomicAdd((U*)own + ({}) * COPIES, (U)t{});"}
 GLOBAL_ADD = "atomicAdd((U*)out + {}, (U)(long long)t{});"
-#: How the bits of a number that is not negative, which have its order, become the least and the largest of a cell.
-EXTREMES = """const long long bits = __double_as_longlong((double)({}));
+#: What is done with a term: of extremes, the bits of a number that is not negative have its order.
+BY_LEVEL = "const A t{k} = (A)ROUND((T)({text}) * scale[{k}]);"
+TERMS = {
+    "shared": BY_LEVEL,
+    "global": BY_LEVEL,
+    "total": "sums[{k}] += ROUND_WIDE((T)({text}) * scale[{k}]);",
+    "largest": "largest = most(largest, size({text}));",
+    "map": "out[{k} * ((n + 3) / 4 * 4) + at + row_] = (OUT)({text});",
+    "extremes": """const long long bits = __double_as_longlong((double)({text}));
         if (bits < out[cell]) atomicMin(out + cell, bits);
-        if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);"""
+        if (bits > out[CELLS + cell]) atomicMax(out + CELLS + cell, bits);""",
+    "pick": """if ({text}) {{ const U to = atomicAdd((U*)out, 1ull);
+        if (to < PICKED) out[1 + to] = first + at + row_; }}""",
+}
 
 
 def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Sequence[NDArray[np.uint16]]) -> str:
     """Return the CUDA source of sums over picked rows."""
-    given = shape.given
     reads = [f"const T {name} = (T){name}_[at];" for name, _ in shape.arrays]
     digits, place = [], 0
     for text, unit, size in zip(formula.terms, picking.units, picking.digits, strict=True):
@@ -304,18 +335,15 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Seq
         start += levels * most
     lines = [f"const T {name} = {text};" for name, text in formula.lines]
     parts = {
-        "PARAMETERS": " ".join(f"const {C_TYPES[kind]}* __restrict__ {name}_," for name, kind in given),
+        "PARAMETERS": shape.parameters,
         "READS": " ".join(reads),
         "LINES": " ".join(lines),
         "DIGITS": " ".join(digits),
         "MEMBERS": " ".join(members),
     }
-    body = PICKING
-    for word, text in parts.items():
-        body = body.replace(word, text, 1)
     defined = {"PLACES": start, "PLACES_END": -(-start // 8) * 4, "WIDTH": picking.width, "TILES": picking.tiles}
     defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
-    return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + body
+    return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + filled(PICKING, parts)
 
 
 class Cuda(Device):

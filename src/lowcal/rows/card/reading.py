@@ -133,7 +133,7 @@ class CardTable:
 @told_when_full
 def settle_on_card(
     subpopulations: Subpopulations,
-    given: Given,
+    given: CardInput,
     classes: Sequence[Any] | None,
     seed: int,
     is_fit: bool,
@@ -282,7 +282,7 @@ def distinct_labels(device: Device, y: Any, most: int) -> tuple[NDArray[Any], li
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class CardInput:
     """What a user gave on a card: a table, and y, p and weights beside it."""
 
     table: CardTable
@@ -292,7 +292,7 @@ class Given:
 
 
 @told_when_full
-def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
+def open_card(y: Any, p: Any, X: object, weight: Any = None) -> CardInput:
     """Return rows on a card, or beside one; the precision of arrays there is that of p."""
     columns = {} if X is None else columns_of(X)
     y, p = take_role(X, columns, "y", y), take_points(X, columns, p)
@@ -307,7 +307,7 @@ def open_card(y: Any, p: Any, X: object, weight: Any = None) -> Given:
         )
     device = device_for(X, p, columns)
     weight = None if weight is None else device.own(weight)
-    return Given(CardTable(device, columns, n), y, p, weight)
+    return CardInput(CardTable(device, columns, n), y, p, weight)
 
 
 def take_points(X: object, columns: dict[str, Any], p: Any) -> Any:

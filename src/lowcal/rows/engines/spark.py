@@ -39,7 +39,7 @@ def is_spark(X: object) -> bool:
 
 
 @dataclass(eq=False)
-class Parts:
+class SparkParts:
     """A frame, how a worker makes a part of one of its partitions, and how many there are; None: not known."""
 
     frame: Any
@@ -48,7 +48,7 @@ class Parts:
 
 
 class Spark:
-    """A Spark frame, and its session. Parts are held all together, as `Parts`."""
+    """A Spark frame, and its session. Parts are held all together, as `SparkParts`."""
 
     shown = "The Spark frame"
 
@@ -67,8 +67,8 @@ class Spark:
             raise InvalidInput(f"{self.shown} has several columns named {twice[0]!r}; rename them.")
         frame = self._of(wanted)
         if any(one.storageLevel.useMemory or one.storageLevel.useDisk for one in (self.frame, frame)):
-            return Parts(frame, read_table)
-        return _held(Parts(_cached(frame), read_table))
+            return SparkParts(frame, read_table)
+        return _held(SparkParts(_cached(frame), read_table))
 
     def _of(self, wanted: Sequence[str] | None) -> Any:
         """Return the frame with the wanted columns."""
@@ -78,7 +78,7 @@ class Spark:
     def keep(self, job: Job, parts: Any) -> Any:
         """Return the results of a job as bytes in a cached frame, which is made at once."""
         frame = _cached(_mapped(parts, job, keep_part, KEPT))
-        kept = _held(Parts(frame, read_block))
+        kept = _held(SparkParts(frame, read_block))
         rows = self._collect(frame.selectExpr("number", "if(token is null, piece, null) as wrong"))
         for row in rows:
             _value_of(row.wrong)
@@ -117,7 +117,7 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _mapped(parts: Parts, job: Job, function: Callable[..., Iterator[Any]], schema: str) -> Any:
+def _mapped(parts: SparkParts, job: Job, function: Callable[..., Iterator[Any]], schema: str) -> Any:
     """Return what a function makes of the partitions, by the columns that the job reads; plans show the job's name."""
     run: Any = partial(function, job, parts.open)
     run.__name__ = f"lowcal-{job.name}"
@@ -140,7 +140,7 @@ def _cached(frame: Any) -> Any:
     return frame.persist(_spark("pyspark").StorageLevel.MEMORY_AND_DISK)
 
 
-def _held(parts: Parts) -> Parts:
+def _held(parts: SparkParts) -> SparkParts:
     """Return parts in a cached frame, which is let go when nothing refers to them any more."""
     finalize(parts, _release, parts.frame).atexit = False
     return parts
