@@ -1,0 +1,174 @@
+"""How kernels are launched: a stand-in for CuPy records every launch, and computes nothing."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowcal.kernels.card import cuda, trees
+from lowcal.kernels.card.cuda import ONE_LEVEL, Cuda, Shape, Streamed, source_of
+from lowcal.kernels.card.draws import DRAWS
+from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
+from lowcal.kernels.card.trees import trees_on
+
+ROW = (("s", "inside(z)"), ("f", "sigmoid(z)"))
+SHARED, PROCESSORS = 227_328, 132
+
+
+class OnFake(np.ndarray):
+    """An array of the stand-in."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self, out: Any = None, **_: Any) -> Any:
+        if out is not None:
+            out[...] = self
+        return np.asarray(self)
+
+    def set(self, array: np.ndarray, **_: Any) -> None:
+        self[...] = array
+
+
+class Kernel:
+    """A kernel that only notes how it is launched."""
+
+    def __init__(self, launches: list[Any], source: str) -> None:
+        self.launches, self.source, self.max_dynamic_shared_size_bytes = launches, source, 0
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **more: Any) -> None:
+        noted = SimpleNamespace(grid=grid, block=block, args=args, shared=more.get("shared_mem", 0))
+        assert noted.shared in (0, self.max_dynamic_shared_size_bytes)
+        self.launches.append(noted)
+
+
+class Stream:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found: list[Any] = []
+    facts = {"MaxSharedMemoryPerBlockOptin": SHARED + 1024, "MultiProcessorCount": PROCESSORS}
+    card = lambda: SimpleNamespace(attributes=facts, mem_info=(1 << 30, 1 << 31))  # noqa: E731
+    fake = SimpleNamespace(
+        ndarray=OnFake,
+        zeros=lambda *a, **k: np.zeros(*a, **k).view(OnFake),
+        empty=lambda *a, **k: np.empty(*a, **k).view(OnFake),
+        asarray=lambda a, **k: np.array(a, **k).view(OnFake),
+        RawModule=lambda code, options: SimpleNamespace(get_function=lambda name: Kernel(found, code)),
+        cuda=SimpleNamespace(Device=card, Stream=Stream, get_current_stream=Stream),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=lambda s, dtype: np.empty(s, dtype)))
+    cuda._compiled.cache_clear()
+    trees._module.cache_clear()
+    yield found
+    cuda._compiled.cache_clear()
+    trees._module.cache_clear()
+
+
+def rows(n: int, **more: Any) -> Inputs:
+    z, y = np.zeros(n, dtype=np.float32).view(OnFake), np.zeros(n, dtype=np.uint8).view(OnFake)
+    return Inputs(n, {"z": z, "y": y}, [y, OneLevel(n)], [100, 1], **more)
+
+
+@pytest.mark.parametrize("how", ["shared", "global", "total", "largest", "map", "extremes", "pick"])
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_every_word_of_a_kernel_is_filled_in(how, precision):
+    lines = (*ROW, ("cell", "whole(f*T(15))")) if how == "extremes" else ROW
+    shape = Shape(how, precision, (("z", "f4"),), ("u1", ONE_LEVEL), (0, 5), 6, 2, "i8", 4, 12)
+    source = source_of(Formula(("f*L[0]",), lines, (1.0,), 16 if how == "extremes" else 1), shape)
+    for word in ("PARAMETERS", "SETUP", "LOADS", "READS", "LINES", "TERMS", "FLUSH", "FINISH"):
+        assert f" {word}" not in source
+    assert source.count("{") == source.count("}")
+
+
+def test_sums_by_level_have_copies_in_shared_memory(launches):
+    card = Cuda()
+    n = 10_000_000
+    sums = card.histogram(Formula(("y - f", "f"), ROW, (1.0, 1.0)), rows(n))
+    assert sums.shape == (101, 1, 2)
+    (one,) = launches
+    copies = 32
+    assert one.block == (1024,)
+    assert one.grid == (min(2 * PROCESSORS, -(-n // (4096 * copies))),)
+    assert one.shared == 4 * 101 * 2 * copies <= SHARED
+    assert (int(one.args[0]), int(one.args[1]), len(one.args)) == (
+        n,
+        0,
+        2 + 3 + 4 + 1,
+    )  # codes of one level are not read
+    card.histogram(Formula(("f",) * 8, ROW, (1.0,) * 8), Inputs(n, rows(n).arrays, [rows(n).arrays["y"]], [60_000]))
+    assert launches[-1].shared == 0  # in global memory
+
+
+def test_other_launches(launches):
+    card, n = Cuda("double"), 1001
+    assert card.total(Formula(("f", "y"), ROW, (1.0, 1.0)), rows(n)).tolist() == [0.0, 0.0]
+    assert card.largest(Formula(("f",), ROW), rows(n)) == 0.0
+    assert len(card.rows(Formula(("f",), ROW), rows(n), np.float64)) == n
+    assert card.columns(Formula(("f", "s"), ROW), rows(n), np.float32).shape == (2, n)
+    assert card.extremes(Formula(("f",), (*ROW, ("cell", "whole(f*T(3))")), cells=4), rows(n)).shape == (4, 2)
+    assert card.picked("z > T(0)", rows(n), 5).tolist() == []
+    assert len(launches) == 6
+    assert card.own(np.zeros(7, dtype=np.float32)[::2]).tolist() == [0.0] * 4
+    odd = np.zeros(7, dtype=np.float32).view(OnFake)
+    assert card.own(odd) is not odd
+    assert card.download(card.upload(np.arange(3))).tolist() == [0, 1, 2]
+
+
+def test_draws_are_split_into_warps_and_blocks(launches):
+    n, keys = 1_000_000, list(range(99))
+    belongs = np.zeros((101, 3), dtype=bool)
+    found = Cuda().picks(Formula(("T(1)", "f"), (*ROW, ("q", "f"))), rows(n, keys=keys), belongs)
+    assert found.shape == (99, 3, 2)
+    (one,) = launches
+    assert one.block == (32 * 13,)
+    each = int(one.args[2])
+    assert each % (32 * 13) == 0
+    assert one.grid == (-(-n // each), 1, 1)
+    assert one.shared <= SHARED
+    assert len(one.args[-2]) == 13 * DRAWS  # keys, filled up
+
+
+def test_rows_of_the_host_pass_through_in_parts(launches, monkeypatch):
+    monkeypatch.setattr(cuda, "PART_ROWS", 400)
+    card, n = Streamed(), 1001
+    assert card.xp is np
+    moved = card.rows(Formula(("f",), ROW), rows(n), np.float32)
+    assert [(int(one.args[0]), int(one.args[1])) for one in launches] == [(400, 0), (400, 400), (201, 800)]
+    assert len(moved) == n
+    mine = card.own(np.arange(5))
+    assert card.own(mine) is mine
+    assert card.block(2, 5, np.float32).shape == (2, 5)
+
+
+@pytest.mark.parametrize(("needed", "memory", "kind"), [(0, None, Cuda), (10, 9, Streamed), (1 << 40, None, Streamed)])
+def test_rows_that_do_not_fit_are_streamed(launches, needed, memory, kind):
+    assert type(cuda.open_device("single", needed, memory)) is kind
+
+
+def test_launches_of_trees(launches):
+    kernels, n = trees_on(Cuda()), 5000
+    columns = [np.zeros(n, dtype=np.uint8).view(OnFake) for _ in range(3)]
+    node, feature, cut = np.zeros(n, dtype=np.uint8).view(OnFake), np.array([0]), np.array([1])
+    assert len(kernels.step(columns, node, feature, cut)) == n
+    assert len(kernels.bin(np.zeros(n, dtype=np.float32).view(OnFake), np.array([0.5]), np.dtype(np.uint8))) == n
+    assert len(kernels.evaluate(columns, feature[None], cut[None], np.zeros((1, 2)))) == n
+    term = np.zeros(n, dtype=np.int32).view(OnFake)
+    sums = kernels.add_up(columns, np.array([4, 4, 9]), node, np.array([True]), [None, term])
+    assert sums.shape == (1, 17, 2)
+    last = launches[-1]
+    assert last.shared == 4 * 17 * 2 * 32
+    assert last.block == (1024,)
+    assert type(trees_on(Streamed())).__name__ == "TwinTrees"
