@@ -36,8 +36,8 @@ def on_card(
     ----------
     table : a data frame, Arrow table, dict of columns or array; y, p and sample_weight are arrays beside it, or names
         of its columns.
-    precision : "single", with moments right to 1e-7 of the mass of all rows and predictions to 1e-5; or "double", as
-        on the CPU but for rounding, at about half the speed.
+    precision : "single", with moments right to 1e-7 of the mass of all rows and predictions of two classes to 1e-5; or
+        "double", as on the CPU but for rounding, at about half the speed.
     memory : bytes that the rows may take on the card; None: what is free there.
 
     Examples
