@@ -476,7 +476,7 @@ class Cuda(Device):
         return np.asarray(out.get()).view(np.float64).reshape(2, -1).T
 
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
-        """Return the rows, at most so many, for which a condition holds."""
+        """Return the numbers of up to `most` rows for which a condition holds."""
         out = self.cupy.zeros(most + 1, dtype=np.int64)
         for part in self._parts(inputs):
             self._launch(Formula((text,), lines), part, replace(self._shape("pick", inputs), levels=most), (), out)

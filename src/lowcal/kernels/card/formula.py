@@ -198,7 +198,7 @@ class Device(ABC):
 
     @abstractmethod
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
-        """Return the rows, at most so many, for which a condition holds."""
+        """Return the numbers of up to `most` rows for which a condition holds."""
 
     @abstractmethod
     def own(self, array: Any) -> Any:

@@ -158,7 +158,7 @@ def packed_nodes(feature: IntArray, cut: IntArray) -> NDArray[np.uint32]:
 
 
 def feature_groups(counts: IntArray, most: int) -> list[int]:
-    """Return where runs of features begin that have at most so many bins together, and the end; [] if one has more.
+    """Return where runs of features begin with at most `most` bins in all, and the end; [] if one feature has more.
 
     >>> feature_groups(np.array([3, 3, 2, 5]), 6), feature_groups(np.array([7]), 6)
     ([0, 2, 3, 4], [])

@@ -184,7 +184,7 @@ class Twin(Device):
         return found
 
     def picked(self, text: str, inputs: Inputs, most: int, lines: tuple[tuple[str, str], ...] = ()) -> Wholes:
-        """Return the rows, at most so many, for which a condition holds."""
+        """Return the numbers of up to `most` rows for which a condition holds."""
         held = self.rows(Formula((text,), lines), inputs, np.bool_)
         return np.flatnonzero(held)[:most]
 

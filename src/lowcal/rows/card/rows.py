@@ -30,7 +30,7 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 #: A column of whole numbers in a range of this size is encoded by a table of all of them.
 MOST_VALUES = 1 << 16
-#: Sums of so many numbers share a pass: there is room for several copies of them in the shared memory of a block.
+#: The most sums of a pass: there is room for several copies of them in the shared memory of a block.
 MOST_SUMS = 1 << 13
 #: Numbers a row that a fit holds: log odds of a few states, a displacement, weights.
 STATES = 6
