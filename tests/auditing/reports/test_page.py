@@ -473,6 +473,20 @@ def test_the_figures_for_the_auditor_are_the_report_s(made):
         assert numbers == pytest.approx(known[name], abs=6e-5), name
 
 
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_the_bins_behind_the_diagrams_are_the_report_s(n_classes):
+    report = audited(n_classes)
+    tables = re.findall(
+        r'<table class="bins"><caption>Bins</caption>.*?<tbody>(.*?)</tbody>', report.to_html(), re.DOTALL
+    )
+    known = [bins for one in report.findings for bins in report.reliability[one.subpopulation]]
+    assert len(tables) == len(known) > 0
+    for table, bins in zip(tables, known, strict=True):
+        numbers = [[shown(cell) for cell in re.findall("<td>(.*?)</td>", row)] for row in table.split("</tr>")[:-1]]
+        wanted = np.column_stack([bins.prediction, bins.outcome, *bins.limits(report.confidence), bins.rows])
+        assert (np.abs(np.array(numbers) - wanted) <= [6e-4, 6e-4, 6e-4, 6e-4, 0.6]).all()
+
+
 def test_tables_can_be_heard(made):
     _, parser, _ = made
     tables = [found for tag, found in parser.elements if tag == "table"]
