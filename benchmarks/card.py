@@ -150,11 +150,7 @@ def check(xp: Any) -> list[list[str]]:
     moved = Formula(("inside(s + L[0] + L[1]*s)",), ROW)
     inputs = rows.inputs(design, START, tables=tables)
     assert inputs is not None
-    near = replace(
-        inputs,
-        arrays={name: array.get() for name, array in inputs.arrays.items()},
-        codes=[c if isinstance(c, OneLevel) else c.get() for c in inputs.codes],
-    )
+    near = brought(inputs)
     for precision in ("single", "double"):
         twin = Twin(precision)
         want = twin.histogram(sums, near), twin.total(totals, near), twin.rows(moved, near, twin.kind)
@@ -165,7 +161,12 @@ def check(xp: Any) -> list[list[str]]:
             same = "same bits" if max(apart) == 0.0 else "{:.1e}, {:.1e}, {:.1e}".format(*apart)
             room = "all" if shared is None else f"{shared:,} B of"
             found.append([f"{precision}, {threads} threads, {blocks or 'all'} blocks, {room} shared memory", same])
-    found += [["labels drawn on tensor cores, 37 draws", picks_agree(rows, design, near)]]
+    chances = {"q0": "f", "q1": "f*T(0.8) + T(0.1)"}
+    found += [
+        ["labels drawn on tensor cores, 37 draws", picks_agree(rows, design, near, 37, {"q0": "f"})],
+        ["labels drawn on tensor cores, 51 draws by two chances", picks_agree(rows, design, near, 51, chances)],
+        ["memberships in bits on tensor cores", bits_agree(xp, y, p)],
+    ]
     order = xp.random.permutation(len(y))
     other = Inputs(
         inputs.n,
@@ -179,14 +180,34 @@ def check(xp: Any) -> list[list[str]]:
     return found
 
 
-def picks_agree(rows: Card, design: Codes, near: Inputs) -> str:
+def picks_agree(rows: Card, design: Codes, near: Inputs, draws: int, chances: dict[str, str]) -> str:
     """Say whether sums over rows that chance picks are those of the twin."""
-    belongs, keys = members_of_levels(design), [int(key_of((7, b))) for b in range(37)]
-    formula = Formula(("T(1)", "f", "f*f"), (*ROW, ("q", "f")))
-    want = Twin("single").picks(formula, replace(near, keys=keys), belongs)
+    belongs, keys = members_of_levels(design), [int(key_of((7, b))) for b in range(draws)]
+    formula = Formula(("T(1)", "f"), (*ROW, *chances.items()))
+    want = Twin("single").picks(formula, replace(near, keys=keys), belongs, tuple(chances))
     inputs = rows.inputs(design, keys=keys)
     assert inputs is not None
-    return "same bits" if bool((want == Cuda("single").picks(formula, inputs, belongs)).all()) else "DIFFERENT"
+    have = Cuda("single").picks(formula, inputs, belongs, tuple(chances))
+    return "same bits" if bool((want == have).all()) else "DIFFERENT"
+
+
+def bits_agree(xp: Any, y: Any, p: Any) -> str:
+    """Say whether sums over memberships in bits are those of the twin."""
+    rows, families = bits_on_card(xp, y, p)
+    design = rows.coded.design(families)
+    inputs = None if design is None else rows.inputs(design)
+    assert inputs is not None
+    every = ("y - f", "(y - f)*s", "f*f", "(y - f)*f", "y*s", "f", "y*f*f")
+    formula = Formula(every, ROW, (1.0, 32.0, 1.0, 1.0, 32.0, 1.0, 1.0))
+    want = Twin("single").histogram(formula, brought(inputs))
+    grids = [Cuda("single", 1024, blocks) for blocks in (None, 7)]
+    return "same bits" if all(bool((want == card.histogram(formula, inputs)).all()) for card in grids) else "DIFFERENT"
+
+
+def brought(inputs: Inputs) -> Inputs:
+    """Return what a formula reads in this machine's memory."""
+    arrays = {name: array.get() for name, array in inputs.arrays.items()}
+    return replace(inputs, arrays=arrays, codes=[c if isinstance(c, OneLevel) else c.get() for c in inputs.codes])
 
 
 def agreement(xp: Any, n: int = 10_000_000) -> float:

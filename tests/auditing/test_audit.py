@@ -359,7 +359,7 @@ def test_what_a_learner_finds_is_judged_on_other_rows():
     whole, first, second = sample.panels
     assert not sample.is_exact
     assert whole.names == ("everyone",)
-    assert len(first.y) + len(second.y) == len(y)
+    assert len(first.whole.y) + len(second.whole.y) == len(y)
     own = [set(map(tuple, panel.p)) for panel in (first, second)]
     assert not own[0] & own[1]
     # the labels that judge have no say in what is judged

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from card_worlds import has_card
+from lowcal.kernels.card.bits import MOST_HELD, MOST_TILES, MOST_TURNS, ROWS, Adding
 from lowcal.kernels.card.cuda import ONE_LEVEL, Cuda, Shape, picking_source, source_of
 from lowcal.kernels.card.draws import MOST_ROWS, Picking
 from lowcal.kernels.card.formula import (
@@ -93,14 +96,15 @@ def test_picked_rows_are_those_whose_number_is_below_their_chance(rows: Inputs):
     given = Inputs(N, rows.arrays, rows.codes, rows.levels, keys=keys, first=5)
     belongs = np.zeros((13, 3), dtype=bool)
     belongs[[0, 1], 0] = belongs[[5, 11], 1] = belongs[12, 2] = True
-    found = Twin().picks(Formula(("T(1)", "f"), (*ROW, ("q", "f"))), given, belongs)
+    found = Twin().picks(Formula(("T(1)", "f"), (*ROW, ("half", "f*T(0.5)"))), given, belongs, ("f", "half"))
     f = 1 / (1 + np.exp(-rows.arrays["z"].astype(float)))
     member = [rows.codes[0] <= 1, (rows.codes[1] == 0) | (rows.codes[1] == 6), np.ones(N, dtype=bool)]
     for b, key in enumerate(keys):
-        held = chances(key, 5 + np.arange(N)) < f
-        for j, inside in enumerate(member):
-            assert abs(found[b, j, 0] - (held & inside).sum()) <= 1  # a chance may round to the number itself
-            assert found[b, j, 1] == pytest.approx(f[held & inside].sum(), abs=1.0)
+        for k, chance in enumerate((f, f / 2)):
+            held = chances(key, 5 + np.arange(N)) < chance
+            for j, inside in enumerate(member):
+                assert abs(found[k, b, j, 0] - (held & inside).sum()) <= 1  # a chance may round to the number itself
+                assert found[k, b, j, 1] == pytest.approx(f[held & inside].sum(), abs=1.0)
 
 
 # --- bounds and launches --------------------------------------------------------------------------------------
@@ -123,9 +127,25 @@ def test_sums_have_as_many_copies_as_shared_memory_holds(width, copies):
 
 @pytest.mark.parametrize(("terms", "tiles", "launches"), [(["T(1)", "f"], 7, 1), (["T(1)", "f", "f*f"], 4, 2)])
 def test_members_of_draws_are_split_into_launches(terms, tiles, launches):
-    shape = Picking.of(terms, 101, 99)
-    assert (shape.tiles, shape.launches, shape.warps, shape.groups) == (tiles, launches, 13, 1)
+    shape = Picking.of(terms, 101, 96)
+    assert (shape.tiles, shape.launches, shape.warps, shape.groups) == (tiles, launches, 12, 1)
     assert shape.tiles * shape.width * 4 <= 84
+
+
+@pytest.mark.parametrize(
+    ("draws", "chances", "shape"),
+    [
+        (3, 1, (1, 1, 8, 0)),
+        (96, 1, (12, 1, 96, 0)),
+        (99, 1, (7, 2, 112, 3)),
+        (99, 2, (9, 3, 108, 3)),
+        (50, 2, (7, 2, 56, 2)),
+    ],
+)
+def test_draws_are_split_into_blocks_of_warps(draws, chances, shape):
+    """Draws that would leave most warps of a block idle are left to sums by level."""
+    picking = Picking.of(["T(1)"], 101, draws, chances)
+    assert (picking.warps, picking.groups, picking.slots, picking.rest) == shape
 
 
 def test_places_of_members_are_those_that_tensor_cores_read():
@@ -140,11 +160,37 @@ def test_places_of_members_are_those_that_tensor_cores_read():
 
 
 def test_bytes_of_draws_are_read_as_numbers():
-    shape = Picking.of(["T(1)", "f"], 20, 3)
+    shape = Picking.of(["T(1)", "f"], 20, 3, 2)
     sums = np.zeros((shape.launches, 8, 16 * shape.tiles, shape.width), dtype=np.int64)
-    sums[0, 2, 17] = 5, 255, 3
-    assert shape.read(sums)[2, 17].tolist() == [5, 255 + 3 * 256]
-    assert shape.read(sums).shape == (3, 20, 2)
+    sums[0, 2 * 2 + 1, 17] = 5, 255, 3
+    assert shape.read(sums)[1, 2, 17].tolist() == [5, 255 + 3 * 256]
+    assert shape.read(sums).shape == (2, 3, 20, 2)
+
+
+def test_bytes_of_terms_are_read_as_numbers():
+    adding = Adding(3, 2)
+    assert (adding.tiles, adding.parts, adding.room) == (2, 1, 96 + 288)
+    sums = np.zeros((4, 8, 8), dtype=np.int64)
+    sums[2, 5] = 10, 1, 2, 3 * 10, 0, 0, 10 << 7, 0  # ten rows, of which the second term is 0
+    assert adding.read(sums)[2, 5].tolist() == [1 + (2 << 8) + (30 << 16) - 10 * (1 << 23), 0]
+    assert 255 * 128 * ROWS * MOST_TURNS < 2**31
+    for columns in range(1, 2 * MOST_TILES + 1):
+        most = Adding(columns, Adding.most_terms(columns))
+        assert most.terms >= 2
+        assert 4 * most.tiles * most.parts <= MOST_HELD
+
+
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_bytes_of_memberships_are_summed_by_bit(precision):
+    rng = np.random.default_rng(0)
+    byte, z = rng.integers(0, 256, N).astype(np.uint8), rng.normal(size=N).astype(np.float32)
+    formula = Formula(("z",), bounds=(8.0,))
+    every, bits = (
+        Twin(precision).histogram(formula, Inputs(N, {"z": z}, [byte], [256], bits=own)) for own in ((), [0])
+    )
+    members = np.arange(256)[:, None] >> np.arange(8) & 1
+    assert (members.T @ bits[:, 0] == members.T @ every[:, 0]).all()
+    assert (np.flatnonzero(bits[:, 0, 0]) == 1 << np.arange(8)).all()
 
 
 def test_a_column_of_one_level_is_not_read():
@@ -155,7 +201,7 @@ def test_a_column_of_one_level_is_not_read():
     assert "all[0] += t0;" in source
     picking = Picking.of(["T(1)"], 2, 8)
     places = picking.places(np.ones((6, 2), dtype=bool), [5, 1])
-    assert "c1_" not in picking_source(Formula(("T(1)",), (("q", "z"),)), shape, picking, places)
+    assert "c1_" not in picking_source(Formula(("T(1)",), ()), shape, ("z",), picking, places)
 
 
 # --- on a card ------------------------------------------------------------------------------------------------
@@ -182,6 +228,36 @@ def test_a_card_returns_the_bits_of_its_twin(rows: Inputs, how):
     assert (cupy.asnumpy(card.rows(moved, there, np.float32)) == twin.rows(moved, rows, np.float32)).all()
     column = np.repeat(np.arange(3), rows.levels)  # a member is made of levels of one column
     belongs = (np.random.default_rng(0).random((13, 40)) < 0.5) & (column[:, None] == np.arange(40) % 3)
-    picks = Formula(("T(1)", "f"), (*ROW, ("q", "f")))
-    draws = [Inputs(N, one.arrays, one.codes, one.levels, keys=[1, 2, 3]) for one in (there, rows)]
-    assert (card.picks(picks, draws[0], belongs) == twin.picks(picks, draws[1], belongs)).all()
+    picks = Formula(("T(1)", "f"), (*ROW, ("half", "f*T(0.5)")))
+    for keys, chances_ in (
+        (range(3), ("f",)),
+        (range(99), ("f",)),
+        (range(7), ("f", "half")),
+        (range(50), ("f", "half")),
+    ):
+        draws = [Inputs(N, one.arrays, one.codes, one.levels, keys=list(keys)) for one in (there, rows)]
+        assert (card.picks(picks, draws[0], belongs, chances_) == twin.picks(picks, draws[1], belongs, chances_)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_card(), reason="There is no graphics card here, or no CuPy.")
+@pytest.mark.parametrize("blocks", [None, 3])
+@pytest.mark.parametrize(("n", "columns"), [(1, 1), (129, 2), (100_003, 13), (70_001, 20)])
+def test_memberships_in_bits_have_the_sums_of_the_twin(n, columns, blocks):
+    """Also beside a column that is no byte of them, with tables, and with more terms than a launch has room for."""
+    rng, card, twin = np.random.default_rng(n), Cuda("single", blocks=blocks), Twin("single")
+    arrays = {"z": rng.normal(size=n).astype(np.float32), "y": rng.integers(0, 2, n).astype(np.uint8)}
+    codes = [rng.integers(0, 5, n).astype(np.uint8), *rng.integers(0, 256, (columns, n)).astype(np.uint8)]
+    levels, bits = [1, 5, *[256] * columns], list(range(2, columns + 2))
+    far = {name: card.upload(array) for name, array in arrays.items()}, [OneLevel(n), *map(card.upload, codes)]
+    terms = "y - f", "(y - f)*s", "f", "f*f", "y*f", "y", "s"
+    formula = Formula(terms, ROW, (1.0, 32.0, 1.0, 1.0, 1.0, 1.0, 32.0))
+    for skipped in (0, 1):  # with and without the second column
+        own = slice(1, None) if not skipped else slice(2, None)
+        here = Inputs(n, arrays, [OneLevel(n), *codes[skipped:]], [1, *levels[own]], bits=[j - skipped for j in bits])
+        there = replace(here, arrays=far[0], codes=[far[1][0], *far[1][1 + skipped :]])
+        assert (card.histogram(formula, there) == twin.histogram(formula, here)).all()
+        tables = rng.normal(size=(here.size, 1))
+        bent = Formula(("y - sigmoid(s + L[0])",), ROW, (1.0,))
+        near, away = (replace(one, tables=tables) for one in (here, there))
+        assert (card.histogram(bent, away) == twin.histogram(bent, near)).all()

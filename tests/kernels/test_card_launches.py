@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lowcal.kernels.card import cuda, trees
+from lowcal.kernels.card.bits import Adding
 from lowcal.kernels.card.cuda import ONE_LEVEL, Cuda, Shape, Streamed, source_of
-from lowcal.kernels.card.draws import DRAWS
 from lowcal.kernels.card.formula import Formula, Inputs, OneLevel
 from lowcal.kernels.card.trees import trees_on
 
@@ -42,7 +42,7 @@ class Kernel:
         self.launches, self.source, self.max_dynamic_shared_size_bytes = launches, source, 0
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **more: Any) -> None:
-        noted = SimpleNamespace(grid=grid, block=block, args=args, shared=more.get("shared_mem", 0))
+        noted = SimpleNamespace(code=self.source, grid=grid, block=block, args=args, shared=more.get("shared_mem", 0))
         assert noted.shared in (0, self.max_dynamic_shared_size_bytes)
         self.launches.append(noted)
 
@@ -127,18 +127,40 @@ def test_other_launches(launches):
     assert card.download(card.upload(np.arange(3))).tolist() == [0, 1, 2]
 
 
-def test_draws_are_split_into_warps_and_blocks(launches):
+@pytest.mark.parametrize("names", [("f",), ("f", "half")])
+def test_draws_are_split_into_warps_and_blocks(launches, names):
     n, keys = 1_000_000, list(range(99))
     belongs = np.zeros((101, 3), dtype=bool)
-    found = Cuda().picks(Formula(("T(1)", "f"), (*ROW, ("q", "f"))), rows(n, keys=keys), belongs)
-    assert found.shape == (99, 3, 2)
-    (one,) = launches
-    assert one.block == (32 * 13,)
+    formula = Formula(("T(1)", "f"), (*ROW, ("half", "f*T(0.5)")))
+    found = Cuda().picks(formula, rows(n, keys=keys), belongs, names)
+    assert found.shape == (len(names), 99, 3, 2)
+    one, *by_level = launches  # the last three draws
+    assert one.block == (32 * 12,)
     each = int(one.args[2])
-    assert each % (32 * 13) == 0
-    assert one.grid == (-(-n // each), 1, 1)
+    assert each % (32 * 12) == 0
+    assert one.grid == (-(-n // each), len(names), 1)
     assert one.shared <= SHARED
-    assert len(one.args[-2]) == 13 * DRAWS  # keys, filled up
+    assert one.args[-2].tolist() == keys[:96]
+    assert [again.args[-2].tolist() for again in by_level] == [[96, 97, 98, 0]] * len(names)
+    for word in ("PARAMETERS", "DECLARED", "LOADS", "READS", "LINES", "PICKED_BY", "DIGITS", "MEMBERS"):
+        assert f" {word}" not in one.code
+
+
+def test_memberships_in_bits_are_summed_by_warps(launches):
+    n = 100_000
+    given = rows(n)
+    byte = given.codes[0]
+    many = Inputs(n, given.arrays, [byte, OneLevel(n), *[byte] * 18], [100, 1, *[256] * 18], bits=list(range(2, 20)))
+    found = Cuda().histogram(Formula(("f", "y"), ROW, (1.0, 1.0)), many)
+    assert found.shape == (101 + 18 * 256, 1, 2)
+    by_level, *by_bit = launches
+    assert by_level.block == (1024,)
+    assert [one.block for one in by_bit] == [(256,)] * 2
+    assert [one.grid for one in by_bit] == [(-(-n // 1024),)] * 2
+    assert [one.shared for one in by_bit] == [4 * 8 * Adding(columns, 2).room for columns in (16, 3)]
+    assert [len(one.args) for one in by_bit] == [2 + 2 + columns + 5 for columns in (15, 3)]  # all rows need no byte
+    for word in ("PARAMETERS", "BYTES", "WORDS", "LOADS", "READS", "LINES", "TERMS"):
+        assert f" {word}" not in by_bit[0].code
 
 
 def test_rows_of_the_host_pass_through_in_parts(launches, monkeypatch):

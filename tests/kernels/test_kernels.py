@@ -33,10 +33,10 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture
 def forget() -> Iterator[None]:
-    switch._compiled_loops.cache_clear()
+    switch._at_hand.clear()
     switch.compiled.cache_clear()
     yield
-    switch._compiled_loops.cache_clear()
+    switch._at_hand.clear()
     switch.compiled.cache_clear()
 
 

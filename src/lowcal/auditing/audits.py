@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from lowcal.auditing.certificates.band import METHODS, Band, Constraints, Masses, Method, band, constraints, masses
+from lowcal.auditing.certificates.band import METHODS, Band, Masses, Method, band, constraints, masses
 from lowcal.auditing.certificates.draws import Null, draws_for, new_seed, null_test
 from lowcal.auditing.certificates.drift import Drift, window_sums
 from lowcal.auditing.certificates.panel import Panel
@@ -31,7 +31,7 @@ from lowcal.auditing.reports.audit_report import (
     label_of,
     sort_findings,
 )
-from lowcal.auditing.reports.binning import KEPT, ReliabilityBins, reliability
+from lowcal.auditing.reports.binning import KEPT, reliability
 from lowcal.auditing.reports.monitoring_report import MonitoringReport
 from lowcal.auditing.reports.words import UNSEEN, percent, several, weighting
 from lowcal.auditing.windows import Windows, read_windows
@@ -272,27 +272,26 @@ def audit(
     """
     tolerance = Tolerance(ALPHA if alpha is None and per_person is None else alpha, per_person, min_share)
     asked = Question(parse_notion(notion), tolerance, confidence, method, null_draws)
-    rng, seed = (
-        read_random_state(random_state),
-        int(random_state) if isinstance(random_state, int | np.integer) else None,
-    )
+    rng = read_random_state(random_state)
     windows = None if by is None else read_windows(y, p, X, sample_weight, by, memory)
     given = (y, p, X if windows is None else windows.rest, sample_weight, classes, subpopulations)
     home = open_home(*given, SEED, memory, Passes(False), is_fit=False, frequency_weight=frequency_weight)
     if home.is_far:
         from lowcal.auditing import on_card  # noqa: F401  (registers how a card sums what is asked for below)
+    names: Any = p
+    origin = Origin(
+        model=names if isinstance(p, str) else ", ".join(names) if are_names(p) else "",
+        outcome=y if isinstance(y, str) else "",
+        file=str(X) if isinstance(X, str | PathLike) else "",
+    )
+    made_by: dict[str, Any] = {"seed": None, "origin": origin}
+    if isinstance(random_state, int | np.integer):
+        made_by["seed"] = int(random_state)
     if by is not None and windows is not None:
-        return replace(_monitor(home, windows, by, asked, rng), seed=seed, origin=_origin(y, p, X))
+        return replace(_monitor(home, windows, by, asked, rng), **made_by)
     # each part draws from its own stream, so that the test does not depend on the method of the bands
     dealing, *streams = rng.spawn(4)
-    report = judge(sample_of(home, asked.notion, dealing), asked, streams)
-    return replace(report, seed=seed, origin=_origin(y, p, X))
-
-
-def _origin(y: object, p: Any, X: object) -> Origin:
-    """Return what the arguments tell by name: columns of X, and its file."""
-    model = p if isinstance(p, str) else ", ".join(p) if are_names(p) else ""
-    return Origin(model, y if isinstance(y, str) else "", str(X) if isinstance(X, str | PathLike) else "")
+    return replace(judge(sample_of(home, asked.notion, dealing), asked, streams), **made_by)
 
 
 def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.random.Generator) -> MonitoringReport:
@@ -300,12 +299,12 @@ def _monitor(home: Home, windows: Windows, by: str, asked: Question, rng: np.ran
     names, panels, shares = windows.panels(home)
     each = replace(asked, confidence=1.0 - (1.0 - asked.confidence) / len(panels))
     known = home.layout, home.learner.is_exact, home.learner.left_out, home.is_fitted
-    audits = [
-        judge(Sample([one], *known), each, own.spawn(4)[1:])
-        for one, own in zip(panels, rng.spawn(len(panels)), strict=True)
-    ]
+    audits = {
+        name: judge(Sample([one], *known), each, own.spawn(4)[1:])
+        for name, one, own in zip(names, panels, rng.spawn(len(panels)), strict=True)
+    }
     drift = Drift(window_sums(panels, shares), panels[0].is_label)
-    return MonitoringReport.of(by, dict(zip(names, audits, strict=True)), panels[0].names, drift, asked.confidence)
+    return MonitoringReport.of(by, audits, panels[0].names, drift, asked.confidence)
 
 
 @dataclass(frozen=True)
@@ -412,21 +411,13 @@ def _notes(sample: Sample, asked: Question, parts: Sequence[_Judged]) -> tuple[s
     if empty:
         notes.append(sentence(f"no row belongs to {_listed(empty)}"))
     if asked.tolerance.per_person is not None:
-        notes += _unjudged(panels, asked.tolerance)
+        small = [one.is_share & ~asked.tolerance.judges(one.mass) for one in panels]
+        why = f"they hold less than {percent(asked.tolerance.min_share)} of the rows (min_share)"
+        signed = [~one.is_share for one in panels], "memberships with signs have no error per person"
+        for unjudged, reason in ((small, why), signed):
+            if names := [n for one, which in zip(panels, unjudged, strict=True) for n in np.array(one.names)[which]]:
+                notes.append(f"not judged, as {reason}: {_listed(names)}.")
     return tuple(printable(note) for note in notes)
-
-
-def _unjudged(panels: Sequence[Panel], tolerance: Tolerance) -> list[str]:
-    """Say which groups have an interval but no part in a verdict per person."""
-    small = [
-        n for one in panels for n, c in zip(one.names, one.is_share & ~tolerance.judges(one.mass), strict=True) if c
-    ]
-    signed = [name for one in panels for name, c in zip(one.names, ~one.is_share, strict=True) if c]
-    whys = (
-        (small, f"they hold less than {percent(tolerance.min_share)} of the rows (min_share)"),
-        (signed, "memberships with signs have no error per person"),
-    )
-    return [f"not judged, as {why}: {_listed(names)}." for names, why in whys if names]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -447,37 +438,81 @@ def _all_smooth(notion: Smooth, panel: Panel, found: Band) -> str:
     return f"{note}; over all smooth weights the violation of these rows on {whose} {between}, much by chance."
 
 
+#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
+Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Judged:
     """A panel with all that is known of its subpopulations, at the confidence level of the panel."""
 
     panel: Panel
-    band: Band
-    null: Null
-    groups: GroupFacts
     level: float
+    null: Null
+    band: Band
+    masses: Masses
+    described: Mapping[str, Margins]
+    gaps: Sequence[tuple[Gap, ...]]
 
 
 def _judged(
     panel: Panel, layout: Layout, asked: Question, level: float, draws: int, streams: Sequence[np.random.Generator]
 ) -> _Judged:
+    """Test and bound the violations, and describe the groups by the moments of f and f y.
+
+    Moments have a margin on E[c f^j (y - f)] for the guarantees. Margins and the limits of gaps come from the band
+    itself where it holds these constraints, from one of degree 2 otherwise.
+    """
     bounding, testing, describing = streams
-    null = null_test(panel, asked.notion, level, testing, draws=draws)
-    known = band(panel, asked.notion, level, asked.method, bounding, null.drawn)
-    return _Judged(panel, known, null, _groups(panel, layout, asked, known, level, describing), level)
+    notion, method = asked.notion, asked.method
+    noisy = draws_for(1.0 - level) if method == "bootstrap" else 0
+    null = null_test(panel, notion, level, testing, draws=draws, noisy=noisy)
+    known = band(panel, notion, level, method, bounding, null.noisy)
+    degree = max(2, notion.degree) if isinstance(notion, LowDegree) else 2
+    limits = known.constraints if isinstance(notion, LowDegree) and notion.degree >= 2 else None
+    limits = limits or constraints(panel, LowDegree(2), level, method, describing)
+    place = {weight: s for s, weight in enumerate(limits.weights)}
+    half = np.minimum(limits.half, panel.reach[:, None, None])  # of the powers of each label's own probability
+    powers = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.d)]
+    margins = np.column_stack([half[:, own, a].max(axis=1) for a, own in enumerate(powers)]).tolist()
+    moments = panel.rows.run(Described(panel.families, degree, panel.rows.is_even))
+    described = {
+        name: list(zip(labels, own, strict=True))
+        for name, labels, own in zip(panel.names, moments, margins, strict=True)
+    }
+    shares = masses(panel, notion, method, level)
+    lower, upper = (one[:, place[Monomial()]].tolist() for one in shares.per_person(limits.lower, limits.upper))
+    gaps = [
+        tuple(
+            Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower[j][a], upper[j][a])
+            for a, one in enumerate(labels)
+        )
+        for j, labels in enumerate(moments)
+    ]
+    return _Judged(panel, level, null, known, shares, described, gaps)
 
 
 def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tuple[str, ...]) -> AuditReport:
     findings = [one for part in parts for one in _findings(part, asked.method, sample.layout)]
     # of smooth weights with several classes only class-wise ones are judged
     is_bounded = not (isinstance(asked.notion, Smooth) and sample.layout.d > 1)
-    largest = _largest(findings, parts, is_bounded)
+    largest = LargestError(
+        error=max(float(part.band.found.value.max()) for part in parts),
+        lower=max(float(part.band.lower.max()) for part in parts),
+        upper=min(1.0, max(float(part.band.upper.max()) for part in parts)) if is_bounded else 1.0,
+        null_floor=max(part.null.largest for part in parts),
+        detectable=max(one.detectable for one in findings),
+    )
     per_person = _largest_per_person(findings, parts, asked.tolerance, is_bounded)
     by: By = "violation" if asked.tolerance.per_person is None else "per_person"
-    verdict = _verdict(largest if by == "violation" else per_person, asked.tolerance.largest)
-    if sample.left_out.columns and verdict is Verdict.SATISFIED:  # nothing is known of what was asked about
-        verdict = Verdict.UNDECIDED
+    judged, verdict = largest if by == "violation" else per_person, Verdict.UNDECIDED
+    if judged.lower > asked.tolerance.largest:
+        verdict = Verdict.VIOLATED
+    elif judged.upper <= asked.tolerance.largest and not sample.left_out.columns:  # of these nothing is known
+        verdict = Verdict.SATISFIED
     ranked = sort_findings(findings, by)
+    kept = list(dict.fromkeys(one.subpopulation for one in ranked))[:KEPT]
+    bins = {name: own for one in sample.panels for name, own in reliability(one.rows, one.families, {*kept}).items()}
     return AuditReport(
         notion=asked.notion,
         tolerance=asked.tolerance,
@@ -500,34 +535,9 @@ def _report(sample: Sample, asked: Question, parts: Sequence[_Judged], notes: tu
         constraints=tuple(
             (part.panel.names, part.band.constraints) for part in parts if part.band.constraints is not None
         ),
-        moments={name: described for part in parts for name, described in part.groups.described.items()},
+        moments={name: described for part in parts for name, described in part.described.items()},
         notes=notes,
-        reliability=_reliability(sample.panels, [one.subpopulation for one in ranked]),
-    )
-
-
-def _reliability(panels: Sequence[Panel], names: Sequence[str]) -> dict[str, tuple[ReliabilityBins, ...]]:
-    """Return the bins of the first names, which are the worst."""
-    kept = list(dict.fromkeys(names))[:KEPT]
-    known = {name: bins for one in panels for name, bins in reliability(one.rows, one.families, set(kept)).items()}
-    return {name: known[name] for name in kept}
-
-
-def _verdict(found: LargestError, tolerated: float) -> Verdict:
-    """Compare limits with what is tolerated; limits that are not known decide nothing."""
-    if found.lower > tolerated:
-        return Verdict.VIOLATED
-    return Verdict.SATISFIED if found.upper <= tolerated else Verdict.UNDECIDED
-
-
-def _largest(findings: Sequence[Finding], parts: Sequence[_Judged], is_bounded: bool) -> LargestError:
-    """Return the largest violation of all subpopulations."""
-    return LargestError(
-        error=max(float(part.band.found.value.max()) for part in parts),
-        lower=max(float(part.band.lower.max()) for part in parts),
-        upper=min(1.0, max(float(part.band.upper.max()) for part in parts)) if is_bounded else 1.0,
-        null_floor=max(part.null.largest for part in parts),
-        detectable=max(one.detectable for one in findings),
+        reliability={name: bins[name] for name in kept},
     )
 
 
@@ -554,19 +564,6 @@ def _largest_per_person(
     )
 
 
-#: For each label the moments of a subpopulation, and the half-width of a band that covers their violations.
-Margins: TypeAlias = Sequence[tuple[GroupMoments, float]]
-
-
-@dataclass(frozen=True, eq=False)
-class GroupFacts:
-    """What is said of the subpopulations of a panel beside their violations: moments with margins, and gaps."""
-
-    described: Mapping[str, Margins]
-    gaps: Sequence[tuple[Gap, ...]]
-    masses: Masses
-
-
 @dataclass(frozen=True, eq=False)
 class Described:
     """The moments of f and f y of every subpopulation and label (`read_moments`), in a pass."""
@@ -591,51 +588,12 @@ class Described:
         return read_moments(self._plan(some, scale).read(total)[0], self.degree)
 
 
-def _groups(
-    panel: Panel, layout: Layout, asked: Question, known: Band, level: float, rng: np.random.Generator
-) -> GroupFacts:
-    """Return what the guarantees are computed from: the moments of f and f y, with a margin on E[c f^j (y - f)].
-
-    Margins and gaps come from the band itself where it holds these constraints, from one of degree 2 otherwise.
-    """
-    degree = max(2, asked.notion.degree) if isinstance(asked.notion, LowDegree) else 2
-    held = known.constraints if isinstance(asked.notion, LowDegree) and asked.notion.degree >= 2 else None
-    limits = constraints(panel, LowDegree(2), level, asked.method, rng) if held is None else held
-    margins = _margins(limits, panel, degree)
-    moments = panel.rows.run(Described(panel.families, degree, panel.rows.is_even))
-    described = {
-        name: [(one, float(margin)) for one, margin in zip(labels, own, strict=True)]
-        for name, labels, own in zip(panel.names, moments, margins, strict=True)
-    }
-    shares = masses(panel, asked.notion, asked.method, level)
-    per_person = shares.per_person(limits.lower, limits.upper)
-    s = list(limits.weights).index(Monomial())
-    gaps = [_gaps([one[j, s].tolist() for one in per_person], labels, layout) for j, labels in enumerate(moments)]
-    return GroupFacts(described, gaps, shares)
-
-
-def _margins(limits: Constraints, panel: Panel, degree: int) -> FloatArray:
-    """Return the largest half-width among the powers of each label's own probability, (m, d), at most the mass."""
-    place = {weight: s for s, weight in enumerate(limits.weights)}
-    own = [[place[Monomial((a,) * j)] for j in range(degree)] for a in range(panel.d)]
-    half = np.minimum(limits.half, panel.reach[:, None, None])
-    return np.column_stack([half[:, powers, a].max(axis=1) for a, powers in enumerate(own)])
-
-
-def _gaps(limits: Sequence[list[float]], labels: Sequence[GroupMoments], layout: Layout) -> tuple[Gap, ...]:
-    """Return, for every label, mean prediction and outcome of a subpopulation, and limits on their difference."""
-    return tuple(
-        Gap(label_of(layout, a), float(one.f[1]), float(one.fy[0]), lower, upper)
-        for a, (one, lower, upper) in enumerate(zip(labels, *limits, strict=True))
-    )
-
-
 def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
     """Return a finding for every subpopulation of a panel."""
     panel, intervals, power = part.panel, part.band.intervals, NormalDist().inv_cdf(POWER)
     named = tuple(str(label_of(layout, a)) for a in range(panel.d))
     limits = (np.array([getattr(one, side) for one in intervals]) for side in ("lower", "upper"))
-    low, high = (limit.tolist() for limit in part.groups.masses.per_person(*limits))
+    low, high = (limit.tolist() for limit in part.masses.per_person(*limits))
     columns = (panel.mass, panel.n_effective, part.band.found.basis, part.null.floor)
     mass, worth, basis, floor = (column.tolist() for column in columns)
     return [
@@ -658,5 +616,5 @@ def _findings(part: _Judged, method: Method, layout: Layout) -> list[Finding]:
             method=method,
             gaps=gaps,
         )
-        for j, (name, one, gaps) in enumerate(zip(panel.names, intervals, part.groups.gaps, strict=True))
+        for j, (name, one, gaps) in enumerate(zip(panel.names, intervals, part.gaps, strict=True))
     ]

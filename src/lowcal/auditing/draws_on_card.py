@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -27,13 +28,13 @@ def believed_text(share: float | None, d: int = 1, f: str = "f") -> str:
     return f"{f}*T({1.0 - share!r}) + T({share / max(2, d)!r})" if share else f
 
 
-def _residuals(one: Redraws | GridRedraws, d: int, numbers: Sequence[int | None]) -> Lines:
+def _residuals(share: float | None, d: int, numbers: Sequence[int | None]) -> Lines:
     """Return the lines of a label's residuals d0, d1, .. in some draws; None: in the outcomes as they are."""
-    lines: Lines = (("q", believed_text(one.share, d, "o")),)
-    if d > 1 and one.share is not None:
-        lines = *lines, *((f"q{a}", believed_text(one.share, d, f)) for a, f in enumerate(each("f", d)))
+    lines: Lines = (("q", believed_text(share, d, "o")),)
+    if d > 1 and share is not None:
+        lines = *lines, *((f"q{a}", believed_text(share, d, f)) for a, f in enumerate(each("f", d)))
     for b, number in enumerate(numbers):
-        if number is None or one.share is None:
+        if number is None or share is None:
             lines = *lines, (f"d{b}", "yo - o" if number is None else f"pick(drawn({b}, T(0.5)), o - yo, yo - o)")
             continue
         below, label = drawn_label(each("q", d), b)
@@ -52,9 +53,9 @@ def _batches(one: Redraws | GridRedraws, size: int) -> Iterator[tuple[Sequence[i
 def redrawn_classes(one: Redraws, card: Card, design: Codes, weights: Sequence[str]) -> Tables:
     """Return the sums of all draws of several classes, one after the other."""
     grid, found, size = card.scale.grid(bound_of(one.weights)), Tables(), max(1, TERMS // len(weights))
-    for some, keys in _batches(one, size):
-        terms = [f"d{b}*{text}" for b in range(len(some)) for text in weights]
-        tables = label_tables(card, design, terms, [1.0] * len(terms), lines=_residuals(one, card.d, some), keys=keys)
+    for share, (some, keys) in product(one.shares, _batches(one, size)):
+        terms, lines = [f"d{b}*{text}" for b in range(len(some)) for text in weights], _residuals(share, card.d, some)
+        tables = label_tables(card, design, terms, [1.0] * len(terms), lines=lines, keys=keys)
         every = [np.split(table, len(some), axis=1) for table in tables]
         for draw in zip(*every, strict=True):
             found += to_wholes(grid, draw)
@@ -64,8 +65,8 @@ def redrawn_classes(one: Redraws, card: Card, design: Codes, weights: Sequence[s
 def redrawn_cells(one: Redraws, card: Card, design: Codes) -> Tables | None:
     """Return the sums of all draws by cell, one after the other; None: cells are too many."""
     found = Tables()
-    for some, keys in _batches(one, GRIDS):
-        terms, lines = [f"d{b}" for b in range(len(some))], _residuals(one, card.d, some)
+    for share, (some, keys) in product(one.shares, _batches(one, GRIDS)):
+        terms, lines = [f"d{b}" for b in range(len(some))], _residuals(share, card.d, some)
         sums = cell_tables(card, design, one.weights, terms, lines=lines, keys=keys)
         if sums is None:
             return None
@@ -82,7 +83,7 @@ def _(one: GridRedraws, card: Card) -> Tables | None:
     for some, keys in _batches(one, GRIDS):
         every = []
         for own in card.each_label(START):
-            lines = (*own.pop("lines"), *_residuals(one, card.d, some), ("cell", point_text("o", GRID)))
+            lines = (*own.pop("lines"), *_residuals(one.share, card.d, some), ("cell", point_text("o", GRID)))
             terms = [f"d{b}" for b in range(len(some))]
             sums = card.by_cell(design, terms, [1.0] * len(some), GRID + 1, lines, keys=keys, **own)
             assert sums is not None

@@ -143,29 +143,34 @@ def _(one: Redraws, card: Card) -> Tables | Answer | None:
         found = card.tables(design, [f"(y - f)*{text}" for text in texts], [1.0] * len(texts))
         return to_wholes(grid, found) if found is not None and len(one.draws) == 1 else None
     keys = [int(key_of((one.seed, int(k or 0)))) for k in one.draws]
-    if one.share is not None and card.device.precision == "single":
-        picked = _picked(one.share, card, design, texts, keys)
+    shares = [share for share in one.shares if share is not None]
+    if shares and card.device.precision == "single":
+        picked = _picked(shares, card, design, texts, keys)
         if picked is not None:
             return picked
-    return _drawn_two_by_two(one, card, design, texts, keys)
+    return Tables(_drawn_two_by_two(share, card, design, one.weights, keys) for share in one.shares)
 
 
-def _picked(share: float, card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]) -> Answer | None:
+def _picked(
+    shares: Sequence[float], card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]
+) -> Answer | None:
     """Return the moments of labels drawn by every key: rows that are picked have the label 1.
 
     sum (y - q) v = sum over picked rows of v - sum q v, for values v = w u(f), rounded alike in both.
     """
-    values, q = [text if card.weight is None else f"w*({text})" for text in texts], ("q", believed_text(share))
-    belongs = members_of_levels(design)
+    values = [text if card.weight is None else f"w*({text})" for text in texts]
+    chances = {f"q{k}": believed_text(share) for k, share in enumerate(shares)}
+    lines, belongs = (*ROW, *chances.items()), members_of_levels(design)
     inputs = card.inputs(design, keys=keys)
-    shape = Picking.of(values, belongs.shape[1], len(keys))
+    shape = Picking.of(values, belongs.shape[1], len(keys), len(shares))
     if inputs is None or not shape.fits(shape.places(belongs, inputs.levels)):
         return None
-    every = card.device.picks(Formula(tuple(values), (*ROW, q)), inputs, belongs)
+    every = card.device.picks(Formula(tuple(values), lines), inputs, belongs, tuple(chances))
     rounded = [text if text == "T(1)" else f"near(({text})*T({PICKED_UNITS!r}))/T({PICKED_UNITS!r})" for text in values]
-    expected = Formula(tuple(f"q*({text})" for text in rounded), (*ROW, q), (1.0,) * len(texts))
-    mean = product(belongs.T.astype(np.float64), card.device.histogram(expected, inputs)[:, 0])
-    return Answer(card.scale.most * (every - mean)[..., None])
+    terms = tuple(f"{q}*({text})" for q in chances for text in rounded)
+    sums = card.device.histogram(Formula(terms, lines, (1.0,) * len(terms)), inputs)[:, 0]
+    mean = product(belongs.T.astype(np.float64), sums).reshape(-1, len(shares), len(texts)).transpose(1, 0, 2)
+    return Answer(card.scale.most * (every - mean[:, None])[..., None])
 
 
 def members_of_levels(design: Codes) -> NDArray[np.bool_]:
@@ -184,26 +189,25 @@ def members_of_levels(design: Codes) -> NDArray[np.bool_]:
 
 
 def _drawn_two_by_two(
-    one: Redraws, card: Card, design: Codes, texts: Sequence[str], keys: Sequence[int]
-) -> Tables | None:
+    share: float | None, card: Card, design: Codes, weights: Sequence[Weight], keys: Sequence[int]
+) -> Wholes:
     """Return the sums of a few draws in each pass."""
-    every = []
+    every, texts = [], weight_texts(weights, 1) or []
     for start in range(0, len(keys), DRAWS):
         some = keys[start : start + DRAWS]
-        if one.share is None:
+        if share is None:
             drawn = [f"pick(drawn({b}, T(0.5)), f - y, y - f)" for b in range(len(some))]
         else:
             drawn = [f"pick(drawn({b}, q), T(1) - q, -q)" for b in range(len(some))]
-        lines = (("q", believed_text(one.share)), *((f"d{b}", text) for b, text in enumerate(drawn)))
+        lines = (("q", believed_text(share)), *((f"d{b}", text) for b, text in enumerate(drawn)))
         terms = [f"d{b}*{text}" for b in range(len(some)) for text in texts]
         found = card.tables(design, terms, [1.0] * len(terms), lines=lines, keys=some)
-        if found is None:
-            return None
+        assert found is not None
         every.append(np.concatenate(found).reshape(-1, len(some), len(texts)).transpose(1, 0, 2))
     sums = np.concatenate(every)
     total = np.zeros((*sums.shape[:2], padded(len(texts))), dtype=np.int64)
-    total[:, :, : len(texts)] = card.scale.grid(bound_of(one.weights)).wholes(sums)
-    return Tables([total])
+    total[:, :, : len(texts)] = card.scale.grid(bound_of(weights)).wholes(sums)
+    return total
 
 
 @on_card.register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.data.errors import InvalidInput
-from lowcal.data.frames import Column
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import read_table
 from lowcal.kernels.simplex import IntArray
@@ -70,7 +68,9 @@ def read_windows(
         raise InvalidInput("by= needs the rows in memory. Give the rows of the windows you watch, or a sample of them.")
     table = read_table(X)
     column = table.column(by)
-    order = _in_order(column)
+    order: list[Any] = list(column.categories or ())
+    if column.categories is None:
+        order = sorted(value for value in column.distinct()[0] if value is not None and value == value)
     codes = column.encode(tuple(order))
     if (codes < 0).any():
         row = int((codes < 0).argmax())
@@ -81,19 +81,7 @@ def read_windows(
             f"Column {by!r} of X has {len(kept):,} different values; by= makes a window of each, and {MOST} at most. "
             "Round it to days, weeks or months."
         )
-    return Windows(_names(column, [order[k] for k in kept]), places.astype(np.intp), table.without([column.name]))
-
-
-def _in_order(column: Column) -> list[Any]:
-    """Return the distinct values of a column, sorted."""
-    if column.categories is not None:
-        return list(column.categories)
-    values, _ = column.distinct()
-    return sorted(value for value in values if value is not None and value == value)
-
-
-def _names(column: Column, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the names of windows: numbers and text as they are, dates in the form of ISO 8601."""
-    if column.is_date:
-        return show_dates(values)
-    return tuple(int(one) if isinstance(one, float) and one.is_integer() else one for one in values)
+    values = [order[k] for k in kept]  # numbers and text name windows as they are, dates in the form of ISO 8601
+    whole = (int(one) if isinstance(one, float) and one.is_integer() else one for one in values)
+    names = show_dates(values) if column.is_date else tuple(whole)
+    return Windows(names, places.astype(np.intp), table.without([column.name]))

@@ -66,6 +66,10 @@ class Grid:
         """A number large enough that what is added to it is rounded to the grid."""
         return np.asarray(1.5 * 2.0**52 * self.unit)
 
+    def repeated(self, times: int) -> Grid:
+        """Return the grid of as many columns for each column of this one."""
+        return Grid(np.repeat(self.unit, times))
+
     def round(self, terms: FloatArray) -> FloatArray:
         """Round terms to the grid, in place.
 
@@ -95,6 +99,7 @@ def _exponent(bound: float) -> int:
     return frexp(max(bound, SMALLEST))[1]
 
 
+@lru_cache(maxsize=256)
 def _grid(exponent: int, n: int) -> Grid:
     return _of_bits(exponent, max(2, (min(n, BLOCK) - 1).bit_length(), (n - 1).bit_length() - BLOCKS))
 

@@ -18,7 +18,7 @@ from lowcal.auditing.certificates.finite_sample import (
     mean_limit,
     symmetrisation,
 )
-from lowcal.auditing.certificates.panel import Panel
+from lowcal.auditing.certificates.panel import Negatives, Panel
 from lowcal.auditing.certificates.score import Cumulants, Totals, WitnessSums, cumulants, normal_score
 from lowcal.kernels.simplex import SMALLEST, FloatArray, leading
 from lowcal.notions.base import Finite, Notion, Suprema, Witness
@@ -61,16 +61,6 @@ class Interval:
     lower: float
     upper: float
 
-    @property
-    def least(self) -> float:
-        """The least size of the violation."""
-        return max(self.lower, -self.upper, 0.0)
-
-    @property
-    def greatest(self) -> float:
-        """The greatest size of any violation of this subpopulation."""
-        return max(-self.lower, self.upper)
-
 
 @dataclass(frozen=True, eq=False)
 class Band:
@@ -83,12 +73,12 @@ class Band:
     @property
     def lower(self) -> FloatArray:
         """A lower limit on the supremum of every c in the population."""
-        return np.array([one.least for one in self.intervals])
+        return np.array([max(one.lower, -one.upper, 0.0) for one in self.intervals])
 
     @property
     def upper(self) -> FloatArray:
         """An upper limit on it."""
-        return np.array([one.greatest for one in self.intervals])
+        return np.array([max(-one.lower, one.upper) for one in self.intervals])
 
 
 def band(
@@ -101,37 +91,35 @@ def band(
 ) -> Band:
     """Return the suprema of a panel with limits that hold together with the given confidence.
 
-    `drawn` is what labels drawn from the predictions showed, where the exact test has drawn them already. Of the error
+    `drawn` is what labels with the noise of these rows showed, where the exact test drew them already. Of the error
     that finite-sample methods allow, one half goes to the deviations and one to the masses of the subpopulations, a
     quarter for upper and a quarter for lower limits (`per_person`).
     """
     beta = 1.0 - confidence
-    if method == "bootstrap" and not (drawn is not None and panel.is_label and panel.is_believed):
-        drawn = draw(panel, notion, panel.share, draws_for(beta), new_seed(rng))
-    if not isinstance(notion, Finite) or not (method == "bootstrap" or is_listed(notion, panel.d)):
-        found = _suprema(panel, notion)
-        if method == "bootstrap":
-            assert drawn is not None
-            return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn), None)
-        most = symmetrisation(panel, notion, beta / 2, rng)
-        return Band(found, _intervals_around(panel, found, np.full(len(found.value), most), beta), None)
-    known = constraints(panel, notion, confidence, method, rng, drawn)
-    found = notion.norm(known.weights, known.v)
-    if notion.is_largest(panel.d):
-        return Band(found, _single_intervals(known), known)
+    if method == "bootstrap" and drawn is None:
+        (drawn,) = draw(panel, notion, (panel.share,), range(draws_for(beta)), new_seed(rng))
+    known = None
+    if not isinstance(notion, Finite):
+        found = panel.suprema(notion)
+    elif method == "bootstrap" or is_listed(notion, panel.d):
+        known = constraints(panel, notion, confidence, method, rng, drawn)
+        found = notion.norm(known.weights, known.v)
+        if notion.is_largest(panel.d):
+            return Band(found, _single_intervals(known), known)
+    else:
+        weights = panel.constraints(notion)
+        found = notion.norm(weights, observed_moments(panel, weights))
     if method == "bootstrap":
         assert drawn is not None
         return Band(found, _redrawn_intervals(panel, notion, found, beta, drawn, known), known)
-    deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
-    return Band(found, _intervals_around(panel, found, deviation, beta, known), known)
-
-
-def _suprema(panel: Panel, notion: Notion) -> Suprema:
-    """Return the suprema with their witnesses; those of smooth weights are class-wise."""
-    if isinstance(notion, Finite):
-        weights = panel.constraints(notion)
-        return notion.norm(weights, observed_moments(panel, weights))
-    return panel.suprema(notion)
+    if known is None:
+        deviation = np.full(len(found.value), symmetrisation(panel, notion, beta / 2, rng))
+    else:
+        assert isinstance(notion, Finite)
+        deviation = notion.limits(np.zeros_like(known.v), known.half)[1]
+    witnesses, sums = _along(panel, found, known)
+    most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
+    return Band(found, _intervals(found, witnesses, sums, sums.v - deviation, sums.v + deviation, most), known)
 
 
 def is_listed(notion: Finite, d: int) -> bool:
@@ -159,8 +147,15 @@ def constraints(
         q = max(largest, union_bound(1, beta)) if largest > 0.0 else union_bound(sums.v.size, beta)
         lower, upper = sums.limits(q)
         most = _most(panel, q)
-    else:
-        lower, upper = _finite_sample(panel, weights, sums, beta / 2, method, rng)
+    else:  # limits that hold for every number of rows, by a union bound over all constraints
+        if method == "exact" and not panel.rows.run(Negatives(panel.families)):
+            lower, upper = betting(panel, weights, beta / 2, rng)
+        else:
+            half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta / 2)
+            if method != "hoeffding":
+                spread = panel.n * panel.largest_weight
+                half = bernstein(sums.standard_error, panel.n, spread, sums.v.size, beta / 2)
+            lower, upper = sums.v - half, sums.v + half
         most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
     lower, upper = np.maximum(lower, -most[:, None, None]), np.minimum(upper, most[:, None, None])
     return Constraints(weights, sums.v, sums.standard_error, lower, upper, sums.sums)
@@ -170,18 +165,6 @@ def _most(panel: Panel, critical: FloatArray | float) -> FloatArray:
     """Return what no violation exceeds: an upper limit on the mass of its subpopulation, q^2 / n without a row."""
     rare = np.square(critical) * panel.energy / 2.0
     return np.minimum(1.0, panel.reach + rare + np.sqrt(np.square(critical * panel.mass_error) + rare**2))
-
-
-def _finite_sample(
-    panel: Panel, weights: Sequence[Weight], sums: Cumulants, beta: float, method: Method, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return limits that hold for every number of rows, by a union bound over all constraints."""
-    if method == "exact" and not panel.is_signed:
-        return betting(panel, weights, beta, rng)
-    half: FloatArray | float = hoeffding(panel.energy, sums.v.size, beta)
-    if method != "hoeffding":
-        half = bernstein(sums.standard_error, panel.n, panel.n * panel.largest_weight, sums.v.size, beta)
-    return sums.v - half, sums.v + half
 
 
 def _single_intervals(known: Constraints) -> list[Interval]:
@@ -216,7 +199,7 @@ def _redrawn_intervals(
     noise = np.sqrt(np.maximum(sums.sums.noise, 0.0))
     union, is_drawn = union_bound(len(deviation), beta), deviation > 0.0
     t = np.copysign(deviation / np.where(noise > 0.0, noise, 1.0), sums.v)
-    score = np.maximum(np.abs(normal_score(t, sums.skewness(np.zeros_like(t)))), union_bound(1, beta))
+    score = np.maximum(np.abs(normal_score(t, sums.spread(np.zeros_like(t))[1])), union_bound(1, beta))
     critical = np.where(is_drawn & (noise > 0.0), score, union)
     lower, upper = sums.limits(critical)
     is_empty = is_drawn & (noise <= 0.0)  # no weight shows anything: chance would have shown this much
@@ -241,23 +224,20 @@ def deviations(suprema: FloatArray, beta: float) -> FloatArray:
     return np.asarray(np.maximum(centre + q * spread_of, 0.0) ** 3)
 
 
-def _intervals_around(
-    panel: Panel, found: Suprema, deviation: FloatArray, beta: float, known: Constraints | None = None
-) -> list[Interval]:
-    """Return intervals of a given half-width around the suprema."""
-    weights, sums = _along(panel, found, known)
-    most = mean_limit(panel.reach, panel, beta * MASS_SHARE)
-    return _intervals(found, weights, sums, sums.v - deviation, sums.v + deviation, most)
-
-
 def _along(panel: Panel, found: Suprema, known: Constraints | None) -> tuple[list[Witness], Cumulants]:
-    """Return the witnesses of all subpopulations without their signs, and their sums over the members."""
+    """Return the witnesses of all subpopulations without their signs, and their sums over the members.
+
+    Where a weight is a set of disjoint cells of a scalar, what they hold adds up.
+    """
     witnesses = [found.witness(j) for j in range(len(found.value))]
     if known is not None and panel.d == 1 and all(isinstance(u, Cell) for u in known.weights):
-        return _along_cells(panel, witnesses, known)
-    unsigned = [Witness(one.weights, _sign(panel, one) * one.coefficients) for one in witnesses]
-    share = panel.share if panel.is_label else None
-    sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share))
+        chosen = np.array([one.coefficients for one in witnesses]) != 0.0
+        sums = Totals(*(np.where(chosen, part, 0.0).sum(axis=(1, 2)) for part in known.sums))
+        unsigned = [Witness(one.weights, np.abs(one.coefficients)) for one in witnesses]
+    else:
+        unsigned = [Witness(one.weights, _sign(panel, one) * one.coefficients) for one in witnesses]
+        share = panel.share if panel.is_label else None
+        sums = panel.rows.run(WitnessSums(panel.families, tuple(unsigned), share))
     return unsigned, Cumulants.of(sums, panel.energy, panel.is_label, is_chosen=True)
 
 
@@ -274,14 +254,6 @@ def _sign(panel: Panel, witness: Witness) -> float:
     corners = np.vstack([np.eye(panel.d), np.full(panel.d, 1.0 / panel.d)]) if panel.d > 1 else np.array([[0.0], [1.0]])
     are_powers = all(isinstance(u, Monomial) for u in witness.weights)
     return -1.0 if witness(corners if are_powers else panel.p).min(initial=0.0) < -1e-9 else 1.0
-
-
-def _along_cells(panel: Panel, witnesses: list[Witness], known: Constraints) -> tuple[list[Witness], Cumulants]:
-    """Return the same where a weight is a set of disjoint cells of a scalar: what they hold adds up."""
-    chosen = np.array([one.coefficients for one in witnesses]) != 0.0
-    joined = Totals(*(np.where(chosen, part, 0.0).sum(axis=(1, 2)) for part in known.sums))
-    unsigned = [Witness(one.weights, np.abs(one.coefficients)) for one in witnesses]
-    return unsigned, Cumulants.of(joined, panel.energy, panel.is_label, is_chosen=True)
 
 
 def _intervals(
@@ -314,14 +286,14 @@ class Masses(NamedTuple):
         >>> [one.round(3).tolist() for one in masses.per_person(np.array([0.01]), np.array([0.03]))]
         [[0.04], [0.15]]
         """
-        return self._divide(lower, lower > 0.0), self._divide(upper, upper < 0.0)
+        low, high = (of.reshape(-1, *[1] * (lower.ndim - 1)) for of in self)
 
-    def _divide(self, limits: FloatArray, is_inner: NDArray[np.bool_]) -> FloatArray:
-        """Divide limits that lie towards zero by the upper mass, others by the lower one; by 0 nothing is known."""
-        low, high = (of.reshape(-1, *[1] * (limits.ndim - 1)) for of in self)
-        mass = np.where(is_inner, high, low)
-        shares = np.divide(limits, mass, out=np.sign(limits), where=mass != 0.0)
-        return np.asarray(np.clip(shares, -1.0, 1.0))
+        def divide(limits: FloatArray, is_inner: NDArray[np.bool_]) -> FloatArray:
+            mass = np.where(is_inner, high, low)  # the upper mass for limits that lie towards zero
+            shares = np.divide(limits, mass, out=np.sign(limits), where=mass != 0.0)  # by 0 nothing is known
+            return np.asarray(np.clip(shares, -1.0, 1.0))
+
+        return divide(lower, lower > 0.0), divide(upper, upper < 0.0)
 
 
 def masses(panel: Panel, notion: Notion, method: Method, confidence: float) -> Masses:
@@ -339,12 +311,8 @@ def masses(panel: Panel, notion: Notion, method: Method, confidence: float) -> M
         low, high = np.maximum(panel.mass - half, 0.0), np.minimum(panel.mass + half, 1.0)
     else:
         low, high = (limit(panel.mass, panel, beta * MASS_SHARE) for limit in (least_mean, mean_limit))
-    is_sample = np.full(len(low), method == "bootstrap" or _is_union(panel, notion, method)) & panel.is_set
+    is_union = isinstance(notion, Finite) and method in ("bernstein", "hoeffding") and is_listed(notion, panel.d)
+    is_sample = (method == "bootstrap" or is_union) & panel.is_set
     known = np.where(is_sample, panel.mass, low), np.where(is_sample, panel.mass, high)
     has_share = (panel.mass > 0.0) & panel.is_share
     return Masses(*(np.where(has_share, one, np.nan) for one in known))
-
-
-def _is_union(panel: Panel, notion: Notion, method: Method) -> bool:
-    """Whether the limits are a union bound over single constraints, by inequalities for independent terms."""
-    return method in ("bernstein", "hoeffding") and isinstance(notion, Finite) and is_listed(notion, panel.d)

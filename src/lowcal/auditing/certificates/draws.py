@@ -5,7 +5,7 @@ A label of a draw depends on the seed, the draw and the number of its row alone,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import NormalDist
@@ -18,12 +18,12 @@ from lowcal.auditing.certificates.score import ConstraintSums, cells_of, normal_
 from lowcal.kernels.drawn import DrawnSums, decode_draws
 from lowcal.kernels.exact import Tables, Wholes
 from lowcal.kernels.reference import Codes, Design, pieces, rows_in_cache
-from lowcal.kernels.simplex import FloatArray, IntArray
+from lowcal.kernels.simplex import FloatArray
 from lowcal.kernels.threads import spread
 from lowcal.notions.base import Finite, Notion
 from lowcal.notions.moments import weigh
 from lowcal.notions.smooth import Smooth
-from lowcal.notions.weights import Cell, CellIds, Weight
+from lowcal.notions.weights import Cell, Weight
 from lowcal.rows.base import START, Local, Scale, Shard
 from lowcal.rows.grids import line_suprema, point_ids
 from lowcal.rows.keys import draw_labels, draw_shares, key_of, uniforms_of
@@ -58,13 +58,18 @@ def union_bound(n_constraints: int, beta: float) -> float:
 class Draws:
     """The suprema of every draw and subpopulation, (draws, m), and the largest score of every draw.
 
-    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size, and
-    `scored` is what they were computed by.
+    There are scores where the supremum is a single moment: the largest of all moments' normal scores in size, which
+    `score` returns of any moments.
     """
 
     suprema: FloatArray
     scores: FloatArray | None = None
-    scored: MomentScores | None = None
+    score: Callable[[FloatArray], float] | None = None
+
+    def and_more(self, other: Draws) -> Draws:
+        """Return these draws and others of the same labels."""
+        scores = None if self.scores is None or other.scores is None else np.append(self.scores, other.scores)
+        return Draws(np.concatenate([self.suprema, other.suprema]), scores, self.score)
 
 
 def new_seed(rng: np.random.Generator) -> int:
@@ -72,41 +77,49 @@ def new_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(1 << 63))
 
 
-def draw(panel: Panel, notion: Notion, share: float, draws: int, seed: int) -> Draws:
-    """Draw labels of which a `share` is random and measure them again; numbers get their residuals with signs anew."""
-    own = share if panel.is_label else None
+def draw(panel: Panel, notion: Notion, shares: Sequence[float | None], draws: range, seed: int) -> list[Draws]:
+    """Draw labels of which each `share` is random, by the same chance for all, and measure them again.
+
+    Numbers get their residuals with signs anew, and so do labels if a share is None. As many draws share a pass over
+    the rows as may be held.
+    """
+    own = tuple(share if panel.is_label else None for share in shares)
     if not isinstance(notion, Finite):
-        return Draws(drawn_suprema(panel, notion, own, range(draws), seed))
+        return [Draws(drawn_suprema(panel, notion, share, draws, seed)) for share in own]
     weights = panel.constraints(notion)
-    every = drawn_moments(panel, weights, own, draws, seed)
-    if not notion.is_largest(panel.d):
-        return Draws(np.array([notion.norm(weights, v).value for v in every]))
-    scores = MomentScores.of(panel, notion, weights, own)
-    suprema, largest = zip(*(scores.both(v) for v in every), strict=True)
-    return Draws(np.array(suprema), np.array(largest), scores)
+    score = [moment_scores(panel, weights, share) if notion.is_largest(panel.d) else None for share in own]
+    suprema: list[list[FloatArray]] = [[] for _ in own]
+    scores: list[list[float]] = [[] for _ in own]
+    size = max(1, MOST_SUMS // (len(panel.names) * len(weights) * panel.d * len(own)))
+    for start in range(0, len(draws), size):
+        some = Redraws(panel.families, weights, own, seed, tuple(draws[start : start + size]))
+        for k, every in enumerate(panel.rows.run(some)):
+            suprema[k] += [notion.norm(weights, v).value for v in every]
+            scores[k] += [] if (of := score[k]) is None else [of(v) for v in every]
+    found = zip(suprema, scores, score, strict=True)
+    return [Draws(np.array(one), None if of is None else np.array(largest), of) for one, largest, of in found]
 
 
-def drawn_moments(
-    panel: Panel, weights: tuple[Weight, ...], share: float | None, draws: int, seed: int
-) -> Iterator[FloatArray]:
-    """Yield the moments (m, S, d) of every draw; of as many draws in each pass over the rows as may be held."""
-    size = max(1, MOST_SUMS // (len(panel.names) * len(weights) * panel.d))
-    for start in range(0, draws, size):
-        some = tuple(range(start, min(start + size, draws)))
-        yield from panel.rows.run(Redraws(panel.families, weights, share, seed, some))
+def moment_scores(panel: Panel, weights: tuple[Weight, ...], share: float | None) -> Callable[[FloatArray], float]:
+    """Return the largest normal score as a function of moments, if labels have given probabilities.
+
+    These depend on no label. What can't be has an infinite score; signs at random are not skewed.
+    """
+    one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
+    variance, third = panel.rows.run(one)
+    safe = np.where(variance > 0.0, variance, 1.0)
+    skewness = np.zeros_like(third) if share is None else third / safe**1.5
+
+    def score(v: FloatArray) -> float:
+        z = normal_score(v / np.sqrt(safe), skewness)
+        return float(np.abs(np.where(variance > 0.0, z, np.where(np.abs(v) > 1e-12, np.inf, 0.0))).max())
+
+    return score
 
 
 def observed_moments(panel: Panel, weights: tuple[Weight, ...]) -> FloatArray:
     """Return the moments (m, S, d) of the outcomes as they are."""
-    return np.asarray(panel.rows.run(Redraws(panel.families, weights, None, 0, (None,)))[0])
-
-
-def signed_suprema(panel: Panel, notion: Notion, draws: int, seed: int) -> FloatArray:
-    """Return no less than the suprema of residuals with signs drawn at random, shape (draws, m)."""
-    if not isinstance(notion, Finite):
-        return drawn_suprema(panel, notion, None, range(draws), seed) + panel.grid_error(notion)
-    weights = panel.constraints(notion)
-    return np.array([notion.norm(weights, v).value for v in drawn_moments(panel, weights, None, draws, seed)])
+    return np.asarray(panel.rows.run(Redraws(panel.families, weights, (None,), 0, (None,)))[0, 0])
 
 
 def drawn_suprema(
@@ -121,10 +134,9 @@ def drawn_suprema(
         passes = [GridRedraws(panel.families, share, seed, draws[k : k + size]) for k in range(0, len(draws), size)]
         return np.concatenate([panel.rows.run(one) for one in passes])
     whole = panel.whole
-    every = slice(0, len(whole))
 
     def one(number: int | None) -> FloatArray:
-        rho = redrawn(whole, share, seed, number, 0)(every)
+        rho = redrawn(whole, share, seed, number, 0)(slice(0, len(whole)))
         return notion.suprema(panel.p, rho, panel.design).value
 
     return np.array(spread(one, draws, len(whole)))
@@ -141,18 +153,19 @@ class GridRedraws:
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the residuals of all draws by coordinate, member and point, one draw after the other."""
-        design, ids = shard.design(self.families), point_ids(shard.at(START), GRID)
-        return Tables(spread(lambda number: self._one(shard, design, ids, number), self.draws, len(shard)))
+        design, ids, grid = shard.design(self.families), point_ids(shard.at(START), GRID), shard.scale.grid()
 
-    def _one(self, shard: Shard, design: Design, ids: IntArray, number: int | None) -> Wholes:
-        residuals, grid = redrawn(shard, self.share, self.seed, number, shard.first), shard.scale.grid()
-        total = np.zeros((ids.shape[1], design.shape[1], GRID + 1), dtype=np.int64)
-        for part in pieces(len(shard), 1):
-            R = grid.round(residuals(part))
-            for a in range(ids.shape[1]):
-                sums = design.rows(part).cell_moments(ids[part, a], GRID + 1, R[:, [a]], grid)
-                total[a] += grid.wholes(sums[:, :, 0])
-        return total
+        def one(number: int | None) -> Wholes:
+            residuals = redrawn(shard, self.share, self.seed, number, shard.first)
+            total = np.zeros((ids.shape[1], design.shape[1], GRID + 1), dtype=np.int64)
+            for part in pieces(len(shard), 1):
+                R = grid.round(residuals(part))
+                for a in range(ids.shape[1]):
+                    sums = design.rows(part).cell_moments(ids[part, a], GRID + 1, R[:, [a]], grid)
+                    total[a] += grid.wholes(sums[:, :, 0])
+            return total
+
+        return Tables(spread(one, self.draws, len(shard)))
 
     def read(self, total: Tables, some: Local, scale: Scale) -> FloatArray:
         """Return the suprema."""
@@ -164,87 +177,74 @@ def redrawn(
 ) -> Callable[[slice], FloatArray]:
     """Return the weighted residuals of a draw as a function of a slice of the rows, which begin at number `first`.
 
-    Without a number, they are those of the outcomes as they are.
+    Without a number, they are those of the outcomes as they are. Where rows stand for several, their copies draw one by
+    one, and only their sums count.
     """
-    p, y, weight = rows.at(START), rows.y, rows.weight[:, None]
+    p, y, weight, copies = rows.at(START), rows.y, rows.weight[:, None], rows.copies
     if number is None:
         return lambda part: weight[part] * (y[part] - p[part])
-    if rows.copies is not None:
-        return _redrawn_copies(rows, rows.copies, share, (seed, number, first))
-    key = key_of((seed, number))
 
     def residuals(part: slice) -> FloatArray:
-        f, w = p[part], weight[part]
-        u = uniforms_of(key, first + part.start, len(f))
+        f = p[part]
+        chance = np.full((len(f), 1), 0.5) if share is None else believed(f, share)
+        if copies is None:
+            drawn = draw_labels(chance, uniforms_of(key_of((seed, number)), first + part.start, len(f)))
+        else:
+            drawn = draw_shares(chance, copies[part], (seed, number, first, part.start))
         if share is None:
-            return w * (y[part] - f) * np.where(u < 0.5, -1.0, 1.0)[:, None]
-        chance = believed(f, share)
-        rho = draw_labels(chance, u)
-        rho -= chance
-        rho *= w
-        return rho
-
-    return residuals
-
-
-def _redrawn_copies(
-    rows: Local, copies: IntArray, share: float | None, seed: tuple[int, ...]
-) -> Callable[[slice], FloatArray]:
-    """Return the same where rows stand for several: their copies draw one by one, and only their sums count."""
-    p, weight = rows.at(START), rows.weight[:, None]
-
-    def residuals(part: slice) -> FloatArray:
-        f, w, k, chance = p[part], weight[part], copies[part], (*seed, part.start)
-        if share is None:
-            signs = 2.0 * draw_shares(np.full((len(f), 1), 0.5), k, chance) - 1.0
-            return np.asarray(w * (rows.y[part] - f) * signs)
-        drawn_from = believed(f, share)
-        return np.asarray(w * (draw_shares(drawn_from, k, chance) - drawn_from))
+            signs = 1.0 - 2.0 * drawn if copies is None else 2.0 * drawn - 1.0
+            return np.asarray(weight[part] * (y[part] - f) * signs)
+        drawn -= chance
+        drawn *= weight[part]
+        return drawn
 
     return residuals
 
 
 @dataclass(frozen=True, eq=False)
 class Redraws:
-    """The moments of some draws, shape (draws, m, S, d); None is no draw, but the outcomes as they are.
+    """The moments of some draws, shape (shares, draws, m, S, d); None is no draw, but the outcomes as they are.
 
-    Labels are drawn from `believed` probabilities; with share None, residuals get new signs.
+    Labels are drawn from `believed` probabilities, of all shares by the same chance; with share None, residuals get
+    new signs.
     """
 
     families: tuple[Family, ...]
     weights: tuple[Weight, ...]
-    share: float | None
+    shares: tuple[float | None, ...]
     seed: int
     draws: Sequence[int | None]
 
     def __call__(self, shard: Shard) -> Tables:
-        """Return the sums of all draws, one after the other."""
+        """Return the sums of all shares and draws, one after the other."""
         design, cells = shard.design(self.families), cells_of(self.weights, shard.at(START))
         if self._are_picks(design, shard):
-            return Tables([self._picked(shard, design)])
-        each = spread(lambda number: self._one(shard, design, cells, number), self.draws, len(shard))
-        return Tables(table for tables in each for table in tables)
+            return Tables(self._picked(shard, design, share) for share in self.shares)
 
-    def _one(self, shard: Shard, design: Design, cells: CellIds | None, number: int | None) -> Tables:
-        residuals = redrawn(shard, self.share, self.seed, number, shard.first)
-        return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
+        def one(asked: tuple[float | None, int | None]) -> Tables:
+            share, number = asked
+            residuals = redrawn(shard, share, self.seed, number, shard.first)
+            return moment_sums(design, self.weights, cells, shard.at(START), residuals, shard.scale)
+
+        asked = [(share, number) for share in self.shares for number in self.draws]
+        return Tables(table for tables in spread(one, asked, len(shard)) for table in tables)
 
     def _are_picks(self, design: Design, some: Local) -> TypeGuard[Codes]:
         """Whether a draw picks some rows out of code columns: a scalar has two outcomes; weights must be no cells."""
         is_scalar = some.y.shape[1] == 1 and some.copies is None and not isinstance(self.weights[0], Cell)
         return is_scalar and isinstance(design, Codes) and None not in self.draws
 
-    def _picked(self, shard: Shard, design: Codes) -> Wholes:
-        """Return the sums of all draws, shape (draws, levels, S)."""
+    def _picked(self, shard: Shard, design: Codes, share: float | None) -> Wholes:
+        """Return the sums of all draws of a share, shape (draws, levels, S)."""
         grid, p = shard.scale.grid(bound_of(self.weights)), shard.at(START)
         sums = DrawnSums(design, len(self.weights), grid, [key_of((self.seed, int(k or 0))) for k in self.draws])
         for part in rows_in_cache(len(p), len(self.weights) + 2):
             f, w = p[part], shard.weight[part, None]
-            if self.share is None:
+            if share is None:
                 rho = w * (shard.y[part] - f)
                 chance, picked, passed = np.full(len(f), 0.5), -rho, rho
             else:
-                q = believed(f, self.share)
+                q = believed(f, share)
                 chance, picked, passed = q[:, 0], (1.0 - q) * w, -q * w
             each = (weigh(self.weights, f, one) for one in (picked, passed))
             sums.add(part, shard.first + part.start, chance, *each)
@@ -255,34 +255,11 @@ class Redraws:
         design, d = some.design(self.families), some.y.shape[1]
         if self._are_picks(design, some):
             grid = scale.grid(bound_of(self.weights))
-            return decode_draws(design, len(self.weights), grid, total[0])[..., None]
-        size = len(total) // len(self.draws)
-        each = [total[k * size : (k + 1) * size] for k in range(len(self.draws))]
-        return np.array([decode_moments(design, self.weights, d, one, scale) for one in each])
-
-
-@dataclass(frozen=True, eq=False)
-class MomentScores:
-    """The normal scores of all moments, if labels have given probabilities: these depend on no label."""
-
-    notion: Finite
-    weights: tuple[Weight, ...]
-    variance: FloatArray
-    skewness: FloatArray
-
-    @classmethod
-    def of(cls, panel: Panel, notion: Finite, weights: tuple[Weight, ...], share: float | None) -> MomentScores:
-        """Sum up the noise of every moment; signs at random are not skewed."""
-        one = ConstraintSums(panel.families, weights, share, panel.rows.is_even, ("noise", "noise3"))
-        second, third = panel.rows.run(one)
-        safe = np.where(second > 0.0, second, 1.0)
-        return cls(notion, weights, second, third / safe**1.5 if panel.is_label else np.zeros_like(third))
-
-    def both(self, v: FloatArray) -> tuple[FloatArray, float]:
-        """Return the suprema of moments v, and their largest score; what can't be has an infinite one."""
-        t = v / np.sqrt(np.where(self.variance > 0.0, self.variance, 1.0))
-        z = np.where(self.variance > 0.0, normal_score(t, self.skewness), np.where(np.abs(v) > 1e-12, np.inf, 0.0))
-        return self.notion.norm(self.weights, v).value, float(np.abs(z).max())
+            return np.array([decode_draws(design, len(self.weights), grid, one) for one in total])[..., None]
+        size = len(total) // (len(self.shares) * len(self.draws))
+        each = [total[k : k + size] for k in range(0, len(total), size)]
+        found = np.array([decode_moments(design, self.weights, d, one, scale) for one in each])
+        return found.reshape(len(self.shares), len(self.draws), *found.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +268,8 @@ class Null:
 
     `floor[c]` is exceeded by chance with probability 1 - confidence, `largest` likewise for the largest of all;
     `p_value` is exact at any n (nan where outcomes are no draws of labels); `is_too_good`: the violations are far
-    smaller than those of any draw, as happens on rows that the model was fitted to; `drawn` is what the draws showed.
+    smaller than those of any draw, as happens on rows that the model was fitted to; `drawn` is what the draws showed,
+    and `noisy` what labels with the noise of these rows did, where such were drawn.
     """
 
     floor: FloatArray
@@ -299,39 +277,39 @@ class Null:
     p_value: float
     is_too_good: bool
     drawn: Draws
+    noisy: Draws | None
 
 
-def null_test(panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99) -> Null:
+def null_test(
+    panel: Panel, notion: Notion, confidence: float, rng: np.random.Generator, *, draws: int = 99, noisy: int = 0
+) -> Null:
     """Redraw the labels from the predictions, measure everything again, and compare (spec 10.i.d).
 
     If f = f*, the sample and its redraws are exchangeable, so p = (1 + #{T_b >= T}) / (1 + B) is exact. T is the
-    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones.
+    largest normal score of a moment, or of a supremum: small subpopulations count as much as large ones. Labels that
+    vary more than predictions allow are drawn `noisy` times with their own noise, by the same chance.
     """
-    drawn = draw(panel, notion, 0.0, draws, new_seed(rng))
-    if drawn.scores is None or drawn.scored is None:
-        observed = _suprema(panel, notion)
-        T = _largest_scores(np.vstack([observed, drawn.suprema]))
-    else:
-        observed, score = drawn.scored.both(observed_moments(panel, drawn.scored.weights))
-        T = np.append(score, drawn.scores)
+    seed, is_known = new_seed(rng), panel.is_label and panel.is_believed
+    first = min(noisy, draws) if panel.is_label and not is_known else 0
+    shares = (0.0, panel.share) if first else (0.0,)
+    drawn, *own = draw(panel, notion, shares, range(first or draws), seed)
+    if 0 < first < draws:
+        drawn = drawn.and_more(*draw(panel, notion, (0.0,), range(first, draws), seed))
+    if isinstance(notion, Finite):
+        weights = panel.constraints(notion)
+        v = observed_moments(panel, weights)
+        observed = notion.norm(weights, v).value
+    else:  # computed as those of the draws
+        observed = drawn_suprema(panel, notion, None, [None], 0)[0]
+    if drawn.score is not None and drawn.scores is not None:
+        T = np.append(drawn.score(v), drawn.scores)
+    else:  # the largest standardised cube root of a supremum
+        root = np.cbrt(np.vstack([observed, drawn.suprema]))
+        spread_of = root.std(axis=0)
+        T = ((root - root.mean(axis=0)) / np.where(spread_of > 0.0, spread_of, np.inf)).max(axis=1)
     least = T[0] - 1e-12 * abs(T[0]) if np.isfinite(T[0]) else T[0]
     p_value = (1.0 + np.count_nonzero(T[1:] >= least)) / (1.0 + draws) if panel.is_label else np.nan
     floor = np.quantile(drawn.suprema, confidence, axis=0, method="higher")
     largest = float(np.quantile(drawn.suprema.max(axis=1), confidence, method="higher"))
     is_too_good = bool(largest > 0.0 and observed.max() < 0.5 * drawn.suprema.max(axis=1).min())
-    return Null(floor, largest, float(p_value), is_too_good, drawn)
-
-
-def _suprema(panel: Panel, notion: Notion) -> FloatArray:
-    """Return the suprema of the outcomes as they are, computed as those of the draws."""
-    if isinstance(notion, Finite):
-        weights = panel.constraints(notion)
-        return notion.norm(weights, observed_moments(panel, weights)).value
-    return np.asarray(drawn_suprema(panel, notion, None, [None], 0)[0])
-
-
-def _largest_scores(suprema: FloatArray) -> FloatArray:
-    """Return max over c of the standardised cube roots of suprema (draws, m): the same function of every draw."""
-    root = np.cbrt(suprema)
-    spread_of = root.std(axis=0)
-    return np.asarray(((root - root.mean(axis=0)) / np.where(spread_of > 0.0, spread_of, np.inf)).max(axis=1))
+    return Null(floor, largest, float(p_value), is_too_good, drawn, own[0] if own else drawn if is_known else None)

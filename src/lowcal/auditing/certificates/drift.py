@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, ndtr
 
 from lowcal.auditing.certificates.panel import Panel
-from lowcal.auditing.certificates.score import ConstraintSums, normal_score
+from lowcal.auditing.certificates.score import ConstraintSums, normal_score, ratio
 from lowcal.kernels.simplex import FloatArray
 from lowcal.notions.weights import Monomial
 
@@ -38,6 +38,9 @@ HORIZON = 24
 #: The drift that the split between rising and falling is made for, in standard errors of the difference: one that is
 #: just found. Either side keeps at least this share of the level, for groups whose error is unlike the others'.
 FOUND, LEAST_SIDE = 4.0, 0.1
+
+#: The error of a group without rows is nan.
+_ratio = partial(ratio, otherwise=np.nan)
 
 
 class Sums(NamedTuple):
@@ -65,17 +68,16 @@ class Sums(NamedTuple):
 
 def window_sums(panels: Sequence[Panel], shares: Sequence[float]) -> Sums:
     """Return the sums of windows that hold these shares of all weight."""
-    return Sums(*(np.stack(one) for one in zip(*map(_sums, panels, shares), strict=True)))
-
-
-def _sums(panel: Panel, share: float) -> tuple[FloatArray, ...]:
-    names, believed = ("v", "second", "noise", "noise3"), panel.share if panel.is_label else None
-    run = ConstraintSums(panel.families, (Monomial(),), believed, panel.rows.is_even, names)
-    v, second, noise, third = (one[:, 0, :] for one in panel.rows.run(run))
-    mass = np.broadcast_to(panel.mass[:, None], v.shape)
-    square = np.broadcast_to(_ratio(np.square(panel.mass), panel.n_effective, 0.0)[:, None], v.shape)
-    own = (mass, 1), (v, 1), (square, 2), (second, 2), (noise, 2), (third, 3)
-    return tuple(one * share**power for one, power in own)
+    every = []
+    for panel, share in zip(panels, shares, strict=True):
+        names, believed = ("v", "second", "noise", "noise3"), panel.share if panel.is_label else None
+        run = ConstraintSums(panel.families, (Monomial(),), believed, panel.rows.is_even, names)
+        v, second, noise, third = (one[:, 0, :] for one in panel.rows.run(run))
+        square = ratio(np.square(panel.mass), panel.n_effective)
+        mass, square = (np.broadcast_to(one[:, None], v.shape) for one in (panel.mass, square))
+        own = (mass, 1), (v, 1), (square, 2), (second, 2), (noise, 2), (third, 3)
+        every.append([one * share**power for one, power in own])
+    return Sums(*(np.stack(one) for one in zip(*every, strict=True)))
 
 
 class Contrast(NamedTuple):
@@ -170,7 +172,7 @@ def _rising(before: FloatArray, after: FloatArray, old: FloatArray, new: FloatAr
     known = np.isfinite(mean)
     between = np.where(known, np.square(mean) - noise, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     shift = _ratio(FOUND * old, np.sqrt(variance))
-    odds = _ratio(2.0 * mean * shift, np.maximum(between, 0.0) + noise, 0.0)
+    odds = ratio(2.0 * mean * shift, np.maximum(between, 0.0) + noise)
     return np.asarray(LEAST_SIDE + (1.0 - 2.0 * LEAST_SIDE) * expit(np.nan_to_num(odds)))
 
 
@@ -184,8 +186,3 @@ def level_shares(n_windows: int) -> dict[tuple[int, int], float]:
     ends = range(2, max(n_windows, HORIZON) + 1)
     size = {(t, k): share * min(1.0, (t - k) / PAST) for t in ends for k, share in SPANS.items() if k < t}
     return {(t, k): one / sum(size.values()) for (t, k), one in size.items() if t <= n_windows}
-
-
-def _ratio(a: FloatArray, b: FloatArray, otherwise: float = np.nan) -> FloatArray:
-    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), otherwise)
-    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))

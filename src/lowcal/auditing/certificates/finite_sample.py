@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowcal.auditing.certificates.draws import new_seed, signed_suprema
+from lowcal.auditing.certificates.draws import draw, new_seed
 from lowcal.auditing.certificates.panel import Panel
 from lowcal.auditing.certificates.score import PIECES, cells_of, outer_rows
 from lowcal.kernels.exact import Tables
@@ -80,7 +80,8 @@ def symmetrisation(panel: Panel, notion: Notion, beta: float, rng: np.random.Gen
     R is the mean over B draws of signs of the largest supremum of the signed residuals: with confidence 1 - beta, no
     violation of any weight of the class, however large the class, deviates by more.
     """
-    found = signed_suprema(panel, notion, draws, new_seed(rng))
+    (signed,) = draw(panel, notion, (None,), range(draws), new_seed(rng))
+    found = signed.suprema + panel.grid_error(notion)
     level = 2.0 * log(3.0 / beta) * panel.energy
     return 2.0 * float(found.max(axis=1).mean()) + 2.0 * sqrt(level / draws) + 3.0 * sqrt(level)
 

@@ -20,8 +20,7 @@ from lowcal.rows.base import START, Local, Rows, Scale, Shard
 from lowcal.rows.grids import LinePoints, PlacedResiduals, negatives, smooth_on_grid
 from lowcal.rows.passes import CellMoments
 from lowcal.rows.powers import Plan, Powers
-from lowcal.subpopulations.base import Family
-from lowcal.subpopulations.sizes import effective_rows
+from lowcal.subpopulations.base import Family, effective_rows
 
 #: The least share of labels that are taken to be drawn at random: probabilities of exactly 0 and 1 need some noise.
 LEAST_NOISE = 1e-9
@@ -80,11 +79,6 @@ class Panel:
     def is_share(self) -> NDArray[np.bool_]:
         """Whether memberships have no signs, so that the mass is a share of the rows."""
         return self._sizes[1] <= self.mass * (1.0 + 1e-9)
-
-    @cached_property
-    def is_signed(self) -> bool:
-        """Whether a membership is negative: bets on such a class can't be told apart by the sign of a residual."""
-        return bool(self.rows.run(Negatives(self.families)))
 
     @cached_property
     def is_set(self) -> NDArray[np.bool_]:
@@ -154,19 +148,9 @@ class Panel:
         return self.rows.sample(None)
 
     @property
-    def y(self) -> FloatArray:
-        """The outcomes."""
-        return self.whole.y
-
-    @property
     def p(self) -> FloatArray:
         """The predictions."""
         return self.whole.at(START)
-
-    @property
-    def weight(self) -> FloatArray:
-        """The weights, which sum to one."""
-        return self.whole.weight
 
     @property
     def design(self) -> Design:
@@ -176,12 +160,7 @@ class Panel:
     @property
     def rho(self) -> FloatArray:
         """The weighted residuals p_i (y_i - f_i)."""
-        return self.weight[:, None] * (self.y - self.p)
-
-    @property
-    def believed(self) -> FloatArray:
-        """The probabilities by which the noise of the labels is modelled."""
-        return believed(self.p, self.share)
+        return self.whole.weight[:, None] * (self.whole.y - self.p)
 
 
 def believed(f: FloatArray, share: float) -> FloatArray:
@@ -219,7 +198,7 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False)
 class Negatives:
-    """How many memberships are negative."""
+    """How many memberships are negative: bets on such a class can't be told apart by the sign of a residual."""
 
     families: tuple[Family, ...]
 

@@ -13,7 +13,7 @@ by a share of s, which is one label in standard deviations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
@@ -74,39 +74,27 @@ class Noise(NamedTuple):
     mean3: FloatArray
 
 
-class Terms(NamedTuple):
-    """The residuals z of rows, their noise, and how its moments move."""
-
-    z: FloatArray
-    noise: Noise
-    moved: Noise
-
-
 class Summand(NamedTuple):
-    """What a sum adds up at every row: the factor times c^power w^order."""
+    """What a sum adds up at every row: a factor (`factors`) times c^power w^order."""
 
     power: int
     order: int
-    factor: Callable[[Terms], FloatArray]
 
 
 #: The summands of `Totals`.
-SUMMANDS = Totals[Summand](
-    v=Summand(1, 1, lambda of: of.z),
-    cross=Summand(1, 2, lambda of: of.z),
-    second=Summand(2, 2, lambda of: np.square(of.z)),
-    noise=Summand(2, 2, lambda of: of.noise.one),
-    noise3=Summand(3, 3, lambda of: of.noise.two),
-    square=Summand(4, 4, lambda of: of.noise.square),
-    shift=Summand(1, 1, lambda of: of.moved.one),
-    shift1=Summand(1, 2, lambda of: of.moved.one),
-    shift2=Summand(2, 2, lambda of: of.moved.two),
-    shift3=Summand(3, 3, lambda of: of.moved.three),
-    steep=Summand(2, 2, lambda of: np.abs(of.moved.two)),
-    base=Summand(1, 1, lambda of: of.noise.mean),
-    base2=Summand(2, 2, lambda of: of.noise.mean2),
-    base3=Summand(3, 3, lambda of: of.noise.mean3),
+SUMMANDS = Totals(
+    *(Summand(1, 1), Summand(1, 2), Summand(2, 2)),  # v, cross, second
+    *(Summand(2, 2), Summand(3, 3), Summand(4, 4)),  # noise, noise3, square
+    *(Summand(1, 1), Summand(1, 2), Summand(2, 2), Summand(3, 3)),  # shift, shift1, shift2, shift3
+    *(Summand(2, 2), Summand(1, 1), Summand(2, 2), Summand(3, 3)),  # steep, base, base2, base3
 )
+
+
+def factors(z: FloatArray, noise: Noise, moved: Noise) -> Totals[FloatArray]:
+    """Return what the sums of residuals z add up, from their noise and how its moments move."""
+    observed, spread = (z, z, np.square(z)), (noise.one, noise.two, noise.square)
+    shifts = moved.one, moved.one, moved.two, moved.three, np.abs(moved.two)
+    return Totals(*observed, *spread, *shifts, noise.mean, noise.mean2, noise.mean3)
 
 
 # --- constraints ----------------------------------------------------------------------------------------------
@@ -130,36 +118,29 @@ class ConstraintSums:
     def _summands(self) -> list[Summand]:
         return [getattr(SUMMANDS, name) for name in self.names]
 
-    @property
-    def _are_cells(self) -> bool:
-        return isinstance(self.weights[0], Cell)
-
     def _plan(self, some: Local, scale: Scale) -> Plan:
-        width = some.y.shape[1] * (1 if self._are_cells else len(self.weights))
+        width = some.y.shape[1] * (1 if isinstance(self.weights[0], Cell) else len(self.weights))
         blocks = [Powers(one.power, one.order, width) for one in self._summands]
         return Plan.of(some.design(self.families), blocks, scale, self.is_even)
 
     def __call__(self, shard: Shard) -> Tables:
         """Return the sums of a shard."""
-        p = shard.at(START)
+        p, every = shard.at(START), self._summands
         cells = cells_of(self.weights, p)
-        sums, numbers = self._plan(shard, shard.scale).sums(cells), p.shape[1] * len(self.names)
+        sums, numbers = self._plan(shard, shard.scale).sums(cells), p.shape[1] * len(every)
         for part in pieces(len(p), numbers if cells else numbers * len(self.weights) * PIECES):
-            U = np.ones((1, 1)) if cells else evaluate(self.weights, p[part])
-            assert isinstance(U, np.ndarray)
-            sums.add(part, self._blocks(U, p[part], shard.y[part], weight_powers(shard, part)))
+            f, of_w = p[part], weight_powers(shard, part)
+            of_u = powers(np.ones((1, 1)) if cells else np.asarray(evaluate(self.weights, f)), 4)
+            z = shard.y[part] - f
+            noise = _powers(z) if self.share is None else _label_noise(f, believed(f, self.share))
+            found = [getattr(factors(z, noise, noise), name) for name in self.names]
+            values = [of_w[one.order][:, None] * value for one, value in zip(every, found, strict=True)]
+            sums.add(part, [outer_rows(of_u[one.power], value) for one, value in zip(every, values, strict=True)])
         return sums.wholes()
-
-    def _blocks(self, U: FloatArray, f: FloatArray, y: FloatArray, of_w: list[FloatArray]) -> list[FloatArray]:
-        """Return the summands of some rows, each of shape (rows, S d)."""
-        of_u, z = powers(U, 4), y - f
-        noise = row_noise(f, z, self.share)
-        values = [of_w[one.order][:, None] * one.factor(Terms(z, noise, noise)) for one in self._summands]
-        return [outer_rows(of_u[one.power], value) for one, value in zip(self._summands, values, strict=True)]
 
     def read(self, total: Tables, some: Local, scale: Scale) -> list[FloatArray]:
         """Return the sums."""
-        found = self._plan(some, scale).read(total, self._are_cells)
+        found = self._plan(some, scale).read(total, isinstance(self.weights[0], Cell))
         return [one.reshape(len(one), len(self.weights), -1) for one in found]
 
 
@@ -194,11 +175,6 @@ def weight_powers(shard: Shard, rows: slice | IntArray) -> list[FloatArray]:
     return powers(shard.weight[rows], 4, None if shard.copies is None else shard.unit[rows])
 
 
-def row_noise(f: FloatArray, z: FloatArray, share: float | None) -> Noise:
-    """Return the noise of z = y_a - f_a at every row and label, shape (n, d)."""
-    return _powers(z) if share is None else _label_noise(f, believed(f, share))
-
-
 def _label_noise(f: FloatArray, chance: FloatArray) -> Noise:
     """With h = q (1 - q): h, h (1 - 2f), h (1 - 3f + 3f^2), h (1 - 2f)^2, as z is 1 - f or, with 1 - q, -f."""
     h, square, skew = chance * (1.0 - chance), f * f, 1.0 - 2.0 * f
@@ -231,13 +207,18 @@ class WitnessSums:
         design, p, grids = shard.design(self.families), shard.at(START), self._grids(shard.scale)
 
         def one(j: int) -> Wholes:
-            c = design.column(j)
+            c, witness = design.column(j), self.witnesses[j]
             members, total = np.flatnonzero(c), np.zeros((len(grids), 2), dtype=np.int64)
             for part in rows_in_cache(len(members), FEW):
                 here = members[part]
-                f, y, own = (of[here] for of in (p, shard.y, c))
-                terms = witness_terms(f, y, weight_powers(shard, here), own, self.witnesses[j], self.share)
-                total += [fine.wholes(term) for fine, term in zip(grids, terms, strict=True)]
+                f, of_w, of_c = p[here], weight_powers(shard, here), powers(c[here], 4)
+                W = _values(witness, f)
+                z = np.einsum("na,na->n", W, shard.y[here] - f)
+                noise = moved = _powers(z)
+                if self.share is not None:
+                    noise, moved = _witness_noise(f, believed(f, self.share), W)
+                values = zip(grids, SUMMANDS, factors(z, noise, moved), strict=True)
+                total += [fine.wholes(of_c[one.power] * of_w[one.order] * value) for fine, one, value in values]
             return total
 
         return np.array(spread(one, range(len(self.witnesses)), len(p)))
@@ -247,17 +228,6 @@ class WitnessSums:
         return Totals(
             *(fine.total(one.T) for fine, one in zip(self._grids(scale), total.transpose(1, 0, 2), strict=True))
         )
-
-
-def witness_terms(
-    f: FloatArray, y: FloatArray, of_w: list[FloatArray], c: FloatArray, witness: Witness, share: float | None
-) -> list[FloatArray]:
-    """Return the summands of `Totals` for Z = c <w(f), y - f> at every row."""
-    W = _values(witness, f)
-    z = np.einsum("na,na->n", W, y - f)
-    noise, moved = (_powers(z), _powers(z)) if share is None else _witness_noise(f, believed(f, share), W)
-    of, of_c = Terms(z, noise, moved), powers(c, 4)
-    return [of_c[one.power] * of_w[one.order] * one.factor(of) for one in SUMMANDS]
 
 
 def _values(witness: Witness, f: FloatArray) -> FloatArray:
@@ -331,39 +301,30 @@ class Cumulants:
         `is_chosen` says that the sample chose Z, as the one with the largest v of many.
         """
         moved = sums.shift1, sums.shift2, sums.shift3, sums.steep
-        one, two, three, steepest = (_ratio(part, sums.shift) for part in moved)
-        nothing = np.zeros_like(sums.v)
-        if not is_label:
-            known = sums.v, sums.second, sums.base3, one, two, three, steepest
-            return cls(sums, *known, nothing, nothing, nothing, energy, is_chosen)
-        slope = _ratio(sums.noise3, sums.noise)
-        error = np.maximum(sums.square - slope * sums.noise3, 0.0)
-        known = sums.base, sums.base2, sums.base3, one, two, three, steepest
-        return cls(sums, *known, sums.second - sums.base2, slope, error, energy, is_chosen)
+        one, two, three, steepest = (ratio(part, sums.shift) for part in moved)
+        if is_label:
+            base, second, excess = sums.base, sums.base2, sums.second - sums.base2
+            slope = ratio(sums.noise3, sums.noise)
+            error = np.maximum(sums.square - slope * sums.noise3, 0.0)
+        else:
+            base, second = sums.v, sums.second
+            excess = slope = error = np.zeros_like(sums.v)
+        known = base, second, sums.base3, one, two, three, steepest
+        return cls(sums, *known, excess, slope, error, energy, is_chosen)
 
     @property
     def v(self) -> FloatArray:
         """The estimates."""
         return self.sums.v
 
-    def variance(self, g: FloatArray) -> FloatArray:
-        """Return the variance of v if E[Z] = g: sum p^2 (Z - g)^2 / (1 - sum p^2), its sums moved to g."""
-        return self._variance(g, self._second(g))
-
-    def skewness(self, g: FloatArray) -> FloatArray:
-        """Return the skewness of v if E[Z] = g."""
-        second = self._second(g)
-        return self._skewness(g, second, self._variance(g, second))
-
-    def _variance(self, g: FloatArray, second: FloatArray) -> FloatArray:
-        left = 1.0 - self.energy
-        spread = second - np.square(g) * (2.0 * self.slope1 - self.energy)
-        return np.maximum(spread, 0.0) / left if left > 1e-12 else np.full(np.shape(g), np.inf)
-
-    def _skewness(self, g: FloatArray, second: FloatArray, variance: FloatArray) -> FloatArray:
+    def spread(self, g: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the variance and the skewness of v if E[Z] = g: sum p^2 (Z - g)^2 / (1 - sum p^2), moved to g."""
+        second, left = self._second(g), 1.0 - self.energy
+        around = np.maximum(second - np.square(g) * (2.0 * self.slope1 - self.energy), 0.0)
+        variance = around / left if left > 1e-12 else np.full(np.shape(g), np.inf)
         third = self.third + self.slope3 * (g - self.base)
         third = third - 3.0 * g * self.energy * second + 2.0 * g**3 * self.energy**2
-        return _ratio(third, variance**1.5)
+        return variance, ratio(third, variance**1.5)
 
     def _second(self, g: FloatArray) -> FloatArray:
         """Return sum p^2 E[Z^2] if E[Z] = g.
@@ -379,16 +340,16 @@ class Cumulants:
         moved = np.sqrt(np.square(along) + (1.0 - np.square(balance)) * np.square(self.second))
         moved = np.where(np.abs(balance) < 1.0, moved, self.second + self.slope2 * (g - self.base))
         excess = self.excess - (moved - self.second) - self.regression * (self.v - g)
-        error = self.error * np.maximum(_ratio(moved, self.second), 1.0)  # it grows with the number of events
-        kept = excess * np.maximum(0.0, 1.0 - _ratio(4.0 * error, np.square(excess)))
+        error = self.error * np.maximum(ratio(moved, self.second), 1.0)  # it grows with the number of events
+        kept = excess * np.maximum(0.0, 1.0 - ratio(4.0 * error, np.square(excess)))
         if self.is_chosen:
-            kept = kept * np.clip(_ratio(g * np.sign(self.v), np.abs(self.v)), 0.0, 1.0)
+            kept = kept * np.clip(ratio(g * np.sign(self.v), np.abs(self.v)), 0.0, 1.0)
         return np.asarray(np.maximum(moved + np.where(error > 0.0, kept, 0.0), 0.0))
 
     @cached_property
     def _balance(self) -> FloatArray:
         """1 or -1 where all rows move the second moment the same way, and between them where they disagree."""
-        return np.clip(_ratio(self.slope2, self.steepest), -1.0, 1.0)
+        return np.clip(ratio(self.slope2, self.steepest), -1.0, 1.0)
 
     @property
     def standard_error(self) -> FloatArray:
@@ -399,10 +360,9 @@ class Cumulants:
 
     def score(self, g: FloatArray) -> FloatArray:
         """Return the normal score of v if E[Z] = g; infinite where v cannot be if g has no variance."""
-        second = self._second(g)
-        variance = self._variance(g, second)
+        variance, skewness = self.spread(g)
         t = np.divide(self.v - g, np.sqrt(variance), out=np.zeros(np.shape(g)), where=variance > 0.0)
-        z = normal_score(t, self._skewness(g, second, variance))
+        z = normal_score(t, skewness)
         gap = np.abs(self.v - g) > 1e-12 * (np.abs(self.v) + np.abs(g))
         return np.where((variance <= 0.0) & gap, np.copysign(np.inf, self.v - g), z)
 
@@ -445,8 +405,10 @@ def normal_score(t: FloatArray, skew: FloatArray) -> FloatArray:
     return np.asarray(np.where(size < NO_SKEW, t, (root - 1.0 + s * s / 36.0) * 6.0 / s))
 
 
-def _ratio(a: FloatArray, b: FloatArray) -> FloatArray:
-    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b))), where=b > 0.0)
+def ratio(a: FloatArray, b: FloatArray, otherwise: float = 0.0) -> FloatArray:
+    """Return a / b where b is above 0."""
+    out = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), otherwise)
+    return np.asarray(np.divide(a, b, out=out, where=b > 0.0))
 
 
 def cumulants(panel: Panel, weights: Sequence[Weight]) -> Cumulants:

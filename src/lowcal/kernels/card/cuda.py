@@ -12,8 +12,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from lowcal.kernels.card.draws import DRAWS, MOST_ROWS, Picking
+from lowcal.kernels.card.bits import BIAS, MOST_TILES, MOST_TURNS, ROWS, WARPS, Adding
+from lowcal.kernels.card.bits import KERNEL as ADDING
 from lowcal.kernels.card.draws import KERNEL as PICKING
+from lowcal.kernels.card.draws import MOST_ROWS, Picking
 from lowcal.kernels.card.formula import (
     BANKS,
     HELD_ROWS,
@@ -162,7 +164,7 @@ C_TYPES |= {"i1": "signed char", "i2": "short", "i4": "int", "i8": "long long", 
 class Shape:
     """All that the source of a kernel depends on beside its formula."""
 
-    how: Literal["shared", "global", "total", "largest", "map", "extremes", "pick"]
+    how: Literal["shared", "global", "total", "largest", "map", "extremes", "pick", "bits"]
     precision: Precision
     arrays: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
@@ -318,9 +320,47 @@ TERMS = {
 }
 
 
-def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Sequence[NDArray[np.uint16]]) -> str:
+def adding_source(formula: Formula, shape: Shape, adding: Adding, is_byte: Sequence[bool]) -> str:
+    """Return the CUDA source of sums over memberships in bits; all rows belong to columns that are no bytes."""
+    loads = (f"const auto {name}_4 = *(const Four<{C_TYPES[kind]}>*)({name}_ + at);" for name, kind in shape.given)
+    bytes_ = [j for j, is_one in enumerate(is_byte) if is_one]
+    words = (
+        f"word[{j}] = {f'*(const unsigned*)(b{j}_ + at)' if is_byte[j] else '0x01010101u'};"
+        for j in range(len(is_byte))
+    )
+    terms = (
+        f"v[{q}][row_] = (unsigned)(ROUND((T)({text}) * scale[{q}]) + {BIAS});" for q, text in enumerate(formula.terms)
+    )
+    parts = {
+        "PARAMETERS": shape.parameters,
+        "BYTES": " ".join(f"const unsigned char* __restrict__ b{j}_," for j in bytes_),
+        "WORDS": " ".join(words),
+        "LOADS": " ".join(loads),
+        "READS": " ".join(_reads(formula, shape)),
+        "LINES": " ".join(_lines(formula, shape)),
+        "TERMS": " ".join(terms),
+    }
+    table = shape.table if shape.table <= MOST_TABLE else 0
+    defined = {"TABLE": table, "TABLE_END": -(-table // 4) * 4, "Q": adding.terms, "COLUMNS": adding.columns}
+    defined |= {
+        "TILES": adding.tiles,
+        "PARTS": adding.parts,
+        "ROOM": adding.room,
+        "WARPS": WARPS,
+        "MOST_TURNS": MOST_TURNS,
+    }
+    return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + filled(ADDING, parts)
+
+
+def picking_source(
+    formula: Formula,
+    shape: Shape,
+    chances: tuple[str, ...],
+    picking: Picking,
+    places: Sequence[NDArray[np.uint16]],
+) -> str:
     """Return the CUDA source of sums over picked rows."""
-    reads = [f"const T {name} = (T){name}_[at];" for name, _ in shape.arrays]
+    reads = [f"const T {name} = (T){name}_1;" for name, _ in shape.arrays]
     digits, place = [], 0
     for text, unit, size in zip(formula.terms, picking.units, picking.digits, strict=True):
         whole = f"(unsigned)ROUND((T)({text}) * T({unit!r}))"
@@ -330,19 +370,22 @@ def picking_source(formula: Formula, shape: Shape, picking: Picking, places: Seq
     members, start = [], 0
     for j, own in enumerate(places):
         _, levels, most = own.shape
-        code = f"{start}" if shape.codes[j] == ONE_LEVEL else f"{start} + {most} * (int)c{j}_[at]"
+        code = f"{start}" if shape.codes[j] == ONE_LEVEL else f"{start} + {most} * (int)c{j}_1"
         members += [f"mark[table[{code} + {k}]] = 1;" for k in range(most)]
         start += levels * most
     lines = [f"const T {name} = {text};" for name, text in formula.lines]
     parts = {
         "PARAMETERS": shape.parameters,
+        "DECLARED": " ".join(f"{C_TYPES[kind]} {name}_1;" for name, kind in shape.given),
+        "LOADS": " ".join(f"{name}_1 = {name}_[at];" for name, _ in shape.given),
         "READS": " ".join(reads),
         "LINES": " ".join(lines),
+        "PICKED_BY": " ".join(f"chance[{c}] = (double){name};" for c, name in enumerate(chances)),
         "DIGITS": " ".join(digits),
         "MEMBERS": " ".join(members),
     }
     defined = {"PLACES": start, "PLACES_END": -(-start // 8) * 4, "WIDTH": picking.width, "TILES": picking.tiles}
-    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words}
+    defined |= {"WARPS": picking.warps, "GROUP": picking.group_words, "CHANCES": picking.chances}
     return prelude(shape.precision, {name: str(value) for name, value in defined.items()}) + filled(PICKING, parts)
 
 
@@ -381,28 +424,26 @@ class Cuda(Device):
         return self.blocks or 2 * int(facts["MultiProcessorCount"]), most
 
     def _launch(self, formula: Formula, inputs: Inputs, shape: Shape, scales: Sequence[float], out: Any) -> None:
-        xp = self.cupy
         kernel = _compiled(source_of(formula, shape))
-        table = np.zeros(1) if inputs.tables is None else inputs.tables
-        numbers = [table, np.append(inputs.constants, 0.0), [*scales, 0.0]]
-        given = [xp.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
-        keys = xp.asarray(np.array([*inputs.keys, 0], dtype=np.uint64))
         used = self._table_bytes(inputs)
         if shape.how == "shared":
             used += self.kind.itemsize * shape.levels * formula.cells * len(formula.terms) * shape.copies
         kernel.max_dynamic_shared_size_bytes = used
         blocks = min(self._limits[0], max(1, -(-inputs.n // shape.tile)))
-        arrays = arrays_of(inputs)
-        kernel(
-            (blocks,),
-            (self.threads,),
-            (np.int64(inputs.n), np.int64(inputs.first), *arrays, *given, keys, out),
-            shared_mem=used,
-        )
+        sizes, arrays = (np.int64(inputs.n), np.int64(inputs.first)), arrays_of(inputs)
+        kernel((blocks,), (self.threads,), (*sizes, *arrays, *self._given(inputs, scales), out), shared_mem=used)
 
-    def _table_bytes(self, inputs: Inputs) -> int:
+    def _given(self, inputs: Inputs, scales: Sequence[float]) -> list[Any]:
+        """Return what kernels read beside rows: tables, constants, scales and keys; none of them is empty."""
+        table = np.zeros(1) if inputs.tables is None else inputs.tables
+        numbers = [table, np.append(inputs.constants, 0.0), [*scales, 0.0]]
+        given = [self.cupy.asarray(np.ascontiguousarray(one, dtype=self.kind)) for one in numbers]
+        return [*given, self.cupy.asarray(np.array([*inputs.keys, 0], dtype=np.uint64))]
+
+    def _table_bytes(self, inputs: Inputs, of: int = 2) -> int:
+        """Return the shared memory of tables, in multiples of some numbers."""
         size = 0 if inputs.tables is None else inputs.tables.size
-        return (size + size % 2) * self.kind.itemsize if size <= MOST_TABLE else 0
+        return -(-size // of) * of * self.kind.itemsize if size <= MOST_TABLE else 0
 
     def _shape(self, how: Any, inputs: Inputs, out: str = "i8", copies: int = 4) -> Shape:
         arrays = tuple((name, array.dtype.str[1:]) for name, array in inputs.arrays.items())
@@ -416,6 +457,10 @@ class Cuda(Device):
         return min(BANKS, self.threads, 1 << room.bit_length() - 1) if room else 0
 
     def _sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
+        if inputs.bits and self.precision == "single" and formula.cells == 1:
+            found = self._bit_sums(formula, inputs, scales)
+            if found is not None:
+                return found
         width = inputs.size * formula.cells * len(scales)
         copies = self._copies(width, inputs)
         out = self.cupy.zeros(width, dtype=np.int64)
@@ -424,15 +469,76 @@ class Cuda(Device):
             self._launch(formula, part, shape, scales, out)
         return np.asarray(out.get())
 
-    def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
-        xp, draws = self.cupy, len(inputs.keys)
-        places = shape.places(belongs, inputs.levels)
-        kernel = _compiled(picking_source(formula, self._shape("total", inputs), shape, places))
-        slots = shape.groups * shape.warps * DRAWS
-        keys = xp.asarray(np.array([*inputs.keys, *[0] * (slots - draws)], dtype=np.uint64))
+    def _bit_sums(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes | None:
+        """Return sums of which those of bytes are by bit; None: other columns are looked up, too."""
+        every = range(len(inputs.codes))
+        ours = [j for j in every if j in inputs.bits or isinstance(inputs.codes[j], OneLevel)]
+        others = [j for j in every if j not in ours]
+        if others and inputs.tables is not None:
+            return None
+        found = np.zeros((inputs.size, len(scales)), dtype=np.int64)
+        places = np.split(np.arange(inputs.size), np.cumsum(inputs.levels)[:-1])
+        if others:
+            codes, levels = ([of[j] for j in others] for of in (inputs.codes, inputs.levels))
+            rest = self._sums(formula, replace(inputs, codes=codes, levels=levels, bits=()), scales)
+            found[np.concatenate([places[j] for j in others])] = rest.reshape(-1, len(scales))
+        for at in range(0, len(ours), 2 * MOST_TILES):
+            some = ours[at : at + 2 * MOST_TILES]
+            size = Adding.most_terms(len(some))
+            for q in range(0, len(scales), size):
+                part = slice(q, q + size)
+                sums = self._added_bits(replace(formula, terms=formula.terms[part]), inputs, scales[part], some)
+                for j, by_bit in zip(some, sums, strict=True):
+                    found[places[j][1 << np.arange(8)] if j in inputs.bits else places[j], part] = (
+                        by_bit if j in inputs.bits else by_bit[:1]
+                    )
+        return found
+
+    def _added_bits(
+        self, formula: Formula, inputs: Inputs, scales: Sequence[float], columns: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """Return the sums of some code columns by bit, shape (columns, 8, terms); all rows have the first of others."""
+        adding = Adding(len(columns), len(scales))
+        read = inputs if inputs.tables is not None else replace(inputs, codes=(), levels=())
+        is_byte = [j in inputs.bits for j in columns]
+        kernel = _compiled(adding_source(formula, self._shape("bits", read), adding, is_byte))
+        out = self.cupy.zeros(2 * adding.tiles * 8 * 8 * adding.parts, dtype=np.int64)
+        used = 4 * WARPS * adding.room + self._table_bytes(inputs, 4)
+        kernel.max_dynamic_shared_size_bytes = used
+        for part in self._parts(inputs):
+            blocks = min(self._limits[0], -(-part.n // (WARPS * ROWS)))
+            arrays = [
+                *part.arrays.values(),
+                *(arrays_of(part)[len(part.arrays) :] if inputs.tables is not None else []),
+            ]
+            bytes_ = [part.codes[j] for j in columns if j in inputs.bits]
+            sizes = np.int64(part.n), np.int64(part.first)
+            kernel(
+                (blocks,), (32 * WARPS,), (*sizes, *arrays, *bytes_, *self._given(part, scales), out), shared_mem=used
+            )
+        return adding.read(out.get())
+
+    def _picks(
+        self,
+        formula: Formula,
+        inputs: Inputs,
+        belongs: NDArray[np.bool_],
+        chances: tuple[str, ...],
+        shape: Picking,
+    ) -> NDArray[np.int64]:
+        if shape.rest:
+            edge = shape.draws - shape.rest
+            every = replace(shape, draws=edge), replace(shape, draws=shape.rest)
+            first, last = (replace(inputs, keys=some) for some in (inputs.keys[:edge], inputs.keys[edge:]))
+            found = self._picks(formula, first, belongs, chances, every[0])
+            more = self._picks_by_level(formula, last, belongs, chances, every[1])
+            return np.concatenate([found, more], axis=1)
+        xp, places = self.cupy, shape.places(belongs, inputs.levels)
+        kernel = _compiled(picking_source(formula, self._shape("total", inputs), chances, shape, places))
+        keys = xp.asarray(np.array([*inputs.keys, *[0] * (shape.slots - shape.draws)], dtype=np.uint64))
         laid = np.concatenate([place.reshape(shape.launches, -1) for place in places], axis=1)
         given = xp.asarray(laid), xp.asarray(np.array([*inputs.constants, 0.0], dtype=self.kind)), keys
-        out = xp.zeros(shape.launches * slots * 16 * shape.tiles * shape.width, dtype=np.int64)
+        out = xp.zeros(shape.launches * shape.slots * shape.chances * 16 * shape.tiles * shape.width, dtype=np.int64)
         used = shape.shared_bytes(places)
         kernel.max_dynamic_shared_size_bytes = used
         for part in self._parts(inputs):
@@ -443,6 +549,23 @@ class Cuda(Device):
             arrays = arrays_of(part)
             kernel(grid, (step,), (*sizes, *arrays, *given, out), shared_mem=used)
         return shape.read(out.get())
+
+    def _picks_by_level(
+        self,
+        formula: Formula,
+        inputs: Inputs,
+        belongs: NDArray[np.bool_],
+        chances: tuple[str, ...],
+        shape: Picking,
+    ) -> NDArray[np.int64]:
+        """Return the same sums by way of those of all levels, a few draws at a time."""
+        wholes = [f"near(({text})*T({unit!r}))" for text, unit in zip(formula.terms, shape.units, strict=True)]
+        draws, every = range(shape.draws), []
+        for q in chances:
+            terms = tuple(f"pick(drawn({b}, {q}), {whole}, T(0))" for b in draws for whole in wholes)
+            sums = self.histogram(Formula(terms, formula.lines, tuple(shape.units) * shape.draws), inputs)
+            every.append(np.rint(sums).astype(np.int64).reshape(len(sums), shape.draws, -1))
+        return np.asarray(np.einsum("klbt,lm->kbmt", np.array(every), belongs.astype(np.int64)))
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         out = self.cupy.zeros(len(scales), dtype=np.int64)

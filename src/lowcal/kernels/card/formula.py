@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcal.kernels.card.bits import BYTE, fold
 from lowcal.kernels.card.draws import Picking
 from lowcal.kernels.exact import Wholes
 from lowcal.kernels.loops import numbers_of
@@ -82,6 +83,8 @@ class Inputs:
     #: The keys that the chance of rows belongs to, and the number of the first row.
     keys: Sequence[int] = ()
     first: int = 0
+    #: The places of code columns that are bytes of eight memberships, of which sums by bit are wanted alone.
+    bits: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         assert all(len(array.shape) == 1 for array in self.arrays.values()), "A kernel reads one number a row."
@@ -141,30 +144,48 @@ class Device(ABC):
         self.kind: np.dtype[Any] = np.dtype(np.float32 if precision == "single" else np.float64)
 
     def histogram(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
-        """Return the sums of the terms by level (and cell), shape (levels, cells, terms)."""
+        """Return the sums of the terms by level (and cell), shape (levels, cells, terms).
+
+        Those of bytes of memberships are by bit, each at the level that has no other, unless there are cells.
+        """
         bits = FINE_BITS if self.precision == "single" else wide_bits(inputs.n)
         scales = [2.0**bits / power_above(bound) for bound in formula.bounds]
         sums = self._sums(formula, inputs, scales).reshape(inputs.size, formula.cells, len(scales))
+        for j in inputs.bits if formula.cells == 1 else ():
+            own = slice(inputs.offsets[j], inputs.offsets[j] + BYTE)
+            sums[own, 0] = fold(sums[own, 0])
         return np.asarray(sums / np.array(scales))
+
+    def held(self, inputs: Inputs) -> int:
+        """Return how many sums of a term a card holds: of bytes of memberships those of bits, in single precision."""
+        fewer = (BYTE - 8) * len(inputs.bits) if self.precision == "single" else 0
+        return inputs.size - fewer
 
     def total(self, formula: Formula, inputs: Inputs) -> NDArray[np.float64]:
         """Return the sums of the terms over all rows."""
         scales = [2.0 ** wide_bits(inputs.n) / power_above(bound) for bound in formula.bounds]
         return np.asarray(self._total(formula, inputs, scales) / np.array(scales))
 
-    def picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def picks(
+        self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], chances: tuple[str, ...]
+    ) -> NDArray[np.float64]:
         """Return the sums of the terms, in [0, 1], over the rows of each member that each key picks.
 
-        Rows are picked with the chance q, one of the lines; `belongs` are the members of every level, each made of
-        levels of one code column. The shape is
-        (keys, members, terms). Terms are rounded to two bytes; 1 is exact.
+        Rows are picked with a chance, one of the lines; a key picks those of all `chances`, one or two, by the same
+        number. `belongs` are the members of every level, each made of levels of one code column. The shape is (chances,
+        keys, members, terms). Terms are rounded to two bytes; 1 is exact.
         """
-        shape = Picking.of(formula.terms, belongs.shape[1], len(inputs.keys))
-        return np.asarray(self._picks(formula, inputs, belongs, shape) / np.array(shape.units))
+        shape = Picking.of(formula.terms, belongs.shape[1], len(inputs.keys), len(chances))
+        return np.asarray(self._picks(formula, inputs, belongs, chances, shape) / np.array(shape.units))
 
     @abstractmethod
     def _picks(
-        self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking
+        self,
+        formula: Formula,
+        inputs: Inputs,
+        belongs: NDArray[np.bool_],
+        chances: tuple[str, ...],
+        shape: Picking,
     ) -> NDArray[np.int64]: ...
 
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -133,20 +134,27 @@ class Twin(Device):
                     np.add.at(total[:, q], cell, whole)
         return total
 
-    def _picks(self, formula: Formula, inputs: Inputs, belongs: NDArray[np.bool_], shape: Picking) -> NDArray[np.int64]:
-        total = np.zeros((len(inputs.keys), inputs.size, len(shape.digits)), dtype=np.int64)
+    def _picks(
+        self,
+        formula: Formula,
+        inputs: Inputs,
+        belongs: NDArray[np.bool_],
+        chances: tuple[str, ...],
+        shape: Picking,
+    ) -> NDArray[np.int64]:
+        total = np.zeros((len(chances), len(inputs.keys), inputs.size, len(shape.digits)), dtype=np.int64)
         for part, at, known, terms in self._blocks(formula, inputs):
-            chance = np.broadcast_to(known["q"], part.stop - part.start)
+            size = part.stop - part.start
             wholes = [
-                np.broadcast_to(np.rint(term * self.kind.type(unit)).astype(np.int64), chance.shape)
+                np.broadcast_to(np.rint(term * self.kind.type(unit)).astype(np.int64), size)
                 for term, unit in zip(terms, shape.units, strict=True)
             ]
-            for b in range(len(inputs.keys)):
-                held = np.flatnonzero(_drawn(inputs, part, b, chance))
+            for b, (k, name) in product(range(len(inputs.keys)), enumerate(chances)):
+                held = np.flatnonzero(_drawn(inputs, part, b, np.broadcast_to(known[name], size)))
                 for t, whole in enumerate(wholes):
                     for places in at:
-                        np.add.at(total[b, :, t], places[held], whole[held])
-        return np.asarray(np.einsum("blt,lm->bmt", total, belongs.astype(np.int64)))
+                        np.add.at(total[k, b, :, t], places[held], whole[held])
+        return np.asarray(np.einsum("kblt,lm->kbmt", total, belongs.astype(np.int64)))
 
     def _total(self, formula: Formula, inputs: Inputs, scales: Sequence[float]) -> Wholes:
         total = np.zeros(len(scales), dtype=np.int64)

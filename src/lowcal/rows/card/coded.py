@@ -17,7 +17,7 @@ from lowcal.rows.grids import POINTS
 from lowcal.rows.updates import Term
 from lowcal.subpopulations.base import Encoded, Everyone, Family
 from lowcal.subpopulations.codes import look_ups_of
-from lowcal.subpopulations.memberships import Members
+from lowcal.subpopulations.memberships import Bits, Members
 from lowcal.subpopulations.trees import TreeNodes
 from lowcal.subpopulations.union import Part
 
@@ -92,6 +92,11 @@ class Coded:
         """The code column of the whole population."""
         return OneLevel(self.n)
 
+    @cached_property
+    def bytes_(self) -> tuple[Any, ...]:
+        """The code columns that hold eight memberships each."""
+        return tuple(_bytes_of(self.rows))
+
     def design(self, families: Sequence[Family]) -> Codes | None:
         """Return the memberships in all families, if they are code columns of 0 and 1."""
         if not all(self._is_coded(family, self.rows) for family in families):
@@ -110,6 +115,14 @@ class Coded:
         if isinstance(family, TreeNodes):
             rows.once(family.tree, lambda: rows.leaves(self.device, family.tree))
         return look_ups_of(family) is not None or isinstance(family, Everyone | Members | TreeNodes)
+
+
+def _bytes_of(rows: Encoded) -> Iterator[Any]:
+    """Yield the bytes of memberships of rows and of their parts."""
+    if isinstance(rows, Bits):
+        yield from rows.packed
+    for part in rows if isinstance(rows, tuple) else ():
+        yield from _bytes_of(part)
 
 
 def flat_on(rows: Encoded) -> tuple[list[Any], Any]:

@@ -135,7 +135,8 @@ class Card(Far):
         columns = [] if design is None else list(design.firsts.values())
         codes = [] if design is None else [design.codes[k] for k in columns]
         levels = [] if design is None else [design.decode[k].shape[0] for k in columns]
-        return Inputs(self.scale.n, arrays, codes, levels, **more)
+        bits = [j for j, column in enumerate(codes) if any(column is byte for byte in self.coded.bytes_)]
+        return Inputs(self.scale.n, arrays, codes, levels, bits=bits, **more)
 
     def each_label(
         self, state: State, now: Any = None, constants: Sequence[float] | FloatArray = ()
@@ -173,7 +174,7 @@ class Card(Far):
             return None
         asked = list(zip(terms, bounds, strict=True))
         distinct = list(dict.fromkeys(asked))  # where all rows weigh the same, many terms are
-        every, size = [], max(1, MOST_SUMS // inputs.size // (1 + is_fine))
+        every, size = [], max(1, MOST_SUMS // self.device.held(inputs) // (1 + is_fine))
         for at in range(0, len(distinct), size):
             texts, most = zip(*distinct[at : at + size], strict=True)
             some = self.terms(*texts)
