@@ -354,6 +354,17 @@ def test_cross_fitted_predictions_are_of_rows_not_seen_and_averaged(data):
     np.testing.assert_array_equal(last, model.predict_proba(X))
 
 
+def test_cross_fitted_models_start_with_their_whole_line(data):
+    """Nothing shows on 300 rows, and a model that was given stays as it is; those fitted here are scaled."""
+    numbers, sex, y, _ = data
+    rows = slice(0, 300)
+    base = make_pipeline(StandardScaler(), LogisticRegression())
+    X, y = coded(numbers, sex)[rows], np.random.default_rng(0).permutation(y[rows])
+    assert Classifier(base, cv=5, random_state=0).fit(X, y).fit_.candidates.chosen.name == "1.00 line"
+    given = FrozenEstimator(base.fit(X[:150], y[:150]))
+    assert Classifier(given, cv=5, random_state=0).fit(X[150:], y[150:]).fit_.candidates.chosen.name == "unchanged"
+
+
 @pytest.mark.parametrize("make", [Classifier, Regressor])
 def test_a_number_of_folds_uses_every_row_once(data, make):
     numbers, sex, y, _ = data

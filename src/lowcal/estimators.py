@@ -41,7 +41,7 @@ from lowcal.solve.fitting import fit_rows
 from lowcal.solve.homes import read_class
 from lowcal.solve.options import ALPHA, Options
 from lowcal.solve.provenance import remember, sketch_rows
-from lowcal.solve.recalibration import recalibrate
+from lowcal.solve.recalibration import recalibrate_from
 from lowcal.subpopulations import Groups, Private, Subpopulations, Trees
 from lowcal.subpopulations.levels import resolve
 
@@ -294,8 +294,8 @@ class _Recalibrated(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         y, classes = self._outcomes(part, n)
         if self._is_open():
             folds = max(2, round(1.0 / self.validation_fraction))
-            given = {"cv": folds, "progress": self.progress, "random_state": seed, "classes": classes}
-            fit = recalibrate(y, p, Frame.of(part.X), sample_weight=part.weight, **given)
+            given = Frame.of(part.X), part.weight, None, folds, self.progress, seed, classes
+            fit = recalibrate_from(y, p, *given, takes_line=isinstance(self.estimator_, list))
         else:
             fit = fit_rows(y, p, Frame.of(part.X), part.weight, classes, self._asked(options, len(p)), seed)
         self.predictor_, self.status_, self.history_ = fit.predictor, fit.status, fit.history
@@ -346,7 +346,9 @@ class MulticalibratedClassifier(ClassifierMixin, _Recalibrated):  # type: ignore
         where a base model has a calibration set of fewer than 50 rows).
     cv : None splits the rows once. A number of folds, or a splitter of scikit-learn, fits a base model outside every
         fold and recalibrates what these predict for the rows that they have not seen, so that all rows are used for
-        both; predictions are the mean of the recalibrated models. Better on few rows, and that many times the work.
+        both; predictions are the mean of the recalibrated models. These are not left as they are: without a notion, a
+        class or an alpha, they begin with Platt scaling (the line of several classes), unless held-out rows speak
+        against it. Better on few rows, and that many times the work.
     validation_fraction : share of the calibration set that each fold holds out to choose on; 0, or a share of fewer
         than 20 rows without a base model: everything is fitted to all rows.
     calibration_fraction : share of all rows that an unfitted base model leaves for recalibration, without `cv`.

@@ -13,9 +13,9 @@ from lowcal.solve.crossfits import Together, fit_simple
 from lowcal.solve.guard import deal
 
 
-def sides(y, p, X, weight=None):
+def sides(y, p, X, weight=None, takes_line=False):
     outcomes, table = read_rows(y, p, X, weight, None)
-    whole = Side(Shared(table, outcomes.weight, outcomes.p, 0), outcomes, np.arange(len(outcomes.p)))
+    whole = Side(Shared(table, outcomes.weight, outcomes.p, 0, takes_line), outcomes, np.arange(len(outcomes.p)))
     return whole, list(deal(outcomes.weight, 0.2, 0, 12_000))
 
 
@@ -24,10 +24,10 @@ def data():
     return make_miscalibrated(3000, random_state=1)
 
 
-@pytest.mark.parametrize("is_weighted", [False, True])
-def test_all_folds_at_once_are_fold_by_fold(data, is_weighted):
+@pytest.mark.parametrize(("is_weighted", "takes_line"), [(False, False), (True, False), (True, True)])
+def test_all_folds_at_once_are_fold_by_fold(data, is_weighted, takes_line):
     weight = np.random.default_rng(0).random(3000) + 0.1 if is_weighted else None
-    whole, dealt = sides(data.y, data.p, data.X, weight)
+    whole, dealt = sides(data.y, data.p, data.X, weight, takes_line)
     for at_once, (fitted, held) in zip(Together(whole, dealt).predicted(), dealt, strict=True):
         alone = crossfits._fit_fold(*(Side.of(whole.shared, whole.outcomes, rows) for rows in (fitted, held)))
         assert list(at_once) == list(alone) == list(simple_names(1))

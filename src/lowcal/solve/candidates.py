@@ -1,8 +1,8 @@
 """Ways to recalibrate, from simple to rich: each is fitted to some rows and predicts others.
 
-A line of the log odds, beta calibration or matrix scaling, isotonic regression, groups with empirical Bayes, and
-boosted trees that read the score as a column. Each adds to the scores of the model as it is, so that shares of several
-can be taken: `recalibration` chooses them.
+A line of the log odds (matrix scaling for a few classes), beta calibration, isotonic regression, groups with empirical
+Bayes, and boosted trees that read the score as a column. Each adds to the scores of the model as it is, so that shares
+of several can be taken: `recalibration` chooses them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from scipy.optimize import isotonic_regression
 
 from lowcal.data.frames import Table as Frame
 from lowcal.data.inputs import Outcomes
-from lowcal.kernels.logistic import fit_coefficients
-from lowcal.kernels.products import dot, product
+from lowcal.kernels.products import dot
 from lowcal.kernels.reference import Codes
 from lowcal.kernels.simplex import FLOOR, FloatArray, IntArray, log_odds, scores, softmax_of_columns
 from lowcal.kernels.together import Grouped, Regressions, Weighted
-from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight, evaluate
+from lowcal.notions.weights import Knots, LogOdds, LogRest, Monomial, Weight
 from lowcal.rows import START, Memory
 from lowcal.rows.updates import Term, Update
 from lowcal.solve.blocks import split_terms
@@ -36,6 +35,7 @@ from lowcal.solve.shrinkage import (
     curvatures,
     fit_curve,
     fit_line_of,
+    fit_matrix,
     group_step,
     logit_hessian,
     logit_step,
@@ -50,8 +50,7 @@ from lowcal.subpopulations.trees import TreeSum
 from lowcal.subpopulations.union import Part, UnionEncoder
 
 #: The candidates, from simple to rich.
-UNCHANGED, LINE, BETA, MATRIX, ISOTONIC = "unchanged", "line", "beta", "matrix", "isotonic"
-GROUPS, TREES = "groups", "trees"
+UNCHANGED, LINE, BETA, ISOTONIC, GROUPS, TREES = "unchanged", "line", "beta", "isotonic", "groups", "trees"
 #: The depth of boosted trees, the share of its fit that each takes, and how many there are at most.
 DEPTH, SHRINKAGE, MOST_TREES = 3, 0.15, 300
 #: Numbers are cut into at most this many bins.
@@ -68,6 +67,8 @@ class Shared:
     weight: FloatArray
     p: FloatArray
     seed: int
+    #: Whether the line is taken whole, as Platt scaling does, and not only as far as it shows on held-out rows.
+    takes_line: bool = False
 
     @cached_property
     def scores(self) -> FloatArray:
@@ -168,8 +169,16 @@ class Side:
 
     @cached_property
     def line(self) -> Curve | None:
-        """The line of everyone: Platt scaling, or a temperature for several classes; None if it is noise."""
-        return fit_line_of(self.fitted, self.worth, self.outcomes.p.shape[1] == 1)
+        """The line of everyone: Platt scaling, matrix scaling of a few classes, a temperature of many; None: noise."""
+        d, is_shrunk = self.outcomes.p.shape[1], not self.shared.takes_line
+        if d == 1 or are_many(range(1 + d), d):
+            return fit_line_of(self.fitted, self.worth, d == 1, is_shrunk)
+        return fit_matrix(self.fitted, self.worth, is_shrunk)
+
+    @property
+    def rises(self) -> bool:
+        """Whether there is a line that keeps the order of predictions, as one of several classes may not."""
+        return self.line is not None and self.outcomes.p.shape[1] == 1 and bool(self.line.theta[1, 0] > -1.0)
 
     @cached_property
     def worth(self) -> float:
@@ -243,7 +252,7 @@ class Corrected:
 
 
 def line(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit a line of the log odds for everyone: Platt scaling, or a temperature for several classes."""
+    """Fit a line of the log odds for everyone, or of the logarithms of several classes."""
     return side.corrected(learner, side.line)
 
 
@@ -261,16 +270,6 @@ def beta(side: Side, learner: WeakLearner) -> Corrected:
 def is_rising(slope: float, bend: float) -> bool:
     """Whether (1 + slope) log p - (1 + slope - bend) log(1 - p), the log odds of beta calibration, falls nowhere."""
     return min(1.0 + slope, 1.0 + slope - bend) >= 0.0
-
-
-def matrix(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shifts and multiples of every log p_b to every label, from a temperature on: matrix scaling."""
-    few, d = side.fitted, side.outcomes.p.shape[1]
-    weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    line = np.zeros((1 + d, d)) if side.line is None else side.line.theta
-    U = np.asarray(evaluate(weights, few.p))
-    more = fit_coefficients(scores(few.p) + product(U, line), U, few.y, few.weight)
-    return side.corrected(learner, Curve(weights, line + more))
 
 
 def isotonic(side: Side, learner: WeakLearner) -> Corrected:
@@ -311,7 +310,7 @@ def _blocks(
 
 
 def groups(side: Side, learner: WeakLearner) -> Corrected:
-    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a temperature, then shifts."""
+    """Fit shrunk shifts and slopes of the log odds to all groups; to several classes a line, then shifts."""
     if side.outcomes.p.shape[1] == 1:
         start = np.zeros(2) if side.line is None else side.line.theta[:, 0]
         if side.shared.is_small and len(side.index) == len(side.shared.p):
@@ -384,16 +383,14 @@ class Boosting:
 SIMPLE: dict[str, Callable[[Side, WeakLearner], Corrected]] = {
     LINE: line,
     BETA: beta,
-    MATRIX: matrix,
     ISOTONIC: isotonic,
     GROUPS: groups,
 }
 
 
 def simple_names(d: int) -> tuple[str, ...]:
-    """Return the candidates that are fitted in one go, simple ones first; of many classes, a matrix would be large."""
-    few = (BETA,) if d == 1 else () if are_many(range(1 + d), d) else (MATRIX,)
-    return LINE, *few, ISOTONIC, GROUPS
+    """Return the candidates that are fitted in one go, simple ones first."""
+    return (LINE, BETA, ISOTONIC, GROUPS) if d == 1 else (LINE, ISOTONIC, GROUPS)
 
 
 class Final(NamedTuple):
@@ -405,8 +402,9 @@ class Final(NamedTuple):
 
 
 def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
-    """Fit shares of candidates to all rows; that of trees is also one of the line that they begin with."""
-    bins = whole.bins() if TREES in shares else whole.shared.groups_of([])
+    """Fit shares of candidates to all rows; that of trees is also one of the line that they begin with, if not all."""
+    has_trees = TREES in shares and n_trees > 0
+    bins = whole.bins() if has_trees else whole.shared.groups_of([])
     learner = whole.groups() if GROUPS in shares else bins
     simple = {LINE: shares.get(LINE, 0.0) + shares.get(TREES, 0.0)} | {
         name: share for name, share in shares.items() if name not in (LINE, TREES)
@@ -414,9 +412,9 @@ def fit(whole: Side, shares: Mapping[str, float], n_trees: int) -> Final:
     corrected = {name: SIMPLE[name](whole, learner) for name, share in simple.items() if share > 0.0}
     terms = [term for name, one in corrected.items() for term in one.terms(simple[name], learner)]
     first = Update(tuple(term for term in terms if term.theta.any()), "mirror")
-    trees = _boosted(whole, bins, n_trees, shares[TREES]) if TREES in shares else Update((), "mirror")
+    trees = _boosted(whole, bins, n_trees, shares[TREES]) if has_trees else Update((), "mirror")
     encoder, rows = learner.encoder, learner.rows
-    if learner is not bins and TREES in shares:
+    if learner is not bins and has_trees:
         first, trees = _in_part(0, first), _in_part(1, trees)
         encoder, rows = UnionEncoder((learner.encoder, bins.encoder)), (learner.rows, bins.rows)
     return Final(tuple(update for update in (first, trees) if update.terms), encoder, rows)

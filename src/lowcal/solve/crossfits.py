@@ -84,7 +84,7 @@ class Together:
     @cached_property
     def line(self) -> FloatArray:
         """Shift and slope of the line of everyone, (2, F); zeros where they are noise."""
-        return self._shrunk(*self._whole_line)
+        return self._whole_line[0] if self.whole.shared.takes_line else self._shrunk(*self._whole_line)
 
     @cached_property
     def _whole_line(self) -> tuple[FloatArray, FloatArray]:

@@ -204,9 +204,9 @@ def precisions(g: FloatArray, h: FloatArray, v: FloatArray, pools: IntArray, n: 
     safe = np.where(live, v, 1.0)
     excess = np.where(live, np.square(g) / safe - 1.0, 0.0)
     information = np.where(live, np.square(h) / safe, 0.0)
-    count, extra, known = np.zeros((3, int(pools.max()) + 1, g.shape[1]))
-    for total, each in ((count, live), (extra, excess), (known, information)):
-        np.add.at(total, pools, each.sum(axis=2))
+    totals = np.zeros((int(pools.max()) + 1, 3, g.shape[1]))
+    np.add.at(totals, pools, np.stack([live, excess, information], axis=1).sum(axis=3))
+    count, extra, known = totals[:, 0], totals[:, 1], totals[:, 2]
     is_seen = (extra > SCREEN * np.sqrt(2.0 * count)) & (known > 0.0)
     precision = np.divide(known, n * extra, out=np.full(extra.shape, np.inf), where=is_seen)
     return np.where(live, precision[pools][:, :, None], np.inf)
@@ -240,10 +240,10 @@ def line_step(rows: Rows, state: State, learner: WeakLearner, seed: Sequence[int
     return state.then(Update((line.term(learner.member(learner.names.index(EVERYONE))),), "mirror"))
 
 
-def fit_line_of(few: Fitted, n: float, has_shifts: bool = True) -> Curve | None:
+def fit_line_of(few: Fitted, n: float, has_shifts: bool = True, is_shrunk: bool = True) -> Curve | None:
     """Return one slope of the scores and a shift for each label, for rows worth n; None if it is noise.
 
-    The shifts of several labels are shrunk as a pool, or left out; the whole by James and Stein's factor.
+    The shifts of several labels are shrunk as a pool, or left out; the whole by James and Stein's factor, if at all.
     """
     d = few.p.shape[1]
     precision = 0.0 if has_shifts else np.inf
@@ -251,8 +251,13 @@ def fit_line_of(few: Fitted, n: float, has_shifts: bool = True) -> Curve | None:
         g, h = few.rho.sum(axis=0)[None, None], few.curvature.sum(axis=0)[None, None]
         precision = float(precisions(g, h, h / few.n, np.zeros(1, dtype=np.intp), few.n).min()) * few.n / n
     slope, shifts = fit_line(few.p, few.y, few.weight, precision)
-    weights: tuple[Weight, ...] = (Monomial(), *(LogOdds(a) for a in range(d)))
-    return _james_stein(Curve(weights, np.vstack([shifts, slope * np.eye(d)])), few, n, 2.0 if d == 1 else 1.0)
+    curve = Curve(line_weights(d), np.vstack([shifts, slope * np.eye(d)]))
+    return _james_stein(curve, few, n, float(is_shrunk) * (2.0 if d == 1 else 1.0))
+
+
+def line_weights(d: int) -> tuple[Weight, ...]:
+    """Return the weights of a line: 1, and the log odds or the logarithm of each coordinate."""
+    return (Monomial(), *(LogOdds(a) for a in range(d)))
 
 
 def fit_curve(weights: tuple[Weight, ...], few: Fitted, n: float) -> Curve | None:
@@ -261,10 +266,32 @@ def fit_curve(weights: tuple[Weight, ...], few: Fitted, n: float) -> Curve | Non
     return _james_stein(Curve(weights, theta), few, n, float(len(weights) * max(1, few.p.shape[1] - 1)))
 
 
-def _james_stein(curve: Curve, few: Fitted, n: float, free: float) -> Curve | None:
-    """Return the coefficients times 1 - k / Q, Q being the likelihood-ratio statistic 2 n (fall of the log loss)."""
-    fall = 2.0 * n * (few.loss - log_loss(curve(few.p), few.y, few.weight))
-    return None if fall <= free else curve._replace(theta=(1.0 - free / fall) * curve.theta)
+def fit_matrix(few: Fitted, n: float, is_shrunk: bool = True) -> Curve | None:
+    """Return shifts and multiples of every log p_b for each label, for rows worth n: matrix scaling; None if noise.
+
+    It goes on from the temperature, from which multiples deviate by N(0, 1): rows of a rare label alone would set them
+    anywhere. What it gains beyond the temperature is always shrunk as a line is; the temperature itself if asked.
+    """
+    d, line = few.p.shape[1], fit_line_of(few, n, has_shifts=False, is_shrunk=is_shrunk)
+    weights = line_weights(d)
+    start = np.zeros((1 + d, d)) if line is None else line.theta
+    U = np.asarray(evaluate(weights, few.p))
+    precision = np.where(np.arange(1 + d) > 0, 1.0 / few.n, 0.0)
+    more = fit_coefficients(scores(few.p) + product(U, start), U, few.y, few.weight, precision)
+    free = (1 + d) * (d - 1) - (line is not None)
+    return _james_stein(Curve(weights, start + more), few, n, float(free), line)
+
+
+def _james_stein(curve: Curve, few: Fitted, n: float, free: float, before: Curve | None = None) -> Curve | None:
+    """Return 1 - k / Q of the way to a curve, Q being the likelihood-ratio statistic 2 n (fall of the log loss).
+
+    The way begins at the curve before it; None: at predictions as they are.
+    """
+    loss, start = few.loss, np.zeros(curve.theta.shape)
+    if before is not None:
+        loss, start = log_loss(before(few.p), few.y, few.weight), before.theta
+    fall = 2.0 * n * (loss - log_loss(curve(few.p), few.y, few.weight))
+    return before if fall <= free else curve._replace(theta=start + (1.0 - free / fall) * (curve.theta - start))
 
 
 @dataclass(frozen=True, eq=False)
